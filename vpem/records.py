@@ -154,17 +154,17 @@ class Settings:
         vars(self).update({name: given.get(name, one.default) for name, one in known.items()})
         self.__post_init__()
 
-    def __setattr__(self, name: str, value: object) -> None:
+    def __setattr__(self, name: str, value: object = None) -> None:
         raise AttributeError(f"{type(self).__name__} cannot be changed; see its method `changed`")
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__} cannot be changed; see its method `changed`")
+    __delattr__ = __setattr__
 
     def __eq__(self, other: object) -> bool:
         """Whether all values are the same; arrays are where they are one array."""
         if type(other) is not type(self):
             return NotImplemented
-        return all(_same(value, getattr(other, name)) for name, value in self)
+        pairs = ((value, getattr(other, name)) for name, value in self)
+        return all((one is two or one == two) is True for one, two in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -212,12 +212,6 @@ class Settings:
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         return ((one.name, getattr(self, one.name)) for one in self.fields())
-
-
-def _same(one: object, other: object) -> bool:
-    """Whether two values are one, or equal where that is one answer."""
-    same = one is other or one == other
-    return same if isinstance(same, bool) else False
 
 
 def _checked(one: Field[Any], value: Any) -> Any:
@@ -312,17 +306,15 @@ class Shown:
         cls._facts = facts or cls._facts
         cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]  # before a dataclass makes one
 
-    def _facts_line(self) -> str:
-        return printable(stated(self._facts, partial(getattr, self)))
-
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._facts_line()})"
+        return f"{type(self).__name__}({printable(stated(self._facts, partial(getattr, self)))})"
 
     def _repr_html_(self) -> str:
         """Show it in a notebook."""
         from html import escape
 
-        rows = [[escape(fact)] for fact in self._facts_line().split(", ")]
+        line = printable(stated(self._facts, partial(getattr, self)))
+        rows = [[escape(fact)] for fact in line.split(", ")]
         return html_table(rows, [escape(type(self).__name__)])
 
 

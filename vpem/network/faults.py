@@ -7,10 +7,11 @@ with whom it has opened totals, and at which parameters (`Outlast`); no other ca
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from hashlib import sha256
+from itertools import repeat
 from typing import Any, TypeVar
 
 import numpy as np
@@ -271,7 +272,7 @@ class Outlast:
 
     def moved(self, parameters: object, last: bool = False) -> None:
         """Note at which parameters sums are from now on; None: at those that starts make."""
-        self._at = START if parameters is None else _digest(parameters)
+        self._at = START if parameters is None else sha256(encode(parameters)).hexdigest()
         self._within = parameters is not None and not last and self._at not in self.opened
 
     def repeats(self, saved: Mapping[int, object], left: Collection[str]) -> bool:
@@ -281,13 +282,9 @@ class Outlast:
         """
         again = set().union(*self.opened.values())
         if saved:
-            at = _digest(saved[max(saved)])
+            at = sha256(encode(saved[max(saved)])).hexdigest()
             again = self.opened.get(SETUP, set()) | self.opened.get(at, set())
         return not again <= set(left)
-
-
-def _digest(parameters: object) -> str:
-    return hashlib.sha256(encode(parameters)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -312,13 +309,6 @@ class Waits:
         ups = np.minimum(agents, parent) * n + np.maximum(agents, parent)
         return np.searchsorted(keys, ups) % len(keys)
 
-    def _rounds(self, number: tuple[int, ...]) -> Iterator[Mask]:
-        """Which agents' links to their parents are up (N,), round by round."""
-        rng = np.random.default_rng([self.seed, *number])
-        while True:
-            drawn = self.faults.draw(self.graph, AT_ONCE, rng, dropout=False)
-            yield from drawn.up[:, self._edges]
-
     def taken(self, on: Mask, number: tuple[int, ...], source: int | None = None) -> int:
         """Return the rounds until all messages of the agents ``on`` (N,) have arrived.
 
@@ -332,7 +322,10 @@ class Waits:
         heard = ~on
         if source is not None:
             heard[source] = True
-        for rounds, up in enumerate(self._rounds(number)):
+        rng, draw = np.random.default_rng([self.seed, *number]), self.faults.draw
+        drawn = (draw(self.graph, AT_ONCE, rng, dropout=False) for _ in repeat(None))
+        # Which agents' links to their parents are up (N,), round by round.
+        for rounds, up in enumerate(up for some in drawn for up in some.up[:, self._edges]):
             if not left.any():
                 return rounds
             if source is None:

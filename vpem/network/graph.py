@@ -6,7 +6,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -63,32 +63,27 @@ class Graph(Shown, facts="{n_agents:agent}, {n_edges:edge}, {topology}"):
     positions: NDArray[np.float64] | None = None
     has_server: bool = False
 
+    n_nodes: int = field(init=False)
+    """Number of nodes: the agents and, if there is one, the server."""
+    n_edges: int = field(init=False)
+    """Number of edges."""
+    mean_degree: float = field(init=False)
+    """Mean number of neighbours of a node."""
+
     def __post_init__(self) -> None:
         check_int("n_agents", self.n_agents, least=1)
         _check_names(self.names, self.n_agents)
-        low, high = np.asarray(self.edges).reshape(-1, 2).T
-        code = low * self.n_nodes + high
-        ordered = (low >= 0) & (low < high) & (high < self.n_nodes)
+        n_nodes, edges = self.n_agents + int(self.has_server), np.asarray(self.edges).reshape(-1, 2)
+        low, high = edges.T
+        code = low * n_nodes + high
+        ordered = (low >= 0) & (low < high) & (high < n_nodes)
         if not (ordered.all() and (np.diff(code) > 0).all()):
             raise InputError(
                 "the edges of a Graph must be pairs (i, j) of its nodes with i < j, each once and"
                 " in ascending order; from_edges makes a graph of edges in any order"
             )
-
-    @property
-    def n_nodes(self) -> int:
-        """Number of nodes: the agents and, if there is one, the server."""
-        return self.n_agents + int(self.has_server)
-
-    @property
-    def n_edges(self) -> int:
-        """Number of edges."""
-        return len(self.edges)
-
-    @property
-    def mean_degree(self) -> float:
-        """Mean number of neighbours of a node."""
-        return 2.0 * self.n_edges / self.n_nodes
+        degree = 2.0 * len(edges) / n_nodes
+        vars(self).update(n_nodes=n_nodes, n_edges=len(edges), mean_degree=degree)
 
     @cached_property
     def degrees(self) -> NDArray[np.intp]:

@@ -184,22 +184,18 @@ class Routes:
 
     parent: NDArray[np.intp]  # (n_nodes,); a root is its own
     depth: NDArray[np.intp]  # (n_nodes,) hops to the root
+    leaves: NDArray[np.intp] = field(init=False)  # agents that are no roots, farthest first
+    hops: int = field(init=False)  # of the longest way
 
-    @property
-    def leaves(self) -> NDArray[np.intp]:
-        """Agents that are no roots, farthest first."""
+    def __post_init__(self) -> None:
         away = np.flatnonzero(self.depth > 0)
-        return away[np.argsort(-self.depth[away], kind="stable")]
+        leaves = away[np.argsort(-self.depth[away], kind="stable")]
+        vars(self).update(leaves=leaves, hops=int(self.depth.max(initial=0)))
 
     def links_down(self, ledger: Ledger) -> NDArray[np.intp]:
         """Numbers of the links over which each leaf hears from its root, in their order."""
         links = [ledger.link(int(self.parent[leaf]), int(leaf)) for leaf in self.leaves]
         return np.array(links, dtype=np.intp)
-
-    @property
-    def hops(self) -> int:
-        """Hops of the longest way."""
-        return int(self.depth.max(initial=0))
 
 
 def find_routes(graph: Graph, hubs: Sequence[Hub]) -> Routes:

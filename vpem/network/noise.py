@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from math import exp, isqrt
 
 import numpy as np
@@ -93,28 +94,23 @@ class Noise:
         above = np.maximum(whole - 1, 0)
         part = np.where(whole == 0, scale - rest, rest)
 
-        def by_part(left: Integers) -> Mask:
+        def by_part(part: Integers, left: Integers) -> Mask:
             drawn: Mask = self._below(scale, len(left)) < part[left]
             return drawn
 
-        def by_part_of(some: Integers) -> Callable[[Integers], Mask]:
-            return lambda left: by_part(some[left])
+        def half(left: Integers) -> Mask:
+            drawn: Mask = self._below(2, len(left)) == 0
+            return drawn
 
-        def half_square(left: Integers) -> Mask:
-            both: Mask = by_part(left) & by_part(left) & (self._below(2, len(left)) == 0)
-            return both
-
-        accepted = self._coin(len(part), half_square)
-        accepted &= self._run(len(part), self._half) >= above**2
+        accepted = self._coin(
+            len(part), lambda left: by_part(part, left) & by_part(part, left) & half(left)
+        )
+        accepted &= self._run(len(part), lambda n: self._coin(n, half)) >= above**2
         for step in range(int(above.max(initial=0))):
             going = np.flatnonzero(accepted & (above > step))
-            accepted[going] = self._coin(len(going), by_part_of(going))
+            accepted[going] = self._coin(len(going), partial(by_part, part[going]))
         size: Integers = whole[accepted] * scale + rest[accepted]
         return np.where(negative[accepted], -size, size)
-
-    def _half(self, n: int) -> Mask:
-        """Toss n coins of probability exp(-1/2)."""
-        return self._coin(n, lambda left: self._below(2, len(left)) == 0)
 
     def _coin(self, n: int, trial: Callable[[Integers], Mask]) -> Mask:
         """Toss n coins of probability exp(-g); a trial of each, by index, succeeds with g.

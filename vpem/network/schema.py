@@ -79,7 +79,12 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
     ``sizes`` are known by name; those that are met first are added.
     """
     sizes = {} if sizes is None else sizes
-    if isinstance(schema, Field):
+    if isinstance(schema, Maybe):
+        if value is not None:
+            check(schema.schema, value, place, sizes)
+    elif isinstance(schema, As):
+        check(schema.schema, value, place, sizes)
+    elif isinstance(schema, Field):
         if expected := schema._expected(value, place, sizes):
             place.refuse(expected, describe(value))
     elif isinstance(schema, dict):
@@ -107,8 +112,16 @@ def save(schema: Schema, value: Any, back: bool = False) -> Any:
 
     With ``back`` return what was saved of a value, once it has been checked, as it was.
     """
+    if isinstance(schema, As):
+        turn = schema.back if back else schema.to
+        return save(schema.schema, value, back) if turn is None else turn(value)
+    if isinstance(schema, Maybe):
+        return None if value is None else save(schema.schema, value, back)
+    if isinstance(schema, ListOf):
+        differs = isinstance(schema.item, As | Maybe | dict)
+        return [save(schema.item, one, back) for one in value] if differs else list(value)
     if isinstance(schema, Field):
-        return schema._form(value, back)
+        return value
     if isinstance(schema, list | tuple):
         pairs = zip(schema, value, strict=True)
         return type(schema)(save(inner, item, back) for inner, item in pairs)
@@ -210,10 +223,6 @@ class Field:
         """Say what it must be, if it is not; sizes met first are bound, parts checked in place."""
         raise NotImplementedError
 
-    def _form(self, value: Any, back: bool) -> Any:
-        """Return a value as it is saved, or ``back`` as it was."""
-        return value
-
 
 @dataclass(frozen=True)
 class As(Field):
@@ -223,14 +232,6 @@ class As(Field):
     to: abc.Callable[[Any], Any] | None = None  # from what an object has to what is saved
     back: abc.Callable[[Any], Any] | None = None
     at: str = ""  # attribute of the object, "traffic.delivered" say, if it is not of this name
-
-    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
-        check(self.schema, value, place, sizes)
-        return None
-
-    def _form(self, value: Any, back: bool) -> Any:
-        turn = self.back if back else self.to
-        return save(self.schema, value, back) if turn is None else turn(value)
 
 
 def record(make: abc.Callable[..., Any], schema: dict[str, Any] | tuple[Schema, ...]) -> As:
@@ -348,14 +349,6 @@ class Maybe(Field):
 
     schema: Schema
 
-    def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
-        if value is not None:
-            check(self.schema, value, place, sizes)
-        return None
-
-    def _form(self, value: Any, back: bool) -> Any:
-        return None if value is None else save(self.schema, value, back)
-
 
 @dataclass(frozen=True)
 class ListOf(Field):
@@ -376,10 +369,6 @@ class ListOf(Field):
         for number, item in enumerate(value):
             check(self.item, item, place.inside(number), sizes)
         return None
-
-    def _form(self, value: Any, back: bool) -> Any:
-        differs = isinstance(self.item, As | Maybe | dict)
-        return [save(self.item, one, back) for one in value] if differs else list(value)
 
 
 @dataclass(frozen=True)
@@ -420,11 +409,15 @@ class Array(Field):
     sums: float | None = None  # what its values add up to along the last axis
 
     def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
-        if not isinstance(value, np.ndarray) or not self._fits(value.shape, sizes):
+        if not isinstance(value, np.ndarray) or value.ndim != len(self.shape):
             return self._words(sizes)
+        for length, size in zip(value.shape, self.shape, strict=True):
+            known = sizes.setdefault(size, length) if isinstance(size, str) else size
+            if length not in (known if isinstance(known, tuple) else (known,)):
+                return self._words(sizes)
         if not value.dtype.str[1:].startswith(self.kind):
             place.refuse(f"{self._words(sizes)} of type {self.kind}", value.dtype.str[1:])
-        most, got = self._most(sizes), ""
+        most, got = sizes[self.below] - 1 if self.below else self.most, ""
         good = np.ones(value.shape, dtype=np.bool_)
         if value.dtype.kind == "f":
             good = np.isfinite(value) | (np.isnan(value) if self.nan else False)
@@ -443,16 +436,6 @@ class Array(Field):
             place.refuse(self._words(sizes), got)
         return None
 
-    def _fits(self, shape: abc.Sequence[int], sizes: Sizes) -> bool:
-        """Whether a shape is as it must be; sizes met for the first time are bound."""
-        if len(shape) != len(self.shape):
-            return False
-        for length, size in zip(shape, self.shape, strict=True):
-            known = sizes.setdefault(size, length) if isinstance(size, str) else size
-            if length not in (known if isinstance(known, tuple) else (known,)):
-                return False
-        return True
-
     def _words(self, sizes: Sizes) -> str:
         lengths = []
         for size in self.shape:
@@ -464,10 +447,8 @@ class Array(Field):
         sized = " x ".join(lengths) or "an array without dimensions of"
         words = f"{sized} {finite}{KINDS[self.kind[0]]}"
         sums = "" if self.sums is None else f" that sum to {self.sums:g}"
-        return f"{words}{_range(self.least, self._most(sizes))}{sums}"
-
-    def _most(self, sizes: Sizes) -> float:
-        return sizes[self.below] - 1 if self.below else self.most
+        most = sizes[self.below] - 1 if self.below else self.most
+        return f"{words}{_range(self.least, most)}{sums}"
 
 
 PLACED = (Field, dict, list, tuple)
