@@ -119,14 +119,6 @@ def lines_of(report: Report, *groups: Lines) -> list[Fact]:
     return facts
 
 
-def promised(privacy: Report) -> list[Fact]:
-    """Return lines of the guarantee, against whom it holds, and whether it can be trusted.
-
-    ``privacy`` is from `vpem.fits.privacy.Guarantee.describe`.
-    """
-    return lines_of(privacy, PRIVACY)
-
-
 def _against(privacy: Report) -> str | None:
     """Return the epsilons against observers, of a row that takes part or not, if they differ."""
     listed = [(who, one) for who, one in privacy["against"].items() if one is not None]
@@ -192,12 +184,6 @@ def _mixture(report: Report) -> str:
     if "n_factors" in report:
         parts.append(plural(report["n_factors"], "factor"))
     return ", ".join([*parts, plural(report["n_parameters"], "parameter")])
-
-
-def _unmeasured(report: Report) -> str | None:
-    from vpem.fits.answer import NOT_MEASURED
-
-    return None if report["spread_measured"] else NOT_MEASURED
 
 
 WHAT: Lines = {
@@ -338,8 +324,13 @@ SENT: Lines = {
 
 def facts_of(report: Report) -> list[Fact]:
     """Return all lines of a fit of rows, or of features, that was just made."""
-    promises = promised(report["privacy"]) if "privacy" in report else []
-    what = lines_of(report, WHAT, {"differences": _unmeasured})
+    from vpem.fits.answer import NOT_MEASURED
+
+    promises = lines_of(report["privacy"], PRIVACY) if "privacy" in report else []
+    differences: Lines = {
+        "differences": lambda report: None if report["spread_measured"] else NOT_MEASURED
+    }
+    what = lines_of(report, WHAT, differences)
     return what + promises + lines_of(report, HOW_WELL, NETWORK, SENT)
 
 
@@ -435,7 +426,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     warned = Section("warnings", "Warnings", _warnings(saved))
     has_warnings = isinstance(warned.items[0], Listing)
     course = [] if has_warnings else warned.items
-    promises = promised(saved.reported("privacy", dict) or {})
+    promises = lines_of(saved.reported("privacy", dict) or {}, PRIVACY)
     k, d = saved.n_components, len(saved.feature_names)
     heads, listed = as_table(saved.answer.describe(), noisy="privacy" in saved.report)
     table = Table(listed, (saved.noun, *heads[1:]), numbers=False)
@@ -443,7 +434,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     rows_of_hubs = hubs_of(saved.report, MOST_HUBS)
     hubs: Items = [Table(rows_of_hubs, HUB, numbers=False)] if rows_of_hubs else []
     more = len(saved.reported("hubs", list) or ()) - MOST_HUBS
-    hubs += _more(more, "hubs") if hubs else []
+    hubs += [f"{more} more hubs are in the file."] if hubs and more > 0 else []
     checks = ("confusion", "responsibilities")
     # Of two features the projection is the one pair.
     pictures = ("marginals", "pairs") if d > 2 else ("marginals",)
@@ -540,10 +531,6 @@ def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
     return [*items, facts(quality, "Held against these data")]
 
 
-def _more(left: int, what: str) -> list[str]:
-    return [f"{left} more {what} are in the file."] if left > 0 else []
-
-
 def _means(saved: SavedFit) -> Items:
     d = len(saved.feature_names)
     k = saved.n_components
@@ -554,7 +541,9 @@ def _means(saved: SavedFit) -> Items:
         levels = saved.answer.levels.get(j)
         cells = [f"{value:.6g}" for value in means[:, j]] if levels is None else levels.modes()
         rows.append((saved.feature_names[j], *cells))
-    return [Table(rows, heads), *_more(d - MOST_FEATURES, "features")]
+    left = d - MOST_FEATURES
+    more = [f"{left} more features are in the file."] if left > 0 else []
+    return [Table(rows, heads), *more]
 
 
 def _sent(saved: SavedFit) -> Items:

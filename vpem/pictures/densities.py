@@ -146,19 +146,6 @@ def histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
     return np.histogram(values, np.unique([ends[0], *edges, ends[1]]), density=True)
 
 
-def _chosen(saved: SavedFit, features: list[int] | None, most: int, notes: list[str]) -> list[int]:
-    """Return the features to draw: those that were named, or those whose components differ most."""
-    d = len(saved.feature_names)
-    if features is not None:
-        return features
-    if d <= most:
-        return list(range(d))
-    notes.append(
-        f"{most} of {d} features are drawn, in which components differ most; {others(MOST_PANELS)}"
-    )
-    return sorted(saved.answer.telling[:most].tolist())
-
-
 def draw_marginals(
     saved: SavedFit,
     rows: EvaluationData | None = None,
@@ -168,7 +155,16 @@ def draw_marginals(
     notes: list[str] = []
     parts = saved.parts()
     clusters = parts.variances is None
-    columns = _chosen(saved, pick_features(saved, features, MOST_PANELS), PANELS, notes)
+    d = len(saved.feature_names)
+    columns = pick_features(saved, features, MOST_PANELS)
+    if columns is None and d <= PANELS:
+        columns = list(range(d))
+    elif columns is None:  # those whose components differ most
+        notes.append(
+            f"{PANELS} of {d} features are drawn, in which components differ most; "
+            f"{others(MOST_PANELS)}"
+        )
+        columns = sorted(saved.answer.telling[:PANELS].tolist())
     X = labels = None
     if rows is not None:
         X = rows.sample(ROWS_OF_HISTOGRAM)
@@ -256,7 +252,17 @@ def _draw_marginal(
             )
     else:
         if families_of(saved) is None:
-            grid, densities = _densities(parts.weights, means, parts.variances[:, j], values)
+            # A grid (n,), fine where components are narrow, and their densities on it (K, n).
+            spread = np.sqrt(parts.variances[:, j])
+            low, high = float((means - 4 * spread).min()), float((means + 4 * spread).max())
+            if values is not None and len(values):
+                low, high = min(low, float(values.min())), max(high, float(values.max()))
+            near = means[:, None] + np.outer(spread, np.linspace(-4, 4, 81))
+            grid = np.concatenate([np.linspace(low, high, POINTS), *near])
+            grid.sort()
+            z = (grid - means[:, None]) / spread[:, None]
+            scale = parts.weights / (spread * np.sqrt(2 * np.pi))
+            densities = scale[:, None] * np.exp(-0.5 * z**2)
         else:
             grid, densities = densities_of(saved, j, values, parts)
         total = densities.sum(axis=0)
@@ -320,27 +326,6 @@ def _stack(
             hatch=hatch(number), linewidth=0.3, alpha=0.85,
         )  # fmt: skip
         below = top
-
-
-def _densities(
-    weights: NDArray[np.float64],
-    means: NDArray[np.float64],
-    variances: NDArray[np.float64],
-    values: NDArray[np.float64] | None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A grid (n,), fine where components are narrow, and their densities on it (K, n)."""
-    spread = np.sqrt(variances)
-    low, high = float((means - 4 * spread).min()), float((means + 4 * spread).max())
-    if values is not None and len(values):
-        low, high = min(low, float(values.min())), max(high, float(values.max()))
-    deviations = np.linspace(-4, 4, 81)
-    grid = np.concatenate(
-        [np.linspace(low, high, POINTS), *(means[:, None] + np.outer(spread, deviations))]
-    )
-    grid.sort()
-    z = (grid - means[:, None]) / spread[:, None]
-    scale = weights / (spread * np.sqrt(2 * np.pi))
-    return grid, scale[:, None] * np.exp(-0.5 * z**2)
 
 
 def _legend(figure: Figure, parts: DrawnParts, with_data: bool, bars: bool) -> float:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from vpem.files.studies.policy import LEAST_ROWS
 from vpem.files.studies.study import Study
-from vpem.pictures.contents import promised
+from vpem.pictures.contents import PRIVACY, lines_of
 from vpem.sums.private import noise_by
 
 
@@ -250,7 +250,7 @@ def _words(study: Study, command: str, values: Mapping[str, Any], done: str) -> 
         "single": single * (not masked), "again": again * bool(labels), "under": under,
         "under_or_later": under or f"; {LATER}", "option": f"--{option.replace('_', '-')}",
         "noise_by": NOISE_BY.get(adder, "").format(first=study.first),
-        "promise": ", ".join(f"{head} {line}" for head, line in promised(promise)),
+        "promise": ", ".join(f"{head} {line}" for head, line in lines_of(promise, PRIVACY)),
         "codec": values.get("compress") or values.get("codec"),
         "model": MODELS.get(done if command == "impute" else command, model),
         "few": f"components of fewer than {LEAST_ROWS:g} rows, or singular ones",

@@ -121,24 +121,6 @@ def _parts(artist: Artist) -> Iterator[Artist]:
         yield from _parts(child)
 
 
-def _legible(figure: Figure) -> None:
-    """Take control characters out of every text of a figure: SVG with them is no XML."""
-    from matplotlib.axis import Axis
-    from matplotlib.text import Text
-    from matplotlib.ticker import FixedFormatter
-
-    def lines(text: str) -> str:
-        return "\n".join(map(printable, text.split("\n")))
-
-    for part in _parts(figure):
-        if isinstance(part, Text):
-            part.set_text(lines(part.get_text()))
-        elif isinstance(part, Axis):
-            for names in (part.get_major_formatter(), part.get_minor_formatter()):
-                if isinstance(names, FixedFormatter):
-                    names.seq = [lines(str(name)) for name in names.seq]
-
-
 def render(figure: Figure, target: BinaryIO, ending: str, dpi: int) -> None:
     """Draw a figure once, the same bytes as its ``savefig``, which draws it twice to lay it out.
 
@@ -146,8 +128,22 @@ def render(figure: Figure, target: BinaryIO, ending: str, dpi: int) -> None:
     """
     from importlib import import_module
 
+    from matplotlib.axis import Axis
+    from matplotlib.text import Text
+    from matplotlib.ticker import FixedFormatter
+
+    def lines(text: str) -> str:
+        return "\n".join(map(printable, text.split("\n")))
+
     backend = import_module(f"matplotlib.backends.backend_{'agg' if ending == 'png' else ending}")
-    _legible(figure)
+    # Control characters are taken out of every text: SVG with them is no XML.
+    for part in _parts(figure):
+        if isinstance(part, Text):
+            part.set_text(lines(part.get_text()))
+        elif isinstance(part, Axis):
+            for names in (part.get_major_formatter(), part.get_minor_formatter()):
+                if isinstance(names, FixedFormatter):
+                    names.seq = [lines(str(name)) for name in names.seq]
     figure.set_dpi(dpi)
     canvas = backend.FigureCanvas(figure)
     # The time of day stays out of the file.

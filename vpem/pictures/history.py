@@ -74,6 +74,9 @@ SAME = 0.01
 
 Place = tuple[float, float]
 
+IN_TWO_LINES = (" per sample (nats)", "\nper sample (nats)")
+"""Where the name of a quantity is broken."""
+
 Line = tuple[tuple[int, ...], str]
 """Numbers of hops, and a covariance type."""
 
@@ -192,7 +195,7 @@ def _x_of(history: History) -> str:
 def _value(axes: Axes, history: History, saved: SavedFit) -> None:
     noun = "worker" if saved.over_rows else "root"
     _lines(axes, history.iteration, history, noun)
-    axes.set(xlabel=_x_of(history), ylabel=_short(history))
+    axes.set(xlabel=_x_of(history), ylabel=history.quantity.replace(*IN_TWO_LINES))
     _whole_numbers(axes, history)
     events = saved.reported("recoveries", list) or []
     iterations = [event.get("iteration") for event in events if isinstance(event, dict)]
@@ -201,10 +204,6 @@ def _value(axes: Axes, history: History, saved: SavedFit) -> None:
         axes.axvline(at, color=RULE, linestyle=":", linewidth=1.0)
     if placed:
         _tell(axes, "dotted: a component was reinitialised")
-
-
-def _short(history: History) -> str:
-    return history.quantity.replace(" per sample (nats)", "\nper sample (nats)")
 
 
 def _whole_numbers(axes: Axes, history: History) -> None:
@@ -218,7 +217,8 @@ def _against_bytes(axes: Axes, history: History, saved: SavedFit) -> None:
     assert history.sent is not None
     unit, name = of_bytes(history.sent)
     _lines(axes, history.sent / unit, history, "worker" if saved.over_rows else "root")
-    axes.set(xlabel=f"sent by then ({name})", ylabel=_short(history))
+    what = history.quantity.replace(*IN_TWO_LINES)
+    axes.set(xlabel=f"sent by then ({name})", ylabel=what)
     setup = saved.sent_by_kind().get("setup", {}).get("bytes", 0.0)
     # Every restart before the one that was kept has sent its own.
     again = saved.reported("restart", int) or 0
@@ -350,12 +350,15 @@ def draw_selection(selection: Selection) -> Picture:
     another.
     """
     criterion, cells = selection.criterion, selection.cells
-    lines = list(dict.fromkeys(_line(cell) for cell in cells))
+    line_of: list[Line] = [
+        (tuple(cell["stands_for_hops"]), cell["covariance_type"]) for cell in cells
+    ]
+    lines = list(dict.fromkeys(line_of))
     figure = new_figure(WIDTH, 5.0)
     axes = figure.add_subplot()
     places: dict[int, Place] = {}
     for number, one in enumerate(lines):
-        indices = [index for index, cell in enumerate(cells) if _line(cell) == one]
+        indices = [index for index, line in enumerate(line_of) if line == one]
         places |= _draw_line(axes, selection, indices, number, _label(one, lines))
     # Larger marks of cells on which others lie, below those: each stays in sight.
     heights = [y for _, y in places.values()]
@@ -367,9 +370,8 @@ def draw_selection(selection: Selection) -> Picture:
             places[other][0] == x and abs(places[other][1] - y) <= near for other in drawn[at + 1 :]
         )
         if above:
-            cell = cells[index]
-            number = lines.index(_line(cell))
-            _mark(axes, (x, y), number, _is_sound(cell), 6 * above, 0.01 * above)
+            number = lines.index(line_of[index])
+            _mark(axes, (x, y), number, _is_sound(cells[index]), 6 * above, 0.01 * above)
     choice = selection.choice
     axes.scatter(
         *places[choice.best], s=260, facecolors="none", edgecolors="black", linewidths=1.8,
@@ -390,14 +392,23 @@ def draw_selection(selection: Selection) -> Picture:
     axes.set_ylabel(LABELS[criterion])
     whole_numbers(axes.xaxis)
     tidy(axes, "y")
-    title = _title(selection)
+    parts = [f"best: {selection.grid[choice.best]}"]
+    if criterion == "heldout":
+        folds = next(cell["folds"] for cell in cells if "folds" in cell)
+        parts.append(f"bars: 1 standard error over {len(folds)} folds")
+    elif any(len(cell.get("restarts", ())) > 1 for cell in cells):
+        parts.append("bars: least to largest of the restarts")
+    done = [cell for cell in cells if cell["status"] != "failed"]
+    why = ["not converged"] * any(cell["status"] == "not converged" for cell in done)
+    why += ["degenerate"] * any(cell["degenerate"] for cell in done)
+    if why:
+        parts.append(f"open marks: {' or '.join(why)}")
+    if len(done) < len(cells):
+        parts.append(f"{len(cells) - len(done)} failed")
+    title = ";  ".join(parts)
     axes.set_title(title.replace(";  bars", "\nbars"), fontsize=10, loc="left")
     legend_below(figure, axes.get_legend_handles_labels()[0], size=9, markerscale=0.6)
     return Picture(figure, f"{LABELS[criterion]} of {len(cells)} models; {title}.")
-
-
-def _line(cell: Report) -> Line:
-    return tuple(cell["stands_for_hops"]), cell["covariance_type"]
 
 
 def _label(one: Line, lines: list[Line]) -> str:
@@ -461,23 +472,3 @@ def _mark(
 def _is_sound(cell: Report) -> bool:
     """Whether a cell converged, and has no degenerate components."""
     return cell["status"] == "converged" and not cell["degenerate"]
-
-
-def _title(selection: Selection) -> str:
-    best = selection.grid[selection.choice.best]
-    cells = selection.cells
-    parts = [f"best: {best}"]
-    if selection.criterion == "heldout":
-        folds = next(cell["folds"] for cell in cells if "folds" in cell)
-        parts.append(f"bars: 1 standard error over {len(folds)} folds")
-    elif any(len(cell.get("restarts", ())) > 1 for cell in cells):
-        parts.append("bars: least to largest of the restarts")
-    done = [cell for cell in cells if cell["status"] != "failed"]
-    why = ["not converged"] * any(cell["status"] == "not converged" for cell in done)
-    why += ["degenerate"] * any(cell["degenerate"] for cell in done)
-    if why:
-        parts.append(f"open marks: {' or '.join(why)}")
-    failed = sum(cell["status"] == "failed" for cell in cells)
-    if failed:
-        parts.append(f"{failed} failed")
-    return ";  ".join(parts)

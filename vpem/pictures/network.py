@@ -257,6 +257,8 @@ def draw_hubs(
     by these numbers, and by the links inside them, which are thick. Without hubs agents are
     workers, and where every agent is a hub of its own there is nothing for colours to say.
     """
+    from matplotlib.collections import LineCollection
+
     names = list(names or graph.names or map(str, range(graph.n_agents)))
     hub_of = np.full(graph.n_nodes, -1)
     for number, hub in enumerate(hubs):
@@ -268,7 +270,18 @@ def draw_hubs(
     numbers = [str(hub) if hub >= 0 else "" for hub in hub_of.tolist()] if shared else []
     if graph.has_server and hub_of[-1] < 0:
         fills[-1] = "white"
-    _draw_links(axes, graph, hub_of, places)
+    # Links between hubs are thin and grey, links inside one thick and in its colour.
+    one, two = graph.edges.T
+    thick = 2.6 if graph.n_agents <= HUBS_NUMBERED else 1.1
+    inside = (hub_of[one] == hub_of[two]) & (hub_of[one] >= 0)
+    lines = places[graph.edges]
+    axes.add_collection(LineCollection(lines[~inside], colors=FAINT, linewidths=0.7, zorder=1))
+    # A dark edge, for pale colours on white paper.
+    axes.add_collection(
+        LineCollection(lines[inside], colors=RULE, linewidths=thick + 1.0, zorder=1.5)
+    )
+    colours = [hub_colour(hub) for hub in hub_of[one[inside]]]
+    axes.add_collection(LineCollection(lines[inside], colors=colours, linewidths=thick, zorder=2))
     _draw_nodes(axes, graph, hubs, fills, numbers, places)
     if graph.n_agents <= HUBS_NAMED:
         _draw_names(axes, graph, names, places)
@@ -334,23 +347,6 @@ def _places(graph: Graph) -> Places:
     else:
         layout = nx.spring_layout(drawn, seed=0)
     return np.array([layout[node] for node in range(n)])
-
-
-def _draw_links(axes: Axes, graph: Graph, hub_of: NDArray[np.intp], places: Places) -> None:
-    """Draw links between hubs thin and grey, links inside one thick and in its colour."""
-    from matplotlib.collections import LineCollection
-
-    one, two = graph.edges.T
-    thick = 2.6 if graph.n_agents <= HUBS_NUMBERED else 1.1
-    inside = (hub_of[one] == hub_of[two]) & (hub_of[one] >= 0)
-    lines = places[graph.edges]
-    axes.add_collection(LineCollection(lines[~inside], colors=FAINT, linewidths=0.7, zorder=1))
-    # A dark edge, for pale colours on white paper.
-    axes.add_collection(
-        LineCollection(lines[inside], colors=RULE, linewidths=thick + 1.0, zorder=1.5)
-    )
-    colours = [hub_colour(hub) for hub in hub_of[one[inside]]]
-    axes.add_collection(LineCollection(lines[inside], colors=colours, linewidths=thick, zorder=2))
 
 
 def _draw_nodes(

@@ -105,7 +105,7 @@ def draw_traces(fit: SaemFit | SavedSaem) -> Picture:
         f"{shown} parameters of the model {saved.model} over {saved.n_iter} iterations, and the "
         f"estimates: {some}."
     )
-    return Picture(figure, alt, _left_out(shown, count, "parameters"))
+    return Picture(figure, alt, _drawn_of(shown, count, "parameters", "the first "))
 
 
 def _grid(count: int, height: float) -> tuple[Figure, list[Axes], int]:
@@ -135,10 +135,6 @@ def _finish(
     part = "" if shown == count else f", {shown} of {count}"
     figure.suptitle(f"SAEM, {words(saved.model)}: {what}{part}", fontsize=11)
     legend_below(figure, panels[0].get_legend_handles_labels()[0], size=9)
-
-
-def _left_out(shown: int, count: int, what: str) -> list[str]:
-    return [] if shown == count else [f"the first {shown} of {count} {what} are drawn"]
 
 
 def draw_curves(
@@ -199,7 +195,7 @@ def draw_curves(
         f"population's curve, of {shown} of {count} individuals, times "
         f"{individuals.times.min():.4g} to {individuals.times.max():.4g}."
     )
-    return Picture(figure, alt, _left_out(shown, count, "individuals"))
+    return Picture(figure, alt, _drawn_of(shown, count, "individuals", "the first "))
 
 
 def _column(at: Individuals, name: str) -> str:
@@ -577,5 +573,5 @@ def _topic_panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, _panels(figure, rows, columns, count)
 
 
-def _drawn_of(shown: int, count: int, what: str) -> list[str]:
-    return [] if shown == count else [f"{shown} of {count} {what} are drawn"]
+def _drawn_of(shown: int, count: int, what: str, which: str = "") -> list[str]:
+    return [] if shown == count else [f"{which}{shown} of {count} {what} are drawn"]

@@ -68,10 +68,26 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
     summary = summary_of(fit)
     correlations = correlation_table(summary)
     estimated = [*estimate_tables(summary), *([] if correlations is None else [correlations])]
+    latents: Items = []
+    if not fit.discrete and not fit.names:
+        latents = ["Latents stayed on the devices of their individuals."]
+    elif not fit.discrete:
+        rows: list[Sequence[object]] = []
+        for name, means in zip(fit.latents, fit.means.T, strict=True):
+            spread = (means.min(), np.median(means), means.max())
+            rows.append((name, *(f"{value:.5g}" for value in spread)))
+        heads = ["latent", "least mean", "median mean", "most mean"]
+        what = (
+            "Conditional means over individuals. Shrinkage, above, is near 0 where the rows "
+            "determine the latent, near 1 where the population does."
+        )
+        left = len(rows) - MOST_ROWS
+        more = [f"{left} more latents are in the file."] if left > 0 else []
+        latents = [Table(rows[:MOST_ROWS], heads), what, *more]
     sections = [
         *([Section("warnings", "Warnings", [Listing(warned)])] if warned else []),
         Section("parameters", "Estimates", estimated),
-        Section("latents", "Latents of individuals", _latents(fit), ("curves",)),
+        Section("latents", "Latents of individuals", latents, ("curves",)),
         Section("quality", "How well", _quality(fit, individuals), CHECKS),
         Section("course", "How the fit went", course, ("traces",)),
         Section("sent", "What was sent", _sent(fit)),
@@ -252,27 +268,6 @@ DESCRIBED_BY_TOPICS: Lines = {
 """How well topics describe documents, likewise."""
 
 
-def _latents(saved: SavedSaem) -> Items:
-    if saved.discrete:
-        return []
-    if not saved.names:
-        return ["Latents stayed on the devices of their individuals."]
-    rows: list[Sequence[object]] = []
-    for j, name in enumerate(saved.latents):
-        means = saved.means[:, j]
-        rows.append(
-            (name, *(f"{value:.5g}" for value in (means.min(), np.median(means), means.max())))
-        )
-    heads = ["latent", "least mean", "median mean", "most mean"]
-    what = (
-        "Conditional means over individuals. Shrinkage, above, is near 0 where the rows determine "
-        "the latent, near 1 where the population does."
-    )
-    left = len(rows) - MOST_ROWS
-    more = [f"{left} more latents are in the file."] if left > 0 else []
-    return [Table(rows[:MOST_ROWS], heads), what, *more]
-
-
 def _sent(saved: SavedSaem) -> Items:
     kinds = counted_by_kind(saved.communication)
     if kinds is None:
@@ -362,11 +357,24 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
     course = [] if warned else ["No warnings were given."]
     kinds = counted_by_kind(fit.communication)
     sent = "The file does not say what was sent." if kinds is None else sent_by_phase(kinds)
+    devices: Items = ["Topics of devices are not known: sums were masked."]
+    if len(topics.device_shares):
+        rows = []
+        for device, shares in zip(topics.device_names, topics.device_shares, strict=True):
+            most = np.argsort(-shares, kind="stable")[:3].tolist()
+            rows.append((device, ", ".join(f"topic {k} {shares[k]:.0%}" for k in most)))
+        devices = [Table(rows[:MOST_DOCUMENTS], ("device", "largest topics"), numbers=False)]
+        left = len(rows) - MOST_DOCUMENTS
+        devices += [f"{left} more devices are in the file."] if left > 0 else []
+    quality: Items = [facts(list(how_well(fit).items()), "As the fit reported")]
+    if corpus is not None:
+        lines = lines_of(Predictor(fit).describe_score(corpus), DESCRIBED_BY_TOPICS)
+        quality.append(facts([("data", corpus.source), *lines], "Held against these data"))
     sections = [
         *([Section("warnings", "Warnings", [Listing(warned)])] if warned else []),
         Section("topics", "Topics", topic_tables(topics), ("topics",)),
-        Section("devices", "Devices", _devices(topics), ("shares",)),
-        Section("quality", "How well", _topic_quality(topics, corpus)),
+        Section("devices", "Devices", devices, ("shares",)),
+        Section("quality", "How well", quality),
         Section("course", "How the fit went", course, ("spreads",)),
         Section("sent", "What was sent", [sent]),
         Section("fitted", "Settings", [facts(_settings(fit))]),
@@ -395,24 +403,3 @@ def topic_tables(topics: Topics) -> list[Table | str]:
         "documents, 0 where by chance, -1 never."
     )
     return [Table(rows, ("topic", "share", "coherence", "words"), "Topics", numbers=False), what]
-
-
-def _devices(topics: Topics) -> Items:
-    if not len(topics.device_shares):
-        return ["Topics of devices are not known: sums were masked."]
-    rows = []
-    for name, shares in zip(topics.device_names, topics.device_shares, strict=True):
-        first = np.argsort(-shares, kind="stable")[:3].tolist()
-        rows.append((name, ", ".join(f"topic {k} {shares[k]:.0%}" for k in first)))
-    items: Items = [Table(rows[:MOST_DOCUMENTS], ("device", "largest topics"), numbers=False)]
-    left = len(rows) - MOST_DOCUMENTS
-    return items + ([f"{left} more devices are in the file."] if left > 0 else [])
-
-
-def _topic_quality(topics: Topics, corpus: Individuals | None) -> Items:
-    items: Items = [facts(list(how_well(topics.saved).items()), "As the fit reported")]
-    if corpus is None:
-        return items
-    lines = lines_of(Predictor(topics.saved).describe_score(corpus), DESCRIBED_BY_TOPICS)
-    held = [("data", corpus.source), *lines]
-    return [*items, facts(held, "Held against these data")]

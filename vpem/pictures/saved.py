@@ -156,9 +156,6 @@ class SavedFit(Saved):
     def history(self) -> History:
         """Log-likelihood per sample, or inertia, by iteration and root."""
 
-    @abstractmethod
-    def _listed_hubs(self, listed: list[Any]) -> list[Hub]: ...
-
     @property
     def report(self) -> Report:
         """What the fit reported."""
@@ -240,7 +237,13 @@ class SavedFit(Saved):
         if listed is None:
             raise self.missing(what)
         try:
-            hubs = self._listed_hubs(listed)
+            # A clustering lists the agents alone.
+            pairs = (
+                zip(self.report["roots"], listed, strict=True)
+                if self.holds == "clusters"
+                else [(hub["root"], hub["agents"]) for hub in listed]
+            )
+            hubs = [Hub(int(root), tuple(map(int, agents))) for root, agents in pairs]
         except (KeyError, TypeError, ValueError):
             raise self.missing(what) from None
         members = sorted(agent for hub in hubs for agent in hub.agents)
@@ -577,9 +580,6 @@ class SavedMixture(SavedFit):
             field if field is not None and field.shape == (n,) else None,
         )
 
-    def _listed_hubs(self, listed: list[Any]) -> list[Hub]:
-        return [Hub(int(hub["root"]), tuple(map(int, hub["agents"]))) for hub in listed]
-
 
 @dataclass
 class SavedClusters(SavedFit):
@@ -623,13 +623,6 @@ class SavedClusters(SavedFit):
             sent if sent is not None and sent.shape == values.shape else None,
             "inertia",
         )
-
-    def _listed_hubs(self, listed: list[Any]) -> list[Hub]:
-        roots = self.report["roots"]
-        return [
-            Hub(int(root), tuple(map(int, agents)))
-            for root, agents in zip(roots, listed, strict=True)
-        ]
 
 
 def read_saved(path: str | os.PathLike[str]) -> Saved:
