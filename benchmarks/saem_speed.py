@@ -14,7 +14,7 @@ from vpem.saem.individuals import Individuals, Stream, Streams, from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import Doubles, SaemModel
-from vpem.saem.samplers import begin_chains, turn, turn_back
+from vpem.saem.samplers import Langevin, turn, turn_back
 
 from .measure import Options, call, compare, processor
 from .saem_curves import TRUTH, simulated
@@ -109,7 +109,7 @@ def speed(size: str) -> Finding:
         for name, model, theta in problems(n):
             first = model.start()[1]
             z = np.repeat(first[None], CHAINS, axis=0)
-            roots = begin_chains(model, theta, first, CHAINS, curved=True).roots
+            roots = Langevin().begin(model, theta, first, CHAINS).roots
             streams = Streams.from_names(model.individuals.names, 0)
             noise = np.stack([streams.derive_stream(1, 2 * k).keys for k in range(N_STEPS)])
             dithers = np.stack([streams.derive_stream(1, 2 * k + 1).keys for k in range(N_STEPS)])

@@ -13,7 +13,6 @@ from vpem.saem.samplers import (
     Hmc,
     Mala,
     Metropolis,
-    begin_chains,
     propose,
 )
 
@@ -32,7 +31,7 @@ def moved(model, kind, gain, *, n_chains=3, n_threads=0, start=None):
     """Latents, scales, steps and counts after some moves; no threads: in NumPy."""
     theta, z = model.start()
     rng = np.random.default_rng(5)
-    chains = begin_chains(model, theta, z, n_chains, curved=True)
+    chains = Mala().begin(model, theta, z, n_chains)
     at = z + 0.05 * rng.normal(size=(n_chains, *z.shape)) if start is None else start.copy()
     scales = 0.5 + 2 * rng.uniform(size=z.shape)
     steps = 0.4 * (1 + rng.uniform(size=len(z)))

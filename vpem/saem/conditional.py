@@ -8,6 +8,7 @@ and that of a model whose curves are made linear in the latents.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -326,7 +327,11 @@ def observed_information(model: SaemModel, theta: Doubles, conditional: Conditio
     diagonal = zip(model.parameters, np.diag(information), strict=True)
     lost = {name for name, value in diagonal if np.isnan(value)}
     flat = np.array([f"var({latent})" in lost for latent in model.latents], dtype=np.bool_)
-    return information_of(model.expand_about(theta).carrying(flat)) if flat.any() else information
+    if not flat.any():
+        return information
+    moved = copy(model.expand_about(theta))
+    moved.carried = flat
+    return information_of(moved)
 
 
 def least_share(model: SaemModel, conditional: Conditional) -> float:

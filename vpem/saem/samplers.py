@@ -17,9 +17,10 @@ leap
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,14 +62,23 @@ AUTO = "auto"
 """Stands for what `usual_sampler` chooses."""
 
 
-class Sampler(Protocol):
+class Sampler(ABC):
     """Moves chains under a model, so that their law is, or tends to, that of the latents."""
 
     name: str
+    precondition = False  # whether units of moves are those of the curvature
 
     def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
-        """Start all chains at z (n, q)."""
+        """Start all chains at z (n, q), in units of the curvature there or in the latents' own."""
+        n, q = z.shape
+        roots = np.tile(np.eye(q), (n, 1, 1))
+        if self.precondition:
+            roots = _roots(precisions(model, theta, z))
+        first = np.array(z, np.float64)
+        chains = np.repeat(first[None], n_chains, axis=0)
+        return Chains(chains, roots, first, np.ones((n, q)), np.ones(n))
 
+    @abstractmethod
     def move(
         self,
         model: SaemModel,
@@ -134,14 +144,10 @@ class Chains(Stateful):
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Sampler):
     """Independent draws from the posterior, where a model knows it."""
 
     name = "exact"
-
-    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
-        """Start all chains at z (n, q)."""
-        return begin_chains(model, theta, z, n_chains, curved=False)
 
     def move(
         self,
@@ -157,7 +163,7 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class Gibbs:
+class Gibbs(Sampler):
     """Latents drawn given what else is drawn with them, and that given latents."""
 
     n_steps: int = 1  # sweeps a move
@@ -187,7 +193,7 @@ class Gibbs:
         chains.z = z
 
 
-class _Accepting:
+class _Accepting(Sampler):
     """Proposes moves, and accepts them or not, in units of the curvature."""
 
     kind: int  # WALK, DRIFT or LEAP
@@ -201,9 +207,9 @@ class _Accepting:
 
     def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
         """Start all chains at z (n, q), in units of the curvature there."""
-        curved, step = self.precondition, self.step
-        chains = begin_chains(model, theta, z, n_chains, curved=curved, step=step)
+        chains = super().begin(model, theta, z, n_chains)
         chains.scales *= self.width
+        chains.steps *= self.step
         return chains
 
     def move(
@@ -289,7 +295,7 @@ class Hmc(_Accepting):
 
 
 @dataclass(frozen=True)
-class Langevin:
+class Langevin(Sampler):
     """Unadjusted Langevin dynamics: ``z <- z + (h/2) L L^T g + sqrt(h) L N(0, I)``.
 
     ``L L^T`` is the curvature's covariance of each individual's latents, looked at in the burn-in
@@ -305,10 +311,6 @@ class Langevin:
     precondition: bool = True  # units are the curvature's
     n_threads: int = 1
     name = "langevin"
-
-    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
-        """Start all chains at z (n, q)."""
-        return begin_chains(model, theta, z, n_chains, curved=self.precondition)
 
     def move(
         self,
@@ -378,7 +380,8 @@ def usual_sampler(model: type[SaemModel], options: Iterable[str]) -> str:
     """
     named = {one for one in options if one != "n_threads"}
     known = set(Metropolis.__dataclass_fields__)
-    if model.is_drawn_exactly() and (model.discrete or not named & known):
+    exact = model.posterior is not SaemModel.posterior or model.draw is not SaemModel.draw
+    if exact and (model.discrete or not named & known):
         return Exact.name
     if model.sweep is not SaemModel.sweep and named <= set(Gibbs.__dataclass_fields__):
         return Gibbs.name
@@ -412,19 +415,6 @@ def options_of(sampler: Sampler) -> Report:
     names = [one.name for one in fields(sampler) if one.name != "n_threads"]
     values = {name: getattr(sampler, name) for name in names}
     return {name: getattr(value, "name", value) for name, value in values.items()}
-
-
-def begin_chains(
-    model: SaemModel, theta: Doubles, z: Doubles, n_chains: int, *, curved: bool, step: float = 1.0
-) -> Chains:
-    """Start all chains at z (n, q), in units of the curvature there or in the latents' own."""
-    n, q = z.shape
-    roots = np.tile(np.eye(q), (n, 1, 1))
-    if curved:
-        roots = _roots(precisions(model, theta, z))
-    first = np.array(z, np.float64)
-    chains = np.repeat(first[None], n_chains, axis=0)
-    return Chains(chains, roots, first, np.ones((n, q)), np.full(n, float(step)))
 
 
 def learn(model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
@@ -530,9 +520,25 @@ def propose(
         jumps = kind == WALK and j == q
         chance = np.log(Stream(other).uniforms(n_chains, 1)[..., 0])
         with np.errstate(all="ignore"):
-            if jumps:
-                law_of_jump = wide if number // (q + 1) % 2 == 1 else None
-                there, odds = _jump(current, law, centres, law_of_jump, one, other)
+            if jumps and wide is not None and number // (q + 1) % 2 == 1:
+                mean, precision, root = wide
+                noise = Stream(one).normals(n_chains, q)
+                there = _Place(law, roots, mean + turn(np.broadcast_to(root, roots.shape), noise))
+                # Densities of the proposal at both ends, as logarithms up to a constant.
+                before, after = (
+                    -0.5 * quadratic(at.z - mean, precision) for at in (current, there)
+                )
+                odds = there.values - current.values + before - after
+            elif jumps:
+                noise = Stream(one).normals(n_chains, q)
+                words = Stream(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
+                spread = -2 * np.log(words.reshape(-1, n_chains, 3).prod(axis=-1).T)
+                far = np.sqrt(TAIL / spread)[..., None]
+                there = _Place(law, roots, centres + turn(roots, noise * far))
+                apart = np.stack([current.z, there.z]) - centres
+                turned: Doubles = np.asarray(np.linalg.solve(roots, apart[..., None]), np.float64)
+                before, after = -0.5 * (TAIL + q) * np.log1p(squares(turned[..., 0]) / TAIL)
+                odds = there.values - current.values + before - after
             elif kind == WALK:
                 far = Stream(one).normals(n_chains, 1)[..., 0] * scales[:, j]
                 there = _Place(law, roots, z + far[..., None] * roots[:, :, j])
@@ -580,30 +586,6 @@ class _Place:
         self.values = np.where(np.isfinite(self.values), self.values, -np.inf)
         with np.errstate(all="ignore"):
             self.slopes = np.fmin(np.fmax(turn_back(roots, slopes), -TAME), TAME)
-
-
-def _jump(
-    current: _Place, law: _Slow, centres: Doubles, wide: tuple[Doubles, Doubles, Doubles] | None,
-    one: Keys, other: Keys,
-) -> tuple[_Place, Doubles]:  # fmt: skip
-    """Proposals about the centre, or of the population if ``wide``, wherever chains are."""
-    n_chains, _, q = current.z.shape
-
-    def density(z: Doubles) -> Doubles:  # its logarithm, up to a constant
-        if wide is not None:
-            return np.asarray(-0.5 * quadratic(z - wide[0], wide[1]), np.float64)
-        u: Doubles = np.asarray(np.linalg.solve(current.roots, (z - centres)[..., None]))[..., 0]
-        return np.asarray(-0.5 * (TAIL + q) * np.log1p(squares(u) / TAIL), np.float64)
-
-    u = Stream(one).normals(n_chains, q)
-    if wide is None:
-        words = Stream(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
-        spread = -2 * np.log(words.reshape(-1, n_chains, 3).prod(axis=-1).T)
-        proposed = centres + turn(current.roots, u * np.sqrt(TAIL / spread)[..., None])
-    else:
-        proposed = wide[0] + turn(np.broadcast_to(wide[2], current.roots.shape), u)
-    there = _Place(law, current.roots, proposed)
-    return there, there.values - current.values + density(current.z) - density(proposed)
 
 
 def turn(roots: Doubles, x: Doubles) -> Doubles:

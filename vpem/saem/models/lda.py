@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import Any
 
 import numpy as np
 
@@ -41,23 +42,21 @@ def shares_of(z: Doubles) -> Doubles:
     return shares
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class TopicNames(Sequence[str]):
     """Names of the probabilities of words in topics, (K V,), each made when it is needed.
 
     Without a vocabulary words are numbers.
     """
 
-    def __init__(self, n_topics: int, n_words: int, words: Sequence[str] | None = None) -> None:
-        self.n_topics, self.n_words, self.words = n_topics, n_words, words
+    n_topics: int
+    n_words: int
+    words: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return self.n_topics * self.n_words
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-    def __getitem__(self, place: int | slice) -> str | list[str]:
+    def __getitem__(self, place: int | slice) -> Any:  # a name, or a list of some
         if isinstance(place, slice):
             return [self[one] for one in range(*place.indices(len(self)))]
         k, v = divmod(range(len(self))[place], self.n_words)
@@ -115,7 +114,17 @@ class LdaModel(SaemModel):
                 f"{data.names[data.individual_of[most]]!r}, more than {MOST_COUNT}, and a topic is "
                 "drawn for each; count in larger units, or split the document"
             )
-        V = self.n_words = self._vocabulary(n_words)
+        last = float(data.largest(np.array([data.times.max(initial=-1.0)]))[0])
+        if n_words is None:
+            n_words = int(last) + 1 if data.words is None else len(data.words)
+        else:
+            check_int("n_words", n_words, least=1, most=2**31 - 1)
+            if last >= n_words:
+                raise InputError(
+                    f"{data.source} has the word {last:g}, but the vocabulary of the topics has "
+                    f"{n_words} words, numbered from 0; give documents of these words"
+                )
+        V = self.n_words = n_words
         check_memory(4 * 8 * K * V, f"{K} topics of {V} words")
         self._first = np.ascontiguousarray(individuals.first, dtype=np.intp)
         self._words = individuals.times.astype(np.intp)
@@ -125,20 +134,6 @@ class LdaModel(SaemModel):
         self.parameters = TopicNames(K, V, individuals.words)
         self.pieces = (slice(0, K * V),)
         self.found = {"n_words": V}
-
-    def _vocabulary(self, n_words: int | None) -> int:
-        """Size of the vocabulary; InputError where documents have words that it has not."""
-        data = self.individuals
-        last = float(data.largest(np.array([data.times.max(initial=-1.0)]))[0])
-        if n_words is None:
-            return int(last) + 1 if data.words is None else len(data.words)
-        check_int("n_words", n_words, least=1, most=2**31 - 1)
-        if last >= n_words:
-            raise InputError(
-                f"{data.source} has the word {last:g}, but the vocabulary of the topics has "
-                f"{n_words} words, numbered from 0; give documents of these words"
-            )
-        return n_words
 
     def take_individuals(self, which: Indices) -> LdaModel:
         some = copy(self)

@@ -161,16 +161,11 @@ class _Lines:
             lower_half(crossed(data, M, E[:, q : q + P])), beside_g.reshape(n, K1 * P),
             lower_half(squares), lower_half(traces / 2), turns,
         ]  # fmt: skip
-        return self.added(parts)
-
-    def added(self, parts: list[Doubles]) -> _Sums:
-        """Add up what `evaluate_at` has of each individual, side by side: all a device sends."""
-        P, each = self.M.shape[1], parts[0][:, 0]
-        total = self.data.total(np.concatenate(parts, axis=1))
+        # What there is of each individual, side by side: all a device sends.
+        total = data.total(np.concatenate(parts, axis=1))
         self.size, self.n_sums = len(total), self.n_sums + 1
         cuts = np.cumsum([part.shape[1] for part in parts])[:-1]
         value, of_g, of_spread, gg, gs, two, half, turned = np.split(total, cuts)
-        K1 = len(of_spread)
         return _Sums(
             float(value[0]), of_g, of_spread, symmetric(gg, P), gs.reshape(P, K1),
             symmetric(two, K1), symmetric(half, K1),
@@ -186,14 +181,6 @@ class _Lines:
         root = np.linalg.qr((vectors * np.sqrt(np.maximum(values, 0.0))).T)[1].T
         g = np.asarray(np.linalg.solve(self.S, B[self.law.places]), np.float64)
         return _Point(g, root, float(theta[-1]))
-
-    def begin(self, theta: Doubles) -> _Point:
-        """Least squares of the coefficients, variances near theta's: at zero L would not move."""
-        now = self.inside(theta)
-        s = max(now.s, 2 * self.floor)
-        now = _wider(_Point(np.zeros_like(now.g), now.L, s))
-        sums = self.evaluate_at(now)
-        return now._replace(g=np.asarray(np.linalg.solve(sums.gg, sums.of_g), np.float64))
 
     def slopes(self, now: _Point) -> Doubles:
         """Slopes (K, d) of Omega's entries and s, in L's entries and log s."""
@@ -389,6 +376,7 @@ class LinearModel(Varying):
             )
         self.latents = self.law.latents
         self.parameters = (*self.law.coefficients, *self.law.spreads, "residual variance")
+        self.n_coefficients = len(self.law.coefficients)
         pf = len(self.law.fixed)
         sizes = [*self.law.sizes, pf, pf * (pf + 1) // 2, 1]
         self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
@@ -577,7 +565,12 @@ class LinearModel(Varying):
         p = len(theta)
         try:
             lines = _Lines(self)
-            now = lines.begin(theta)
+            given = lines.inside(theta)
+            # Least squares of the coefficients, variances near theta's: at zero L would not move.
+            s = max(given.s, 2 * lines.floor)
+            now = _wider(_Point(np.zeros_like(given.g), given.L, s))
+            sums = lines.evaluate_at(now)
+            now = now._replace(g=np.asarray(np.linalg.solve(sums.gg, sums.of_g), np.float64))
             if best:
                 now, sums, far = lines.maximum(now, restricted=False)
                 theta, to, moves = lines.outside(now)
@@ -590,7 +583,7 @@ class LinearModel(Varying):
                     [False] * len(now.g) + [none[i] for i, _ in lines.entries] + [False]
                 )
             else:
-                now = lines.inside(theta)
+                now = given
                 sums, far, (_, to, moves) = lines.evaluate_at(now), float("nan"), lines.outside(now)
                 bound = np.zeros(p, dtype=np.bool_)
             if best and not np.isfinite(far):

@@ -13,7 +13,7 @@ Curves that have columns are fitted in unrelated ones, see `vpem.saem.models.mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from vpem._core.latents import Curves, Latents
-from vpem.checks import Doubles, Indices, Mask
+from vpem.checks import Doubles, Indices
 from vpem.errors import InputError, shorten
 from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import Counts, framed, log_normal, times
@@ -84,7 +84,6 @@ class MixedModel(Varying):
     outer: Self | None = None  # the model in the user's columns, where this one is in others
     shift: Doubles | float | None = None  # where the user has coefficients begin
     first: Doubles | None = None
-    carried: Mask | None = None
 
     def __init__(
         self,
@@ -130,6 +129,7 @@ class MixedModel(Varying):
         scored, floors = self.outcomes.scored, self.outcomes.floors
         self.scoring = Scoring(rows, columns, fixed, near, scored, floors)
         self.parameters = (*population.coefficients, *population.spreads, *self.outcomes.parameters)
+        self.n_coefficients = len(population.coefficients)
         s = self.scoring.size
         sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
         self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
@@ -267,11 +267,6 @@ class MixedModel(Varying):
         part.individuals, part.law = individuals, population
         part.outcomes = self.outcomes.for_individuals(individuals)
         part._begun = None
-        return part
-
-    def carrying(self, which: Mask) -> Self:
-        part = copy(self)
-        part.carried = which
         return part
 
     def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles]:
@@ -476,6 +471,7 @@ class _Dosed(MixedModel):
     """Concentrations after doses, in compartments with rates of first order."""
 
     compartments: type[OneCompartment | TwoCompartments]
+    always = ("dose",)
 
     def __init__(
         self,
@@ -490,11 +486,6 @@ class _Dosed(MixedModel):
     ) -> None:
         structure = self.compartments(parameters)
         super().__init__(individuals, structure, error, random, effects, covariance, first, shift)
-
-    @classmethod
-    def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
-        """The dose, and covariates of effects."""
-        return ("dose", *super().reads(options))
 
 
 class OneCompartmentModel(_Dosed):

@@ -195,6 +195,8 @@ class SaemModel(ABC):
         Parameters, the first, that are coefficients of means: their laws are t where few know them.
     found : mapping
         Options that are needed to make the same model of others, and that data have decided.
+    carried : array or None
+        Latents (q,) that move with their means in `log_density`, of models where some can.
     """
 
     individuals: Individuals
@@ -208,6 +210,7 @@ class SaemModel(ABC):
     wide: bool = False
     n_coefficients: int = 0
     found: Mapping[str, Any] = MappingProxyType({})
+    carried: Mask | None = None
 
     def __init_subclass__(cls, **others: Any) -> None:
         """Let classes of users define methods under their former names."""
@@ -282,15 +285,6 @@ class SaemModel(ABC):
         return ()
 
     # ---- what some models have ----------------------------------------------------------------
-
-    @classmethod
-    def is_drawn_exactly(cls) -> bool:
-        """Whether latents can be drawn from their law given the rows: `posterior` or `draw`."""
-        return cls.posterior is not SaemModel.posterior or cls.draw is not SaemModel.draw
-
-    def carrying(self, which: Mask) -> Self:
-        """Return the model where some latents (q,) move with their means; itself if none can."""
-        return self
 
     def expand_about(self, theta: Doubles) -> Self:
         """Return the model whose statistics are those at parameters theta (p,); by default itself.

@@ -63,28 +63,6 @@ class Effect(NamedTuple):
     parameter: str  # whose mean, by its short name: ``cl``, not ``log cl``
     covariate: str  # as the user wrote it, such as ``log(weight/70)``
 
-    def values(self, individuals: Individuals) -> Doubles:
-        """It of each individual, (n,)."""
-        form = FORM.fullmatch(self.covariate)
-        assert form is not None
-        values = individuals.constant(
-            form["name"], "a mean depends on covariates that stay; one that changes may be a slope"
-        )
-        if form["by"] == "/":
-            values = values / float(form["value"])
-        elif form["by"] == "-":
-            values = values - float(form["value"])
-        if form["log"]:
-            wrong = np.flatnonzero(values <= 0)
-            if len(wrong):
-                raise InputError(
-                    f"{individuals.source}: covariate {form['name']!r} of individual "
-                    f"{individuals.names[wrong[0]]!r} has no logarithm, for {self.covariate}; "
-                    "take it as it is"
-                )
-            values = np.log(values)
-        return np.asarray(values, dtype=np.float64)
-
 
 def effect_of(effect: str, names: Mapping[str, str]) -> str:
     """An effect by the name that its parameter has: ``slope:sex`` of ``time:sex``."""
@@ -175,8 +153,29 @@ class PopulationModel:
 
     def design_of(self, at: Individuals) -> Doubles:
         """Covariates (n, L) of individuals."""
-        columns = {one.covariate: one.values(at) for one in self.effects}
-        design = np.stack([np.ones(at.n_individuals), *columns.values()], axis=1)
+        columns = [np.ones(at.n_individuals)]
+        for covariate in dict.fromkeys(one.covariate for one in self.effects):
+            form = FORM.fullmatch(covariate)
+            assert form is not None
+            values = at.constant(
+                form["name"],
+                "a mean depends on covariates that stay; one that changes may be a slope",
+            )
+            if form["by"] == "/":
+                values = values / float(form["value"])
+            elif form["by"] == "-":
+                values = values - float(form["value"])
+            if form["log"]:
+                wrong = np.flatnonzero(values <= 0)
+                if len(wrong):
+                    raise InputError(
+                        f"{at.source}: covariate {form['name']!r} of individual "
+                        f"{at.names[wrong[0]]!r} has no logarithm, for {covariate}; take it as it "
+                        "is"
+                    )
+                values = np.log(values)
+            columns.append(np.asarray(values, dtype=np.float64))
+        design = np.stack(columns, axis=1)
         if self.frame is not None:
             design = self.frame.covariates(design, at)
         return np.pad(design, ((0, 0), (0, self.n_carried)))
@@ -316,11 +315,7 @@ class Varying(SaemModel):
     has_curves = True
     law: PopulationModel
     theta: Doubles | None = None  # (p,) that it is about, which have those that do not vary
-
-    @property
-    def n_coefficients(self) -> int:  # type: ignore[override]
-        """Coefficients of means and effects, which parameters begin with."""
-        return len(self.law.coefficients)
+    always: tuple[str, ...] = ()  # covariates that it reads beside those of slopes and effects
 
     @classmethod
     def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:
@@ -334,7 +329,8 @@ class Varying(SaemModel):
         parts = [part.partition("=")[0] for name in slopes for part in name.split(":")]
         forms = [FORM.fullmatch(one.partition(":")[2].strip()) for one in effects]
         names = [form["name"].partition("=")[0] for form in forms if form is not None]
-        return tuple(dict.fromkeys([*(part for part in parts if part != "time"), *names]))
+        named = dict.fromkeys([*(part for part in parts if part != "time"), *names])
+        return (*cls.always, *named)
 
     def expand_about(self, theta: Doubles) -> Self:
         """The model with the fixed parameters of theta, about which expansions are."""
