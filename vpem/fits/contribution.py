@@ -628,15 +628,6 @@ def spread_contribution(
     n_sent = sum(one["figures"].size + one["separation"].size for one in every)
     n_roots = len(set(rows_of_all.roots(mixture.blocks)))
     rows_of_all.communication["figures"] = {"messages": n_roots, "bytes": 8 * n_sent}
-    return _of_all(rows_of_all, whole, every, feature_names)
-
-
-def _of_all(
-    rows_of_all: SpreadRows,
-    whole: Whole,
-    every: Sequence[dict[str, NDArray[Any]]],
-    feature_names: Sequence[str],
-) -> Contribution:
     information = np.zeros(len(feature_names))
     owner: dict[int, str] = {}
     for party, features in enumerate(rows_of_all.features):
@@ -644,7 +635,7 @@ def _of_all(
     judged = []
     for one in every:
         information[one["features"]] = one["separation"]
-        for party, figures in zip(one["parties"].tolist(), one["figures"].tolist(), strict=True):
+        for party, numbers in zip(one["parties"].tolist(), one["figures"].tolist(), strict=True):
             named = tuple(feature_names[j] for j in rows_of_all.features[party])
-            judged.append(figures_of(rows_of_all.names[party], named, figures))
+            judged.append(figures_of(rows_of_all.names[party], named, numbers))
     return in_order(whole, judged, feature_names, owner, information)

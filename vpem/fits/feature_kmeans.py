@@ -458,7 +458,15 @@ def _clustering(
     inertia, disagreement = run.inertia, 0.0
     if network.whole.total.n_roots > 1:
         # By the centres that are returned, not as some root finds it.
-        labels, distances = _nearest(inputs, terms, network, run.centres, centres)
+        if network.agents.apart:
+            n_rows = terms.n_samples
+            labels, distances = np.empty(n_rows, np.int32), np.empty(n_rows)
+            for rows in terms.chunks(len(run.centres)):
+                parts = terms.squares(run.centres, rows).sum(axis=0, dtype=np.float64)
+                squares = network.agents.allreduce(parts)
+                labels[rows], distances[rows] = squares.argmin(axis=1), squares.min(axis=1)
+        else:
+            labels, distances = nearest(inputs.X, centres, inputs.scaling, terms.n_threads)
         counts = np.bincount(labels, inputs.row_weights, len(centres)).astype(np.float64)
         first = roots.bcast(run.labels[0] if roots.mine(0) else None)
         disagreement = float(holders.any((run.labels != first).any(axis=0)).mean())
@@ -487,22 +495,3 @@ def _clustering(
         init_rows=None if best.rows is None else tuple(int(row) for row in best.rows),
         **outcome,
     )
-
-
-def _nearest(
-    inputs: KmeansInputs,
-    terms: FeatureTerms,
-    network: Network,
-    placed: NDArray[np.float64],
-    centres: NDArray[np.float64],
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Nearest centre of each row and its squared distance, those of all processes added."""
-    if not network.agents.apart:
-        return nearest(inputs.X, centres, inputs.scaling, terms.n_threads)
-    labels, distances = np.empty(terms.n_samples, np.int32), np.empty(terms.n_samples)
-    for rows in terms.chunks(len(placed)):
-        parts = terms.squares(placed, rows).sum(axis=0, dtype=np.float64)
-        squares = network.agents.allreduce(parts)
-        labels[rows] = squares.argmin(axis=1)
-        distances[rows] = squares.min(axis=1)
-    return labels, distances

@@ -349,9 +349,17 @@ def fit_fedem(
     alone = not network.total.holders.apart and workers.counts.max() == workers.n_samples
     check_distinct(prepared.X, settings, alone)
     check_masked(network, codec, settings.participation)
-    settings = settings.changed(
-        n_threads=thread_count(settings.n_threads), floor=_floor(settings, codec, network)
-    )
+    floor = settings.floor
+    sampled = settings.participation < 1 or settings.batch_size is not None
+    if floor is None and (sampled or settings.variance_reduction):
+        floor = FLOOR
+    elif floor is None:  # the error of a mean
+        sent = codec or getattr(network.whole.total, "codec", None)
+        error, promised = network.whole.consensus_error, network.whole.consensus_tol
+        if error is None:  # rounds that fail or are compressed
+            error = inf if promised is None else promised
+        floor = min(FLOOR, max(error, 0.0 if sent is None else sqrt(sent.variance(MANY))))
+    settings = settings.changed(n_threads=thread_count(settings.n_threads), floor=floor)
     if saver is not None:
         saver.begin(_facts(prepared, workers, network, settings, codec, known_covariance))
     ledger = Ledger(network.graph)
@@ -428,19 +436,6 @@ def _start(
     like = Mixture.blank(model.blocks, model.covariance_type, model.n_components)
     init = settings.init if begun is None else mixture_of_start(begun, like)
     return setup.start(model, init, prepared.rows, settings.seed, tell)
-
-
-def _floor(settings: FedMixtureSettings, codec: Codec | None, network: Network) -> float:
-    """Return the least relative variance: by default the error of a mean, `FLOOR` at most."""
-    if settings.floor is not None:
-        return settings.floor
-    if settings.participation < 1 or settings.batch_size is not None or settings.variance_reduction:
-        return FLOOR
-    codec = codec or getattr(network.whole.total, "codec", None)
-    error, promised = network.whole.consensus_error, network.whole.consensus_tol
-    if error is None:  # rounds that fail or are compressed
-        error = inf if promised is None else promised
-    return min(FLOOR, max(error, 0.0 if codec is None else sqrt(codec.variance(MANY))))
 
 
 def _facts(

@@ -85,13 +85,10 @@ class HeldByWorkers:
         self.all_weights: Doubles | None = None
         self.weights: Doubles | None = None
         if prepared.row_weights is not None:
-            self.all_weights = self._by_worker(prepared.row_weights)
+            weights = prepared.row_weights
+            self.all_weights = weights if self._numbers is None else weights[self._numbers]
             self.weights = self.all_weights[local.rows]
             self.masses = np.array([self.all_weights[run].sum() for run in used.runs])
-
-    def _by_worker(self, values: Doubles) -> Doubles:
-        """Values of all rows (M,), worker by worker, of those as they are numbered in the data."""
-        return values if self._numbers is None else values[self._numbers]
 
     @property
     def n_rows(self) -> int:

@@ -398,16 +398,10 @@ class SharedRows:
     def __init__(self, rows: Rows, local: LocalRows) -> None:
         self._rows = rows
         self._local = local
-        self.n_samples = rows.n_samples
-        self.dtype = rows.dtype
-
-    def runs(self) -> Iterator[slice]:
-        """Runs of this process's rows."""
-        return self._rows.runs()
-
-    def read(self, rows: slice) -> Floats:
-        """A run of this process's rows, shape (m, d), C-contiguous."""
-        return self._rows.read(rows)
+        self.n_samples, self.dtype = rows.n_samples, rows.dtype
+        # All but `take` is of this process's rows alone.
+        self.runs, self.read, self.cut = rows.runs, rows.read, rows.cut
+        self.select_rows, self.slice_rows = rows.select_rows, rows.slice_rows
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows of all, by their places worker by worker; all processes call this alike."""
@@ -418,18 +412,6 @@ class SharedRows:
         rows[inside] = some
         with set_topic(self._local.holders.engine, "flooding"):
             return self._local.holders.allreduce(rows)
-
-    def select_rows(self, indices: NDArray[np.intp]) -> Rows:
-        """Some of this process's rows as rows of their own."""
-        return self._rows.select_rows(indices)
-
-    def cut(self, step: int) -> None:
-        """Let runs have so many rows."""
-        self._rows.cut(step)
-
-    def slice_rows(self, rows: slice, following: slice | None = None) -> Rows:
-        """A run of this process's rows as rows of their own."""
-        return self._rows.slice_rows(rows, following)
 
 
 class DrawnRows(SharedRows):

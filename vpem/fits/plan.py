@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from timeit import repeat
 from typing import Any
@@ -167,16 +168,12 @@ def measure_rates(width: int, n_components: int) -> Rates:
 
     some, more = np.ones(TRIAL_NUMBERS), np.ones(TRIAL_NUMBERS)
 
-    def add() -> None:
-        np.add(some, more, out=some)
-
     with one_blas_thread():
-        taken = _fastest(sweep)
-    return Rates(n_samples * one.flops / taken, TRIAL_NUMBERS / _fastest(add))
-
-
-def _fastest(work: Callable[[], None]) -> float:
-    return max(min(repeat(work, number=1, repeat=TRIALS)), 1e-9)
+        swept, added = (
+            max(min(repeat(work, number=1, repeat=TRIALS)), 1e-9)
+            for work in (sweep, partial(np.add, some, more, out=some))
+        )
+    return Rates(n_samples * one.flops / swept, TRIAL_NUMBERS / added)
 
 
 def iteration_time(

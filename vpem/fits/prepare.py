@@ -137,24 +137,6 @@ def used_here(
     return Used(None if weights is None else weights[used], local_rows, n_used, local_rows)
 
 
-def known_kinds(
-    kinds: Kinds | None, X: Any, any_has: Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
-) -> Kinds | None:
-    """Return the families of features with all their levels; None where all are Gaussian.
-
-    Where any process has others (``any_has``), all fit families; they are given `Kinds` alike.
-    """
-    if kinds is None:
-        return None
-    if not isinstance(kinds, Kinds):
-        raise InputError(f"kinds must be vpem.Kinds, got {type(kinds).__name__}")
-    if kinds.n_features != X.shape[1]:
-        raise InputError(
-            f"there are families for {kinds.n_features} features, the data have {X.shape[1]}"
-        )
-    return kinds.counted(X) if any_has(np.array([not kinds.is_gaussian]))[0] else None
-
-
 def refuse_with_kinds(settings: FitSettings, *, private: bool) -> None:
     """Raise InputError where something cannot be done with families."""
     if settings.step_size is not None:
@@ -285,7 +267,16 @@ def prepare(
     if not isinstance(init, str | Density):
         start_rows = init
     any_has = some or (np.asarray if local is None else local.holders.any)
-    kinds = known_kinds(kinds, X, any_has)
+    if kinds is not None:
+        if not isinstance(kinds, Kinds):
+            raise InputError(f"kinds must be vpem.Kinds, got {type(kinds).__name__}")
+        if kinds.n_features != X.shape[1]:
+            raise InputError(
+                f"there are families for {kinds.n_features} features, the data have {X.shape[1]}"
+            )
+        # Where any process has others than Gaussian ones, all fit families.
+        mixed = any_has(np.array([not kinds.is_gaussian]))[0]
+        kinds = kinds.counted(X) if mixed else None
     of_rows = some or (np.asarray if local is None or local.masked else local.everyones)
     if missing == "marginalize":
         misses = bool(any_has(np.array([misses]))[0])

@@ -10,7 +10,8 @@ divergences says 7 % more, that by privacy loss distributions the same, but for 
 **Neighbours.** Data sets are neighbours where one has a row of which the other has nothing: it is
 counted as a row, and adds zero to every sum (Kairouz et al. 2021, *zero-out*). So the number of
 rows is public, as it is where parties agree on how many rows they have. A row that is replaced by
-another moves a sum by at most twice as much: `Budget.epsilon_of_change` is the epsilon for that.
+another moves a sum by at most twice as much: its epsilon is that with half of the noise
+(`Budget.epsilon_with`).
 
 **Discrete noise.** Noise is drawn on integers (`vpem.network.noise`). `Budget` keeps
 a little of epsilon and of delta for the difference, and `Budget.check_grid` holds the grid to it.
@@ -204,13 +205,6 @@ class Budget:
         whole = self.multiplier
         return [whole / sqrt(share) for share in shares]
 
-    def epsilon_of_change(self, noise: float = 1.0) -> float:
-        """Return the epsilon for data sets that differ in the values of one row, at the same delta.
-
-        ``noise`` is its amount: see `epsilon_with`.
-        """
-        return self.epsilon_with(noise / 2)
-
     def epsilon_with(self, noise: float) -> float:
         """Return the epsilon, at the same delta, where noise is so many times as large."""
         delta = self.delta * (1 - OF_DELTA)
@@ -231,7 +225,7 @@ class Budget:
                 f"{ceil(scale * sqrt(ratio / room))}; fit to fewer rows"
             )  # fmt: skip
         # exp(ratio) takes at most 1e-3 of delta, as epsilon is at most MOST_EPSILON.
-        beyond = beyond_reach(n_values) * (1 + exp(self.epsilon_of_change()))
+        beyond = beyond_reach(n_values) * (1 + exp(self.epsilon_with(0.5)))
         if beyond > (OF_DELTA - 1e-3) * self.delta:
             raise InputError(
                 Setting("delta"), f" = {self.delta:g} is too small for noise on a grid; it must be "
@@ -269,7 +263,7 @@ class Guarantee:
         """Return the epsilon for a row that is added or removed, and for one that is changed."""
         budget = self.budget
         add = budget.epsilon if noise == 1.0 else budget.epsilon_with(noise)
-        return {"add_or_remove": add, "change": budget.epsilon_of_change(noise)}
+        return {"add_or_remove": add, "change": budget.epsilon_with(noise / 2)}
 
     def describe(self) -> Report:
         """Describe the guarantee in reports and models."""
@@ -278,7 +272,7 @@ class Guarantee:
         described: Report = {
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
-            "epsilon_of_change": self.budget.epsilon_of_change(),
+            "epsilon_of_change": self.budget.epsilon_with(0.5),
             "neighbours": NEIGHBOURS,
             "accountant": f"dp-accounting {version('dp-accounting')}",
             "n_releases": len(self.multipliers),

@@ -165,7 +165,7 @@ def _rows(
             stored = isinstance(data, FileMatrix)
             data = data.of_rows(workers.rows) if stored else data[workers.order]
     runs = workers.runs if local is None else local.own_runs
-    blocks = _block(n_features, workers.n_workers)
+    blocks = Blocks.one(n_features, workers.n_workers)
     whole = arrange_rows(data, blocks, Scaling.none(n_features), data.dtype)
     return [whole.slice_rows(run) for run in runs]
 
@@ -205,12 +205,8 @@ def _mixture(
         full = spreads @ spreads.transpose(0, 2, 1) + reg_covar * np.eye(d)
         covariances = full.ravel()
     scaling = Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2)
-    blocks, weights = _block(d, n_workers), parts.weights[None].copy()
+    blocks, weights = Blocks.one(d, n_workers), parts.weights[None].copy()
     return Mixture(blocks, parts.kind, weights, parts.means.copy(), covariances, scaling)
-
-
-def _block(n_features: int, n_workers: int) -> Blocks:
-    return Blocks((np.arange(n_features),), (0,), (tuple(range(n_workers)),))
 
 
 USUAL_ITERATIONS = 16

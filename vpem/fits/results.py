@@ -533,28 +533,22 @@ class Fit(MixtureResult):
             **self.network.describe("consensus_path"),
         }
 
-    def _criteria(self) -> Report:
-        """Return what models are chosen by; a lower bound has its price for parameters in it."""
-        mixture = self.mixture
-        if not isinstance(mixture, VariationalMixture):
-            penalised = self.log_likelihood + self.log_prior / self.total_weight
-            more = (
-                {}
-                if self.prior is None
-                else {
-                    "prior": self.prior,
-                    "log_prior": self.log_prior,
-                    "penalised_log_likelihood": penalised,
-                }
-            )
-            return {"bic": self.bic, "aic": self.aic, **more}
-        return {
-            "lower_bound": self.log_likelihood,
-            "weight_concentration_prior_type": mixture.prior.kind,
-            "in_use": mixture.in_use.tolist(),
-        }
-
     def _run(self) -> Report:
+        mixture, criteria = self.mixture, Report(bic=self.bic, aic=self.aic)
+        if isinstance(mixture, VariationalMixture):
+            # A lower bound has its price for parameters in it.
+            criteria = {
+                "lower_bound": self.log_likelihood,
+                "weight_concentration_prior_type": mixture.prior.kind,
+                "in_use": mixture.in_use.tolist(),
+            }
+        elif self.prior is not None:
+            penalised = self.log_likelihood + self.log_prior / self.total_weight
+            criteria |= {
+                "prior": self.prior,
+                "log_prior": self.log_prior,
+                "penalised_log_likelihood": penalised,
+            }
         return {
             "mixing_weights": self.mixture.assembled_weights.tolist(),
             "converged": self.converged,
@@ -565,7 +559,7 @@ class Fit(MixtureResult):
             "log_likelihood": self.log_likelihood,
             "root_log_likelihood": (self.root_log_likelihood / self.total_weight).tolist(),
             "history": self.history.tolist(),
-            **self._criteria(),
+            **criteria,
             "seconds": self.seconds,
             **({} if self.guarantee is None else self.guarantee.in_report()),
             "init_rows": self._starts,

@@ -159,7 +159,16 @@ def bring(
         refuse = partial(check_finite, advice=MARGINALIZE)
         finite: Any = check_missing if missing == "marginalize" else refuse
         X = check_data(X, n_own, feature_names, finite=finite)
-    n_samples = _count_rows(network, None if X is None else len(X))
+    engine = agents.engine
+    counts = enumerate(engine.allgather(None if X is None else len(X)))
+    holders = [(rank, count) for rank, count in counts if count is not None]
+    n_samples = holders[0][1] if holders else -1
+    for other, count in holders:
+        if count != n_samples:
+            raise InputError(
+                f"{engine.names[holders[0][0]]} has {n_samples} rows, {engine.names[other]} has "
+                f"{count}; give every agent the same rows, or align them by id"
+            )
     data = np.empty((n_samples, 0)) if X is None else X
     double = n_own > 0 and data.dtype != np.float32
     dtype = np.dtype(f"f{agents.allreduce(np.array([8 if double else 4]), 'max')[0]}")
@@ -230,17 +239,3 @@ def _carry_names(have: dict[int, list[Any]], network: Network) -> None:
         arrived = network.agents.send(have.pop(agent, None), node, parent)
         if arrived is not None:
             have[agent] = arrived
-
-
-def _count_rows(network: Network, n_samples: int | None) -> int:
-    engine = network.agents.engine
-    counts = engine.allgather(n_samples)
-    holders = [(rank, count) for rank, count in enumerate(counts) if count is not None]
-    for other, count in holders:
-        first, rows = holders[0]
-        if count != rows:
-            raise InputError(
-                f"{engine.names[first]} has {rows} rows, {engine.names[other]} has {count}; give "
-                "every agent the same rows, or align them by id"
-            )
-    return holders[0][1] if holders else -1

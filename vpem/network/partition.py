@@ -375,9 +375,9 @@ class Blocks:
         )
 
     @classmethod
-    def one(cls, n_features: int) -> Blocks:
-        """Return the single block of a centralized mixture."""
-        return cls((np.arange(n_features, dtype=np.intp),), (0,), ((0,),))
+    def one(cls, n_features: int, n_agents: int = 1) -> Blocks:
+        """Return the single block of a centralized mixture, or of workers that share one."""
+        return cls((np.arange(n_features, dtype=np.intp),), (0,), (tuple(range(n_agents)),))
 
     @classmethod
     def from_hubs(cls, hubs: Sequence[Hub], holdings: Sequence[NDArray[np.intp]]) -> Blocks:

@@ -368,32 +368,29 @@ class VPEM(Streamed):
         NumericalError
             If a computation has no finite answer.
         """
-        rows, kinds = self._of_families(X)
+        rows: Rows = X
+        kinds = X.kinds if isinstance(X, Dataset) else None
+        if self.family is not None:
+
+            def held(dataset: Dataset) -> Partition:
+                self.feature_names_in_ = np.array(dataset.feature_names, dtype=object)
+                return self._partition_of(self.agents, dataset.n_features, True)
+
+            dataset = dataset_for_fit(X, self.family, held)
+            rows, kinds, names = dataset, dataset.kinds, dataset.feature_names
+            choice = FamilyChoice.parse(self.family, names)
+            coded = () if kinds is None else kinds.columns_of("categorical")
+            named = {
+                *coded,
+                *(j for j, name in enumerate(names) if choice and name in choice.named),
+            }
+            unnamed = [] if isinstance(X, Dataset) else sorted(set(range(len(names))) - named)
+            if unnamed:
+                warn_of_columns(dataset.X[:, unnamed], [names[j] for j in unnamed])
         data = self._validate(rows, reset=True)
         weights = self._weights_of(X, sample_weight)
         stored = X if isinstance(X, Dataset) else None
         return self._fit(data, weights, kinds, labels_for_fit, stored, **self._start(data))
-
-    def _of_families(self, X: Rows) -> tuple[Rows, Kinds | None]:
-        """Return rows of numbers, and the families of their features; None: all are Gaussian."""
-        if self.family is None:
-            return X, X.kinds if isinstance(X, Dataset) else None
-
-        def held(dataset: Dataset) -> Partition:
-            self.feature_names_in_ = np.array(dataset.feature_names, dtype=object)
-            return self._partition_of(self.agents, dataset.n_features, True)
-
-        dataset = dataset_for_fit(X, self.family, held)
-        names, choice = (
-            dataset.feature_names,
-            FamilyChoice.parse(self.family, dataset.feature_names),
-        )
-        coded = () if dataset.kinds is None else dataset.kinds.columns_of("categorical")
-        named = {*coded, *(j for j, name in enumerate(names) if choice and name in choice.named)}
-        unnamed = [j for j in range(len(names)) if j not in named and not isinstance(X, Dataset)]
-        if unnamed:
-            warn_of_columns(dataset.X[:, unnamed], [names[j] for j in unnamed])
-        return dataset, dataset.kinds
 
     def _fit(
         self,

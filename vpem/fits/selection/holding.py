@@ -7,10 +7,9 @@ row, exact whatever the rounds of the fit, or of three numbers of every worker's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,23 +63,25 @@ class Judged:
     bytes: int
 
 
-class Held(Protocol):
-    """What a process has of the data."""
+class _Judging:
+    """The exact sum by which models are judged, which is set up for the first of them."""
 
-    def check(self, settings: FitSettings) -> None:
-        """Raise InputError where nothing could be fitted to the data, and warn of them."""
+    def __init__(self, network: Network) -> None:
+        self._network = network
 
-    def fit(self, rows: Indices | None, options: Report) -> Fit:
-        """Fit to some rows, by the numbers that users give them, or (None) to all.
+    @cached_property
+    def _grown(self) -> tuple[Sum, Ledger]:
+        ledger = Ledger(self._network.graph)
+        return sum_exactly(self._network, ledger), ledger
 
-        Where hubs live in several processes each ends with the parameters of its own.
-        """
+    def _sum(self) -> tuple[Sum, Ledger]:
+        """Return the sum, and where it is counted: each time as if it were the only one."""
+        ledger, (total, grown) = Ledger(self._network.graph), self._grown
+        ledger.add(grown)
+        return total.counted_on(ledger), ledger
 
-    def judge(self, fit: Fit, rows: Indices | None) -> Judged:
-        """Judge the model of `fit` on some rows, or (None) on all."""
 
-
-class ByFeatures:
+class ByFeatures(_Judging):
     """Features that agents hold, which go to the roots of their hubs now, once for all models.
 
     X (M, d), names and kinds are as for `vpem.fits.spread.fit_spread`; weights (M,) of the first
@@ -91,7 +92,8 @@ class ByFeatures:
         self, X: Any, network: Network, sample_weight: Any, feature_names: Any, missing: str,
         kinds: Kinds | None = None,
     ) -> None:  # fmt: skip
-        self._network, self._missing = network, missing
+        super().__init__(network)
+        self._missing = missing
         self._apart = network.agents.apart
         # Levels are those of all rows, of which a fold may have fewer.
         self._kinds = None if kinds is None or X is None else kinds.counted(X)
@@ -101,10 +103,6 @@ class ByFeatures:
             sample_weight = network.agents.bcast(weights)
             X, feature_names = bring(X, network, feature_names, missing)
         self.X, self._weights, self._names = X, sample_weight, feature_names
-
-    @cached_property
-    def _sum(self) -> _Exact:
-        return _Exact(self._network)
 
     def check(self, settings: FitSettings) -> None:
         """Look at the data as a fit does."""
@@ -123,7 +121,7 @@ class ByFeatures:
 
     def judge(self, fit: Fit, rows: Indices | None) -> Judged:
         """Judge by the exact sum of the hubs' terms of each row."""
-        total, ledger = self._sum.begin()
+        total, ledger = self._sum()
         X, mixture = _some(self.X, rows), fit.mixture
         total.begin("estep", len(X), mixture.n_components * (1 + mixture.n_factors), 8)
         judged = _Rows(X, self._missing, _some(self._weights, rows))
@@ -132,47 +130,36 @@ class ByFeatures:
             # This process's part, with the mean of all roots' mixing weights.
             every = self._network.total.roots.join(mixture.weights)
             mixture = replace(mixture, weights=every.mean(axis=0, keepdims=True))
-            for part in self._posteriors(X, mixture, total):
-                judged.store_rows(*part)
+            known = None
+            if isinstance(mixture, FactorMixture):
+                known = posterior_of(total, mixture.loaded, "estep")
+            k, n_own = mixture.n_components, len(total.holders.own)
+            width = k * (1 + mixture.n_factors)
+            local = whole_terms(mixture if n_own else None, X, width, self._missing)
+            size = max(64, CHUNK_VALUES // (total.holders.n_agents * k))
+            chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
+            for run, sums in total.flow(chunks, local):
+                if known is not None:
+                    explained = known.explain(np.ascontiguousarray(sums[:, :, k:]))[1]
+                    sums = np.ascontiguousarray(sums[:, :, :k] - explained)
+                judged.store_rows(run, *normalised(mixture, sums))
             mixture = outline(fit).mixture
         else:
             judged.judge(mixture)
         return Judged(mixture, *judged.sums(), ledger.messages, ledger.bytes)
 
-    def _posteriors(
-        self, X: Any, part: Mixture, total: Sum
-    ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
-        """Responsibilities and log-likelihoods of rows under what processes have parts of."""
-        k, n_own = part.n_components, len(total.holders.own)
-        known = None
-        if isinstance(part, FactorMixture):
-            known = posterior_of(total, part.loaded, "estep")
 
-        width = k * (1 + part.n_factors)
-        local = whole_terms(part if n_own else None, X, width, self._missing)
-        size = max(64, CHUNK_VALUES // (total.holders.n_agents * k))
-        chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
-        for rows, sums in total.flow(chunks, local):
-            if known is not None:
-                explained = known.explain(np.ascontiguousarray(sums[:, :, k:]))[1]
-                sums = np.ascontiguousarray(sums[:, :, :k] - explained)
-            yield rows, *normalised(part, sums)
-
-
-class ByRows:
+class ByRows(_Judging):
     """Rows that workers hold; X (M, d) and weights (M,) are of the process's own workers."""
 
     def __init__(
         self, X: Any, network: Network, workers: Workers, sample_weight: Any, feature_names: Any,
         missing: str,
     ) -> None:  # fmt: skip
-        self.X, self._network, self._workers = X, network, workers
+        super().__init__(network)
+        self.X, self._workers = X, workers
         self._weights, self._names, self._missing = sample_weight, feature_names, missing
         self._local = LocalRows.find(network.total.holders, workers, X)
-
-    @cached_property
-    def _sum(self) -> _Exact:
-        return _Exact(self._network)
 
     def check(self, settings: FitSettings) -> None:
         """Look at the data as a fit does."""
@@ -199,7 +186,7 @@ class ByRows:
 
     def judge(self, fit: Fit, rows: Indices | None) -> Judged:
         """Judge the first worker's model by the figures of every worker's own rows."""
-        total, ledger = self._sum.begin()
+        total, ledger = self._sum()
         mixture = fit.mixture
         if self._network.whole.total.n_roots > 1:
             values = [mixture.weights, mixture.means, mixture.covariances]
@@ -227,18 +214,8 @@ class ByRows:
         return Judged(mixture, score, weight, entropy, ledger.messages, ledger.bytes)
 
 
-class _Exact:
-    """The sum by which models are judged, from its beginning for each."""
-
-    def __init__(self, network: Network) -> None:
-        self._graph, self._grown = network.graph, Ledger(network.graph)
-        self._total = sum_exactly(network, self._grown)
-
-    def begin(self) -> tuple[Sum, Ledger]:
-        """Return the sum, and where it is counted: each as if it were the only one."""
-        ledger = Ledger(self._graph)
-        ledger.add(self._grown)
-        return self._total.counted_on(ledger), ledger
+Held = ByFeatures | ByRows
+"""What a process has of the data."""
 
 
 class _Rows:
