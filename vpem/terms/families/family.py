@@ -287,17 +287,12 @@ class PartRows:
     dtype: np.dtype[np.floating]
     change: Change | None  # of values, before
     n_samples: int = field(init=False)
+    runs: Callable[[], Iterator[slice]] = field(init=False)  # those of all
+    cut: Callable[[int], None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.n_samples = self.whole.n_samples
-
-    def runs(self) -> Iterator[slice]:
-        """Runs of rows that are best read whole, in order."""
-        return self.whole.runs()
-
-    def cut(self, step: int) -> None:
-        """Let runs have so many rows, as those of other processes have."""
-        self.whole.cut(step)
+        self.runs, self.cut = self.whole.runs, self.whole.cut
 
     def read(self, rows: slice) -> Floats:
         """A run of rows, shape (m, n), C-contiguous."""
@@ -343,7 +338,23 @@ class Cells(Sums):
     tables: Tables
 
 
-class IndependentTerms:
+class RowsOfPart:
+    """Rows of a family, whose terms they have."""
+
+    inner: Any = None
+    """Terms of a fit of Gaussian features, of families that have locations and scatter."""
+    own_sums = True
+    """Whether statistics are kept here, and not by ``inner``."""
+    latest: Any = None
+    """What was made for the E-step, for expected values of the M-step; None: a start follows."""
+
+    @property
+    def sums(self) -> Any:
+        """What keeps and summarizes statistics of the rows, here or ``inner``."""
+        return self if self.own_sums else self.inner
+
+
+class IndependentTerms(RowsOfPart):
     """Rows of a family whose features are independent within a component."""
 
     def __init__(
@@ -356,7 +367,6 @@ class IndependentTerms:
         """Added to variances (n,), in block order and units of fitting."""
         self.rows: Rows = columns.arranged(features.blocks, self.scaling, settings.dtype)
         self.n_threads = settings.n_threads
-        self._ready: dict[str, Floats] | None = None
         self._whole = (self.rows, settings.row_weights)
 
     @cached_property
@@ -380,12 +390,8 @@ class IndependentTerms:
 
         Of families that have scatter a table (n_copies, B) comes with it, 1 where it is unusable.
         """
-        self._ready = self.law.ready(part.tables, self.features)
-        return self._ready, None
-
-    def forget(self) -> None:
-        """Remember no parameters: a start follows."""
-        self._ready = None
+        self.latest = self.law.ready(part.tables, self.features)
+        return self.latest, None
 
     def add_terms(self, ready: Any, rows: slice, out: Floats) -> None:
         """Add ``-2 log f`` of each hub to ``out`` (B, m, K), constants included."""
@@ -398,7 +404,7 @@ class IndependentTerms:
     def summarize(self, statistics: Cells, responsibilities: Floats, rows: slice) -> None:
         """Add these rows to the statistics; responsibilities are (R, m, K)."""
         self.law.add_moments(
-            statistics.tables, self._ready, self.features, self.rows.read(rows), responsibilities,
+            statistics.tables, self.latest, self.features, self.rows.read(rows), responsibilities,
             self.n_threads,
         )  # fmt: skip
 
@@ -440,10 +446,6 @@ class IndependentTerms:
         for name, table in tables.items():
             table[component] = fresh[name][0]
         return replace(part, tables=tables)
-
-    def embedded(self, rows: slice) -> Floats:
-        """Rows (m, n) in block order for distances: numbers, or codes; NaN missing."""
-        return self.rows.read(rows)
 
     def take_rows(self, rows: slice | Indices, also: Any) -> Self:
         """Return the terms of some rows, counted from 0: of a run, or as listed.

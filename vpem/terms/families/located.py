@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.families.family import ABOVE_0, Columns, Family, Features, How, Part, Table
+from vpem.terms.families.family import (
+    ABOVE_0,
+    Columns,
+    Family,
+    Features,
+    How,
+    Part,
+    RowsOfPart,
+    Table,
+)
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture, variances_of
@@ -23,8 +32,10 @@ from vpem.terms.rows import observed_scaling
 from vpem.terms.units import Scaling, floors_of, sharing
 
 
-class LocatedTerms:
+class LocatedTerms(RowsOfPart):
     """Rows of Gaussian features: ``inner`` are the terms of a fit of these alone."""
+
+    own_sums = False
 
     def __init__(
         self, law: GaussianLaw, columns: Columns, features: Features, settings: How
@@ -42,14 +53,13 @@ class LocatedTerms:
             skip_negligible=settings.skip_negligible,
         )  # fmt: skip
         self.scaling, self.reg_covar = self.inner.scaling, self.inner.reg_covar
+        self.by_feature = isinstance(self.inner, MissingTerms) and self.inner.by_responsibilities
+        """Whether it is counted which features rows have: scatter is diagonal, values missing."""
 
     def prepare(self, part: Part) -> tuple[Any, NDArray[np.uint8]]:
         """Factor every block, and remember them for expected values of the M-step."""
         factors = self.inner.prepare(part.core)
         return factors, factors.failed
-
-    def forget(self) -> None:
-        self.inner.latest = None
 
     def add_terms(self, ready: Any, rows: slice, out: Floats) -> None:
         out += self.inner.local(ready, rows)
@@ -63,24 +73,12 @@ class LocatedTerms:
             there = inner.observed[rows]
         return _constants(there, inner.blocks, inner.scaling)
 
-    def empty(self, centres: Floats, n_roots: int) -> Any:
-        return self.inner.empty(centres, n_roots)
-
-    def summarize(self, statistics: Any, responsibilities: Floats, rows: slice) -> None:
-        self.inner.summarize(statistics, responsibilities, rows)
-
     def update(self, statistics: Any, weights: Doubles, row: float | None = None) -> Part:
         if row is None:
             core = self.inner.update(statistics)
         else:
             core = self.inner.update_early(statistics, row)
         return self._part(replace(core, weights=weights))
-
-    def recentred(self, statistics: Any, centres: Floats) -> Any:
-        return self.inner.recentred(statistics, centres)
-
-    def with_hubs_of(self, statistics: Any, other: Any, hubs: Mask) -> Any:
-        return self.inner.with_hubs_of(statistics, other, hubs)
 
     def _part(self, core: Mixture) -> Part:
         return Part(self.law, self.features, core=core)
@@ -91,13 +89,6 @@ class LocatedTerms:
 
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         return replace(part, core=self.inner.reseeded(part.core, component, centre, 0.0))
-
-    def embedded(self, rows: slice) -> Floats:
-        """Rows (m, n) in block order and units of fitting; NaN missing."""
-        data = self.inner.rows.read(rows)
-        if isinstance(self.inner, MissingTerms):
-            data = np.where(self.inner.observed[rows] == 0, np.nan, data).astype(data.dtype)
-        return data
 
     def take_rows(self, rows: slice | Indices, also: Any) -> Self:
         chosen = copy(self)

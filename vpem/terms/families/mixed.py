@@ -6,7 +6,7 @@ For a start's clusters the data are numbers between which distances mean somethi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,12 +15,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.families.family import Columns, How, IndependentTerms, Part, PartRows
+from vpem.terms.families.family import Columns, How, IndependentTerms, PartRows
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.located import LocatedTerms
 from vpem.terms.families.mixture import LAWS, MixedMixture, scaling_of
 from vpem.terms.features import FeatureTerms, RowTerms
-from vpem.terms.missing import terms_of
+from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.rows import Arranges, MemoryRows, Rows, Shaped, arrange_rows, observed_moments
 from vpem.terms.statistics import Sums, enough_rows
 from vpem.terms.units import Scaling
@@ -60,7 +60,13 @@ class _Embedded(Shaped):
         """Numbers (m, e) of some rows of these parts."""
         out = np.empty((rows.stop - rows.start, self.shape[1]), dtype=self.dtype)
         for part, places in zip(parts, self.terms.places, strict=True):
-            data = part.embedded(rows)
+            if isinstance(part, LocatedTerms):
+                data = part.inner.rows.read(rows)
+                if isinstance(part.inner, MissingTerms):
+                    there = part.inner.observed[rows] != 0
+                    data = np.where(there, data, np.nan).astype(data.dtype)
+            else:
+                data = part.rows.read(rows)
             begins = self.ends[places]
             if not part.features.n_levels.any():
                 out[:, begins] = NEAR_NORMAL.get(part.law.name, np.asarray)(data)
@@ -177,6 +183,8 @@ class MixedTerms(RowTerms):
             columns = Columns(X, self.rows, features, blocks, law.change)
             self.parts.append(law.terms(law, columns, features, settings))
             self.places.append(blocks.position[features.ordered])
+        self.scaling = scaling_of([p.features for p in self.parts], [p.scaling for p in self.parts])
+        """Units of fitting, of each feature as the user numbers them."""
         self.reg_covar = np.zeros(blocks.n_features)
         for part, places in zip(self.parts, self.places, strict=True):
             self.reg_covar[places] = part.reg_covar
@@ -209,11 +217,6 @@ class MixedTerms(RowTerms):
         chosen._measured = None
         return chosen
 
-    @property
-    def scaling(self) -> Scaling:
-        """Units of fitting, of each feature as the user numbers them."""
-        return scaling_of([part.features for part in self.parts], [p.scaling for p in self.parts])
-
     # ---- E-step --------------------------------------------------------------------------------
 
     def prepare(self, mixture: MixedMixture) -> MixedFactors:
@@ -245,7 +248,7 @@ class MixedTerms(RowTerms):
         """Statistics of no rows about centres (K, d)."""
         counts = np.zeros((n_roots, len(centres)))
         parts = tuple(
-            terms.empty(np.ascontiguousarray(centres[:, places]), n_roots)
+            terms.sums.empty(np.ascontiguousarray(centres[:, places]), n_roots)
             for terms, places in zip(self.parts, self.places, strict=True)
         )
         return MixedStatistics(counts, parts, centres)
@@ -254,21 +257,22 @@ class MixedTerms(RowTerms):
         """Add these rows to the statistics, each hub by its own root's responsibilities."""
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
         for terms, one in zip(self.parts, statistics.parts, strict=True):
-            terms.summarize(one, responsibilities, rows)
+            terms.sums.summarize(one, responsibilities, rows)
 
     def update(self, statistics: MixedStatistics, row: float | None = None) -> MixedMixture:
         """Parameters from statistics, or of those in which `enough` rows count, each this much."""
         counts = statistics.counts
         weights = counts / counts.sum(axis=1, keepdims=True)
         both = zip(self.parts, statistics.parts, strict=True)
-        return self._mixture(weights, [terms.update(one, weights, row) for terms, one in both])
+        parts = tuple(terms.update(one, weights, row) for terms, one in both)
+        return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, parts)
 
     update_early = update
 
     def recentred(self, statistics: MixedStatistics, centres: Floats) -> MixedStatistics:
         """Return the same statistics about other centres (K, d)."""
         parts = tuple(
-            terms.recentred(one, np.ascontiguousarray(centres[:, places]))
+            terms.sums.recentred(one, np.ascontiguousarray(centres[:, places]))
             for terms, one, places in zip(self.parts, statistics.parts, self.places, strict=True)
         )
         return MixedStatistics(statistics.counts.copy(), parts, centres)
@@ -279,16 +283,13 @@ class MixedTerms(RowTerms):
         """Return the statistics with those hubs' (B,) part taken from other ones."""
         counts = np.where(hubs[:, None], other.counts, statistics.counts)
         both = zip(self.parts, statistics.parts, other.parts, strict=True)
-        parts = tuple(terms.with_hubs_of(one, two, hubs) for terms, one, two in both)
+        parts = tuple(terms.sums.with_hubs_of(one, two, hubs) for terms, one, two in both)
         return MixedStatistics(counts, parts, statistics.shifts)
 
     def enough(self, counts: Doubles) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,)."""
         suffices: Mask = counts.min(axis=1) >= enough_rows(self.widest)
         return suffices
-
-    def _mixture(self, weights: Doubles, parts: list[Part]) -> MixedMixture:
-        return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, tuple(parts))
 
     def blank(self, n_components: int) -> MixedMixture:
         """Return a mixture of so many components with everything but parameters."""
@@ -324,13 +325,11 @@ class MixedTerms(RowTerms):
     def start(self, centres: Doubles) -> MixedMixture:
         """Equal weights, and each family's parameters to start from at ``centres`` (K, d)."""
         weights = np.full((1, len(centres)), 1.0 / len(centres))
-        return self._mixture(
-            weights,
-            [
-                terms.start(np.ascontiguousarray(centres[:, places]), weights)
-                for terms, places in zip(self.parts, self.places, strict=True)
-            ],
+        parts = tuple(
+            terms.start(np.ascontiguousarray(centres[:, places]), weights)
+            for terms, places in zip(self.parts, self.places, strict=True)
         )
+        return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, parts)
 
     def reseeded(
         self, mixture: MixedMixture, component: int, centre: Doubles, weight: float
@@ -341,11 +340,11 @@ class MixedTerms(RowTerms):
         rest = weights[:, others].sum(axis=1, keepdims=True)
         weights[:, others] *= (1 - weight) / np.where(rest > 0, rest, 1.0)
         weights[:, component] = weight
-        parts = [
+        parts = tuple(
             terms.reseeded(part, component, centre[places])
             for terms, part, places in zip(self.parts, mixture.parts, self.places, strict=True)
-        ]
-        return self._mixture(weights, parts)
+        )
+        return replace(mixture, weights=weights, parts=parts)
 
     @property
     def measured(self) -> FeatureTerms:
@@ -374,6 +373,8 @@ class MixedTerms(RowTerms):
     def of_clusters(self, centres: Doubles, n_roots: int) -> MixedStatistics:
         """Statistics of no rows, of as many clusters as centres; nothing is expected of them."""
         for terms in self.parts:
-            terms.forget()
+            terms.latest = None
+            if isinstance(terms, LocatedTerms):
+                terms.inner.latest = None
         first = self.at_rows(np.zeros(1, dtype=np.intp))
         return self.empty(np.repeat(first, len(centres), axis=0), n_roots)

@@ -96,19 +96,16 @@ class StudentFactors:
 class StudentTerms(LocatedTerms):
     """Rows of t features: their terms, statistics and M-steps, over those of a Gaussian."""
 
-    _latest: StudentFactors | None = None
+    own_sums = True
+    latest: StudentFactors | None = None
     _distances: tuple[StudentFactors, slice, Table] | None = None
 
     # ---- E-step --------------------------------------------------------------------------------
 
     def prepare(self, part: Part) -> tuple[Any, NDArray[np.uint8]]:
         gaussian = self.inner.prepare(part.core)
-        self._latest = StudentFactors(gaussian, dof_of(part))
-        return self._latest, gaussian.failed
-
-    def forget(self) -> None:
-        super().forget()
-        self._latest = self._distances = None
+        self.latest = StudentFactors(gaussian, dof_of(part))
+        return self.latest, gaussian.failed
 
     def add_terms(self, ready: StudentFactors, rows: slice, out: Floats) -> None:
         apart, log_dets = self._apart(ready, rows)
@@ -153,13 +150,9 @@ class StudentTerms(LocatedTerms):
         n_blocks, n_components = self.inner.blocks.n_blocks, len(centres)
         there, gaps = np.zeros((2, n_blocks, n_components))
         moments = self.inner.empty(centres, n_blocks)
-        seen = np.zeros(moments.shifts.shape if self._by_feature else (0, 0))
+        seen = np.zeros(moments.shifts.shape if self.by_feature else (0, 0))
         counts = np.zeros((n_roots, n_components))
         return StudentStatistics(counts, moments, there, gaps, seen)
-
-    @property
-    def _by_feature(self) -> bool:
-        return isinstance(self.inner, MissingTerms) and self.inner.by_responsibilities
 
     def summarize(
         self, statistics: StudentStatistics, responsibilities: Floats, rows: slice
@@ -170,7 +163,7 @@ class StudentTerms(LocatedTerms):
         """
         from scipy.special import digamma
 
-        inner, blocks, factors = self.inner, self.inner.blocks, self._latest
+        inner, blocks, factors = self.inner, self.inner.blocks, self.latest
         shape = (blocks.n_blocks, *responsibilities.shape[1:])
         all_of = np.broadcast_to(responsibilities, shape)
         width = self._widths(rows)[:, :, None]
@@ -193,7 +186,7 @@ class StudentTerms(LocatedTerms):
             inner.summarize_by(statistics.moments, weights, rows, factors.gaussian, varying)
         else:
             inner.summarize(statistics.moments, weights, rows)
-        if self._by_feature:
+        if self.by_feature:
             assert isinstance(inner, MissingTerms)
             there = inner.observed[rows].astype(np.float64)
             for b, (a, e) in enumerate(pairwise(blocks.offsets)):
@@ -204,23 +197,37 @@ class StudentTerms(LocatedTerms):
     ) -> Part:
         """M-step: locations, scatters, and degrees of freedom (K, B).
 
-        Hubs that have next to no rows of a component keep its degrees of freedom.
+        Locations are means by the scales, and scatter is about these, but divided by the rows. Hubs
+        that have next to no rows of a component keep its degrees of freedom.
         """
-        gaussian, there = self._as_gaussian(statistics), statistics.there
+        inner, blocks, moments = self.inner, self.inner.blocks, statistics.moments
+        seen = statistics.seen if self.by_feature else blocks.of_feature(statistics.there)
+        if isinstance(moments, MissingStatistics):
+            scaled = moments.seen if self.by_feature else blocks.of_feature(moments.seen)
+        else:
+            scaled = blocks.of_feature(moments.counts)
+        # Statistics of a Gaussian: about locations first moments are 0 of however many rows.
+        some = scaled > 0
+        safe = np.where(some, scaled, 1.0)
+        moved = inner.recentred(moments, moments.shifts + np.where(some, moments.first / safe, 0.0))
+        moved.first *= seen / safe
+        moved.counts = statistics.counts
+        if isinstance(moved, MissingStatistics):
+            moved.seen = statistics.seen if self.by_feature else statistics.there
         least: Doubles | float = 0.0
         if row is not None:
-            core = self.inner.update_early(gaussian, row)
-            least = row * enough_rows(self.inner.blocks.widths[:, None])
+            core = inner.update_early(moved, row)
+            least = row * enough_rows(blocks.widths[:, None])
         else:
-            core = self.inner.update(gaussian)
-            if isinstance(self.inner, MissingTerms):
-                least = self.inner.least_seen
-        core = replace(core, weights=weights)
-        if self._latest is None:
+            core = inner.update(moved)
+            if isinstance(inner, MissingTerms):
+                least = inner.least_seen
+        core, there = replace(core, weights=weights), statistics.there
+        if self.latest is None:
             return self._part(core)
-        stays = (there <= least) | (self.inner.blocks.widths == 0)[:, None]
+        stays = (there <= least) | (blocks.widths == 0)[:, None]
         dof = degrees_of_freedom(statistics.gaps / np.where(stays, 1.0, there))
-        return self._part(core, np.where(stays.T, self._latest.dof, dof.T))
+        return self._part(core, np.where(stays.T, self.latest.dof, dof.T))
 
     def recentred(self, statistics: StudentStatistics, centres: Floats) -> StudentStatistics:
         moments = self.inner.recentred(statistics.moments, centres)
@@ -237,7 +244,7 @@ class StudentTerms(LocatedTerms):
             for name in ("counts", "there", "gaps")
         )
         seen = statistics.seen
-        if self._by_feature:
+        if self.by_feature:
             seen = np.where(hubs[self.inner.blocks.block_of], other.seen, seen)
         return StudentStatistics(counts, moments, there, gaps, seen)
 
@@ -246,27 +253,6 @@ class StudentTerms(LocatedTerms):
             dof = np.full((core.n_components, self.features.blocks.n_blocks), START_DOF)
         tables = {"dof": np.ascontiguousarray(dof[:, self.features.blocks.widths > 0])}
         return Part(self.law, self.features, tables, core)
-
-    def _as_gaussian(self, statistics: StudentStatistics) -> Statistics:
-        """Statistics for which a Gaussian's M-step gives the locations and scatters of the t.
-
-        Locations are means by the scales, and scatter is about these, but divided by the rows.
-        About them first moments are 0 of however many rows.
-        """
-        inner, blocks, moments = self.inner, self.inner.blocks, statistics.moments
-        there = statistics.seen if self._by_feature else blocks.of_feature(statistics.there)
-        if isinstance(moments, MissingStatistics):
-            scaled = moments.seen if self._by_feature else blocks.of_feature(moments.seen)
-        else:
-            scaled = blocks.of_feature(moments.counts)
-        some = scaled > 0
-        safe = np.where(some, scaled, 1.0)
-        moved = inner.recentred(moments, moments.shifts + np.where(some, moments.first / safe, 0.0))
-        moved.first *= there / safe
-        moved.counts = statistics.counts
-        if isinstance(moved, MissingStatistics):
-            moved.seen = statistics.seen if self._by_feature else statistics.there
-        return moved
 
     # ---- starts and repairs ---------------------------------------------------------------------
 
