@@ -25,7 +25,7 @@ import typer
 
 from vpem.errors import FileError, InputError, did_you_mean, printable
 from vpem.records import Rule, Settings, describe_field, off, refused, unset
-from vpem.rules import OF_COMMANDS, ROWS, algorithm_of, why_not
+from vpem.rules import OF_COMMANDS, ROWS, algorithm_of
 
 from .display import print_json
 from .names import FILE, hint, in_options, is_flag, key_of, meant, name_of, near_file
@@ -453,7 +453,11 @@ def show_config(context: Any) -> None:
 def why_refused(command: str, option: str) -> InputError | None:
     """Return why a command lacks an option, where no algorithm of it can have that."""
     name = option[2:].replace("-", "_")
-    reasons = [why_not(name, {"algorithm": one}) for one in OF_COMMANDS.get(command, ())]
+    rows = [row for row in ROWS if row.setting == name]
+    reasons = [
+        next((row.why for row in rows if row.when({"algorithm": one})), None)
+        for one in OF_COMMANDS.get(command, ())
+    ]
     return InputError(option, *reasons[0]) if reasons and reasons[0] and all(reasons) else None
 
 

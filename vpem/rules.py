@@ -186,11 +186,6 @@ ROWS: tuple[Row, ...] = (
 """Rules that depend on ``algorithm``; its command may lack the setting altogether."""
 
 
-def why_not(setting: str, values: Mapping[str, Any]) -> Sentence | None:
-    """Return why a setting cannot be given to an algorithm beside these values, if it cannot."""
-    return next((row.why for row in ROWS if row.setting == setting and row.when(values)), None)
-
-
 def refuse(values: Mapping[str, Any], given: Collection[str]) -> None:
     """Raise InputError for the first of the given settings that the algorithm cannot have."""
     for row in ROWS:

@@ -31,7 +31,14 @@ from vpem.fits.rows import charge_scaling
 from vpem.fits.settings import PlanSettings
 from vpem.fits.vpem import check_sums_of_factors
 from vpem.network.graph import Graph
-from vpem.network.hubs import Hub, diameter, foretell_hubs
+from vpem.network.hubs import (
+    Hub,
+    LikelyHubs,
+    charge_meetings,
+    diameter,
+    find_hubs,
+    find_meetings,
+)
 from vpem.network.ledger import Ledger
 from vpem.network.messages import LinkSpeed, parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
@@ -418,9 +425,11 @@ def _network(graph: Graph, partition: Partition, settings: PlanSettings, split: 
         check_choice_of_hubs(graph)
         sizes = settings.n_samples or USUAL_SAMPLES, settings.n_components
         widths = [len(columns) for columns in partition.features]
-        return connect(
-            graph, partition, sums, chosen=foretell_hubs(graph, sums.hops, widths, sizes, sums.seed)
-        )
+        # Hubs by size, and what it takes to choose by likelihood, but for the first fit.
+        meetings, sent = find_meetings(graph, sums.hops), Ledger(graph)
+        charge_meetings(sent, graph, sums.hops, meetings, widths, sizes)
+        hubs = find_hubs(graph, sums.hops, sums.seed)
+        return connect(graph, partition, sums, chosen=LikelyHubs(hubs, None, meetings, sent))
     network = connect_workers(graph, sums)
     if network.compress is not None:
         refuse({"algorithm": "em-rows"}, ["compress"])

@@ -272,7 +272,7 @@ class LikelyHubs:
     """Hubs that were chosen by what they gain, and how.
 
     ``gain`` is by how much the penalized log-likelihood (nats per sample) rises at least above that
-    of no hub of several agents; None where hubs are foretold without data (`foretell_hubs`).
+    of no hub of several agents; None where hubs are foretold without data.
     """
 
     hubs: list[Hub]  # each agent in exactly one
@@ -334,15 +334,6 @@ def charge_meetings(
         width = sum(shown)
         record += NUMBER_BYTES + VALUE_BYTES * n_copies * (1 + width + width * (width + 1) // 2)
     charge_flooding(ledger, graph, record)
-
-
-def foretell_hubs(
-    graph: Graph, hops: int, widths: Sequence[int], sizes: tuple[int, int], seed: int
-) -> LikelyHubs:
-    """Return hubs by size and what it takes to choose by likelihood, but for the first fit."""
-    meetings, sent = find_meetings(graph, hops), Ledger(graph)
-    charge_meetings(sent, graph, hops, meetings, widths, sizes)
-    return LikelyHubs(find_hubs(graph, hops, seed), None, meetings, sent)
 
 
 def hubs_of(graph: Graph, hops: int, seed: int, way: str, chosen: LikelyHubs | None) -> list[Hub]:

@@ -21,8 +21,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
@@ -78,16 +77,14 @@ MOST_VECTORS = 1 << 32
 """Of one sum."""
 
 
-def _field(content: bytes) -> bytes:
-    return len(content).to_bytes(8, "big") + content
-
-
 def expanded(secret: bytes, what: bytes, rest: bytes) -> bytes:
     """Return a key for something, of a secret (HKDF, expansion)."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-    return HKDFExpand(SHA256(), KEY_BYTES, _field(PROTOCOL + what) + rest).derive(secret)
+    head = PROTOCOL + what
+    info = len(head).to_bytes(8, "big") + head + rest
+    return HKDFExpand(SHA256(), KEY_BYTES, info).derive(secret)
 
 
 class OfOneProcess:
@@ -157,8 +154,9 @@ class PairKeys(OfOneProcess):
                 )
         # The hash of what all parties agree on: facts of study and sum, and public keys.
         count = len(facts).to_bytes(8, "big")
-        fields = map(_field, [PROTOCOL, count, *(fact.encode() for fact in facts), *public])
-        self.transcript = hashlib.sha256(b"".join(fields)).digest()
+        fields = [PROTOCOL, count, *(fact.encode() for fact in facts), *public]
+        sized = b"".join(len(one).to_bytes(8, "big") + one for one in fields)
+        self.transcript = hashlib.sha256(sized).digest()
         self._shared: dict[tuple[int, int], bytes] = {}
         self._derived: dict[tuple[int, int], bytes] = {}
         self._for: tuple[tuple[int, ...], bytes] = (), b""
@@ -240,23 +238,19 @@ class FixedPoint:
 
     n_parties: int
     fraction_bits: int = FRACTION_BITS
+    limit: float = field(init=False)
+    """Largest magnitude in the ring: an integer, as large as a float64 can have it."""
+    largest: float = field(init=False)
+    """Largest magnitude of a value without an exponent."""
+    powers: int = field(init=False)
+    """A power of two that values without an exponent may be below."""
 
-    @cached_property
-    def limit(self) -> float:
-        """Largest magnitude in the ring: an integer, as large as a float64 can have it."""
+    def __post_init__(self) -> None:
         most = 2**62 // self.n_parties
         nearest = float(most)
-        return nearest if int(nearest) <= most else float(np.nextafter(nearest, 0.0))
-
-    @property
-    def largest(self) -> float:
-        """Largest magnitude of a value without an exponent."""
-        return self.limit * 2.0**-self.fraction_bits
-
-    @property
-    def powers(self) -> int:
-        """A power of two that values without an exponent may be below."""
-        return int(np.frexp(self.largest)[1]) - 1
+        limit = nearest if int(nearest) <= most else float(np.nextafter(nearest, 0.0))
+        largest = limit * 2.0**-self.fraction_bits
+        vars(self).update(limit=limit, largest=largest, powers=int(np.frexp(largest)[1]) - 1)
 
     def scales(self, exponents: ArrayLike | None) -> NDArray[np.float64]:
         """Return ``2^(f - e)``: one for all values, or one for each."""
@@ -447,11 +441,8 @@ class Masks(OfOneProcess):
         increasing, and ``exponents`` (P,) the powers of two of magnitudes, which all know (default:
         0). With a ``tag`` (see `tag`) that ends, four words more are behind the others.
         """
-        among, local = self._parties(values, who)
+        among, local, rings = self._added(values, exponents, who, tag, apart=False)
         elsewhere = [party for party in among if party not in set(self.here)]
-        rings = self._added(
-            values, exponents, among, local, tag, np.zeros(len(local), dtype=np.intp)
-        )
         ring: Ring = rings[0]
         with self._taken:
             nonce = self._next(len(ring))
@@ -472,8 +463,7 @@ class Masks(OfOneProcess):
 
         As `hide`, but every pad is made, those of two parties of this process too.
         """
-        among, local = self._parties(values, who)
-        shares = self._added(values, exponents, among, local, tag, np.arange(len(local)))
+        among, local, shares = self._added(values, exponents, who, tag, apart=True)
         with self._taken:
             nonce = self._next(shares.shape[1])
             for party, share in zip(local, shares, strict=False):
@@ -560,20 +550,6 @@ class Masks(OfOneProcess):
         with self._taken:
             self._heard = hashlib.sha256(self._heard + total).digest()
 
-    def _parties(
-        self, values: NDArray[Any], who: ArrayLike | None
-    ) -> tuple[tuple[int, ...], list[int]]:
-        self.check_process()
-        among = self._all if who is None else tuple(np.asarray(who).tolist())
-        check_parties(len(among))
-        taking = set(among)
-        if not taking <= set(self._all) or list(among) != sorted(taking):
-            raise ValueError("parties must be named once each, in increasing order")
-        local = [party for party in self.here if party in taking]
-        if len(local) != len(values):
-            raise ValueError(f"{len(values)} vectors of {len(local)} parties")
-        return among, local
-
     def _next(self, n_words: int) -> bytes:
         """Return the next nonce: the block counter from 0, then numbers that never come again."""
         if n_words > MOST_WORDS or self._chunk >= MOST_VECTORS:
@@ -589,13 +565,25 @@ class Masks(OfOneProcess):
         self,
         values: NDArray[Any],
         exponents: ArrayLike | None,
-        among: tuple[int, ...],
-        local: list[int],
+        who: ArrayLike | None,
         tag: tuple[Tag, bool] | None,
-        rows: NDArray[np.intp],  # in which of what is returned each party's values are
-    ) -> Ring:
-        """Return what parties here add, without masks, and room for tags that end."""
-        n_words = values.shape[1]
+        *,
+        apart: bool,
+    ) -> tuple[tuple[int, ...], list[int], Ring]:
+        """Return who takes part, who of them is here, and what these add, together or apart.
+
+        There are no masks in it yet, and room for tags that end.
+        """
+        self.check_process()
+        among = self._all if who is None else tuple(np.asarray(who).tolist())
+        check_parties(len(among))
+        taking = set(among)
+        if not taking <= set(self._all) or list(among) != sorted(taking):
+            raise ValueError("parties must be named once each, in increasing order")
+        local = [party for party in self.here if party in taking]
+        if len(local) != len(values):
+            raise ValueError(f"{len(values)} vectors of {len(local)} parties")
+        rows, n_words = np.arange(len(local)) * apart, values.shape[1]
         rings = np.zeros((rows.max(initial=0) + 1, n_words), dtype=np.uint64)
         for party, terms, row in zip(local, values, rows, strict=True):
             place = self.fixed.add(terms, exponents, rings[row], self._n_threads)
@@ -611,10 +599,10 @@ class Masks(OfOneProcess):
                 Setting("secure_sum", True),
             )
         if tag is None:
-            return rings
+            return among, local, rings
         behind = np.zeros((len(rings), TAG_WORDS * tag[1]), dtype=np.uint64)
         tag[0].add(rings, behind, among[0] in local)
-        return np.concatenate([rings, behind], axis=1)
+        return among, local, np.concatenate([rings, behind], axis=1)
 
     def _mask(
         self, ring: Ring, party: int, others: list[int], among: tuple[int, ...], nonce: bytes

@@ -243,7 +243,18 @@ def from_lists(
     if isinstance(lists, str | bytes) or not isinstance(lists, Iterable):
         raise InputError(f"agents must be a list of lists of feature numbers, got {lists!r}")
     called = dict(enumerate(map(repr, names or ())))
-    parts = [_integers(part, called.get(at, f"agent {at}")) for at, part in enumerate(lists)]
+    parts = []
+    for at, part in enumerate(lists):
+        agent = called.get(at, f"agent {at}")
+        if isinstance(part, str | bytes) or not isinstance(part, Iterable):
+            raise InputError(f"{agent} must have a list of features, got {part!r}")
+        items = list(part)
+        for item in items:
+            if isinstance(item, bool | np.bool_) or not isinstance(item, int | np.integer):
+                raise InputError(f"{agent}: features are given by integers, got {item!r}")
+            if abs(int(item)) > np.iinfo(np.intp).max:
+                raise InputError(f"{agent}: there is no feature {item}")
+        parts.append(np.array(items, dtype=np.intp))
     if not parts:
         raise InputError("a partition needs at least one agent, got an empty list")
     features = np.concatenate(parts)
@@ -266,18 +277,6 @@ def from_lists(
             "held by exactly one agent"
         )
     return _with_relays(tuple(np.sort(part) for part in parts), names)
-
-
-def _integers(part: Iterable[object], agent: str) -> Indices:
-    if isinstance(part, str | bytes) or not isinstance(part, Iterable):
-        raise InputError(f"{agent} must have a list of features, got {part!r}")
-    items = list(part)
-    for item in items:
-        if isinstance(item, bool | np.bool_) or not isinstance(item, int | np.integer):
-            raise InputError(f"{agent}: features are given by integers, got {item!r}")
-        if abs(int(item)) > np.iinfo(np.intp).max:
-            raise InputError(f"{agent}: there is no feature {item}")
-    return np.array(items, dtype=np.intp)
 
 
 def _dealt(
