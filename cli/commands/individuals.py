@@ -703,7 +703,7 @@ class TopicsFile(SaemFile):
         n_unknown, n_left_out = heard.n_unknown, heard.n_left_out
         if n_unknown:
             times = plural(int(n_unknown), "time")
-            known = f"of {int(n_unknown + heard.n_tokens)}"
+            known = f"of {int(n_unknown + heard.documents.values.sum())}"
             request.screen.print_note(f"words that the topics lack occur {times} {known}")
         if n_left_out:
             documents = plural(n_left_out, "document")

@@ -19,7 +19,12 @@ from numpy.typing import ArrayLike
 from vpem.checks import Doubles, Indices, as_array, check_int, check_number
 from vpem.errors import InputError
 from vpem.network.schema import Report
-from vpem.saem.conditional import Conditional, LogLikelihood, importance_log_likelihood
+from vpem.saem.conditional import (
+    Conditional,
+    LogLikelihood,
+    importance_log_likelihood,
+    sample_conditional,
+)
 from vpem.saem.estimates import criteria_of
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.gmm import GmmModel
@@ -33,16 +38,16 @@ from vpem.saem.models.model import (
     model_class,
 )
 from vpem.saem.results import Latents, SaemFit, SavedSaem, as_saved, rows_of
-from vpem.saem.samplers import Metropolis
+from vpem.saem.samplers import Gibbs, Metropolis
 from vpem.saem.structures.formulas import is_own
-from vpem.saem.topics import Heard, draw_latents, perplexity_of
+from vpem.saem.topics import Heard, perplexity_of
 
 MOST_TIMES = 100_000
 
 LARGEST = 1 << 22
 """Numbers of draws at once."""
 
-BURN_IN = 150
+BURN_IN, GIBBS_BURN_IN = 150, 50
 CHAINS = 10
 
 P = ParamSpec("P")
@@ -259,7 +264,8 @@ class Predictor:
         """Latents of individuals given their rows.
 
         Where their law is normal its means and covariances are exact; else they come from
-        Metropolis draws, which depend on the individual's rows and name and on the seed only.
+        Metropolis draws, of documents from Gibbs sampling, which depend on the individual's rows
+        and name and on the seed only.
         """
         self._need_continuous()
         individuals = Heard.by(self.saved, individuals).documents
@@ -267,7 +273,17 @@ class Predictor:
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
             model = self.model.for_individuals(some)
             if model.wide:
-                drawn = draw_latents(model, self.saved.theta, self.n_draws, self.seed, self.level)
+                theta, sampler = self.saved.theta, Gibbs()
+                streams = Streams.from_names(some.names, self.seed)
+                chains = sampler.begin(
+                    model, theta, np.zeros((model.n, len(model.latents))), CHAINS
+                )
+                for now in range(GIBBS_BURN_IN):
+                    sampler.move(model, theta, chains, streams, now + 1, 0)
+                drawn = sample_conditional(
+                    model, theta, sampler, chains, streams, after=GIBBS_BURN_IN, late=1,
+                    n_iter=max(2, -(-self.n_draws // CHAINS)), level=self.level,
+                )  # fmt: skip
                 parts.append((drawn.means, drawn.lower, drawn.upper, drawn.covariances))
                 continue
             draws, means, covariances = self._given(model)
@@ -502,7 +518,21 @@ class Predictor:
     def describe_score(self, individuals: Individuals) -> Report:
         """Report how well the fit describes individuals: `score`, and what follows."""
         if self.saved.corpus is not None:
-            return self._describe_documents(Heard.by(self.saved, individuals))
+            heard = Heard.by(self.saved, individuals)
+            each, documents = self.score(heard.documents).each, heard.documents
+            model, n_tokens = self.model.for_individuals(documents), float(documents.values.sum())
+            halves, words = model.completion(self.saved.theta, self.seed)
+            done = perplexity_of(float(halves.sum()), float(words.sum())) if words.any() else None
+            return {
+                "n_individuals": documents.n_individuals,
+                "n_tokens": n_tokens,
+                "n_unknown": heard.n_unknown,
+                "n_left_out": heard.n_left_out,
+                "log_likelihood": {"lower_bound": each.sum()},
+                "perplexity": perplexity_of(float(each.sum()), n_tokens),
+                "perplexity_of_completion": done,
+                "individuals": rows_of({"id": documents.names, "log_likelihood": each}),
+            }
         n, n_rows, score = individuals.n_individuals, individuals.n_rows, self.score(individuals)
         return {
             "n_individuals": n,
@@ -511,20 +541,4 @@ class Predictor:
             "log_likelihood": score.describe(np.min(score.effective)),
             "individuals": rows_of({"id": individuals.names, "log_likelihood": score.each}),
             **criteria_of(self.saved, score.value, n, n_rows),
-        }
-
-    def _describe_documents(self, heard: Heard) -> Report:
-        each, documents = self.score(heard.documents).each, heard.documents
-        model = self.model.for_individuals(documents)
-        halves, words = model.completion(self.saved.theta, self.seed)
-        completed = perplexity_of(float(halves.sum()), float(words.sum())) if words.any() else None
-        return {
-            "n_individuals": documents.n_individuals,
-            "n_tokens": heard.n_tokens,
-            "n_unknown": heard.n_unknown,
-            "n_left_out": heard.n_left_out,
-            "log_likelihood": {"lower_bound": each.sum()},
-            "perplexity": perplexity_of(float(each.sum()), heard.n_tokens),
-            "perplexity_of_completion": completed,
-            "individuals": rows_of({"id": documents.names, "log_likelihood": each}),
         }

@@ -353,7 +353,15 @@ class _Loop(Stateful):
         rate = min(server.damping, step / self.given.participation)
         local.smoothed[active] += rate * (drawn - local.smoothed[active])
         if isinstance(server, SaemServer) and self.given.average == "models":
-            theta = server.average_models(*local.maximize(run.theta, active, self.weights))
+            # The mean of the last models of all devices (D, p), by shares (D,).
+            thetas, shares = local.maximize(run.theta, active, self.weights)
+            server.total.send(thetas[active], active)
+            holders = server.holders
+            if holders.masks is not None:
+                total = holders.add_up(shares[holders.own, None] * thetas[holders.own])
+            else:
+                total = holders.allreduce(shares @ thetas)
+            theta = np.asarray(total / shares.sum(), np.float64)
         else:
             try:
                 server.gather(drawn, local.smoothed[active], step)

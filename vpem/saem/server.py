@@ -7,6 +7,7 @@ of it.
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,11 +35,11 @@ ROOM, SMALLER = 2.0**20, 2.0**8
 largest of a piece."""
 
 
+@dataclass(frozen=True)
 class Units:
     """Units (P,) in which all numbers of a statistic vary alike, so that one scale fits them."""
 
-    def __init__(self, sizes: Doubles) -> None:
-        self.sizes = sizes
+    sizes: Doubles
 
     def into(self, statistics: Doubles) -> Doubles:
         """Vectors (m, P) in these units."""
@@ -197,16 +198,6 @@ class SaemServer(Stateful):
     def _here(self, values: Doubles) -> Doubles:
         """Vectors (a, P) of the active devices, zero of those that others add."""
         return values if self._carries else self.total.ours(values, self.devices.active)
-
-    def average_models(self, thetas: Doubles, shares: Doubles) -> Doubles:
-        """Send models of the active devices; the mean of the last of all (D, p), by shares (D,)."""
-        self.total.send(thetas[self.devices.active], self.devices.active)
-        if self.holders.masks is not None:
-            local = self.holders.own
-            total = self.holders.add_up(shares[local, None] * thetas[local])
-        else:
-            total = self.holders.allreduce(shares @ thetas)
-        return np.asarray(total / shares.sum(), np.float64)
 
     def sum_up(self, more: int = 2, wide: bool = False) -> None:
         """Count what devices send: moments of statistics, none of a wide model, and what else.

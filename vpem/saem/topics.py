@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -13,36 +12,18 @@ from vpem.checks import Doubles, Indices, check_int
 from vpem.errors import InputError
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
-from vpem.saem.conditional import Conditional, sample_conditional
-from vpem.saem.individuals import Individuals, Streams, in_words
+from vpem.saem.conditional import Conditional
+from vpem.saem.individuals import Individuals, in_words
 from vpem.saem.models.model import MODELS, SaemModel, model_class
 from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem, as_saved
-from vpem.saem.samplers import Gibbs
 
 TOP = 10
 """Words of a topic that speak for it."""
-
-BURN_IN = 50
-CHAINS = 10
 
 
 def is_wide(saved: SavedSaem) -> bool:
     """Whether a fit has a wide model (`SaemModel.wide`) of vpem."""
     return saved.model in MODELS and bool(model_class(saved.model).wide)
-
-
-def draw_latents(
-    model: SaemModel, theta: Doubles, n_draws: int, seed: int, level: float
-) -> Conditional:
-    """Draw latents of individuals given their rows by Gibbs sampling."""
-    sampler, streams = Gibbs(), Streams.from_names(model.individuals.names, seed)
-    chains = sampler.begin(model, theta, np.zeros((model.n, len(model.latents))), CHAINS)
-    for now in range(BURN_IN):
-        sampler.move(model, theta, chains, streams, now + 1, 0)
-    return sample_conditional(
-        model, theta, sampler, chains, streams,
-        after=BURN_IN, late=1, n_iter=max(2, -(-n_draws // CHAINS)), level=level,
-    )  # fmt: skip
 
 
 def corpus_facts(
@@ -121,7 +102,8 @@ class Topics:
 
     Probabilities of ``words`` (V,), which may be numbers, in each of ``topics`` (K, V), whose
     ``order`` (K,) is the largest first; what else there is is as in
-    `vpem.saem.results.CorpusFacts`.
+    `vpem.saem.results.CorpusFacts`. The ``perplexity`` is that of a word of the corpus, by the
+    lower bound of the log-likelihood.
     """
 
     def __init__(self, fit: SaemFit | SavedSaem) -> None:
@@ -135,12 +117,8 @@ class Topics:
         self.shares, self.coherence, self.n_tokens = facts.shares, facts.coherence, facts.n_tokens
         self.device_names, self.device_shares = facts.device_names, facts.device_shares
         self.perplexities = facts.perplexities
+        self.perplexity = perplexity_of(saved.log_likelihood.value, self.n_tokens)
         self.order: Indices = np.argsort(-self.shares, kind="stable")
-
-    @cached_property
-    def perplexity(self) -> float:
-        """Perplexity of a word of the corpus, by the lower bound of the log-likelihood."""
-        return perplexity_of(self.saved.log_likelihood.value, self.n_tokens)
 
     def top(self, count: int = TOP) -> list[list[tuple[str, float]]]:
         """Most probable words of each topic, with their probabilities."""
@@ -179,11 +157,6 @@ class Heard:
             )
         known, n_unknown = in_words(individuals, Topics(saved).words)
         return Heard(known, n_unknown, individuals.n_individuals - known.n_individuals)
-
-    @property
-    def n_tokens(self) -> float:
-        """Words that the topics have."""
-        return float(self.documents.values.sum())
 
 
 def perplexity_of(log_likelihood: float, n_tokens: float) -> float:

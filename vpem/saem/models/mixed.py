@@ -24,6 +24,7 @@ import numpy as np
 from vpem._core.latents import Curves, Latents
 from vpem.checks import Doubles, Indices
 from vpem.errors import InputError, shorten
+from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals, Stream
 from vpem.saem.models.model import Counts, framed, log_normal, times
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
@@ -143,7 +144,9 @@ class MixedModel(Varying):
 
     def columns(self, at: Individuals) -> Doubles:
         """Columns (N, m) of a linear predictor; of other curves (N, 0)."""
-        return self.structure.design(at) if self.structure.linear else np.zeros((at.n_rows, 0))
+        if isinstance(self.structure, LinearPredictor):
+            return self.structure.design(at)
+        return np.zeros((at.n_rows, 0))
 
     # ---- unrelated columns -----------------------------------------------------------------------
 
@@ -314,10 +317,13 @@ class MixedModel(Varying):
             return None
         B, omega, sds = self.unpack(theta)
         whole, data = self.law.means(B), self.individuals
-        doses = self.structure.doses(data)
+        doses = doses_of(data) if self.structure.dosed else Doses.none(data.n_individuals)
+        design = np.zeros((0, len(self.structure.names)))
+        if isinstance(self.structure, LinearPredictor):
+            design = self.structure.design(data)
         return Curves(
             np.ascontiguousarray(whole[:, self.law.random]), np.linalg.inv(omega), code, whole,
-            self.law.random, data.first, data.times, self.structure.design(data), data.values,
+            self.law.random, data.first, data.times, design, data.values,
             *self.outcomes.coded(sds), doses.first, doses.times, doses.amounts, doses.durations,
         )  # fmt: skip
 

@@ -162,7 +162,6 @@ class LinearPredictor(Structure):
     stands between the sum and the values, so that these tell nothing at first.
     """
 
-    linear = True
     code = -1
 
     def __init__(

@@ -15,7 +15,6 @@ from scipy.special import expit, logit
 
 from vpem.checks import Doubles
 from vpem.errors import InputError, check_choice
-from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
 
 SCALES = ("log", "logit", "identity")
@@ -42,8 +41,6 @@ class Structure(ABC):
         Covariates that the curve reads.
     code : int or None
         What kernels know the curve by; None: they do not.
-    linear : bool
-        Whether it is a sum of columns, its `design`.
     dosed : bool
         Whether kernels of the curve read doses.
     start : array or None
@@ -54,7 +51,6 @@ class Structure(ABC):
     scales: tuple[str, ...]
     needs: tuple[str, ...] = ()
     code: int | None = None
-    linear = False
     dosed = False
     start: Doubles | None = None
 
@@ -102,14 +98,6 @@ class Structure(ABC):
             widths = np.moveaxis(np.diagonal(moved, axis1=0, axis2=-1), -1, 0)
             slopes = apart / widths[..., at.individual_of]
         return f[0], np.ascontiguousarray(np.moveaxis(slopes, 0, -1))
-
-    def doses(self, at: Individuals) -> Doses:
-        """Doses that kernels of this curve read: none, by default."""
-        return doses_of(at) if self.dosed else Doses.none(at.n_individuals)
-
-    def design(self, at: Individuals) -> Doubles:
-        """Columns (N, m) of a linear predictor; of other curves none, (0, m)."""
-        return np.zeros((0, len(self.names)))
 
     def begin(self, individuals: Individuals) -> Doubles:
         """Each individual's own guess (n, m), on the scales; NaN where there is none."""
