@@ -47,9 +47,8 @@ def drawn(name, seed, m=400, holes=0.1):
     rng = np.random.default_rng(seed)
     features = features_of(name, (list(range(D)),))
     labels = rng.integers(0, K, m)
-    X = FAMILIES[name].draw(
-        Part(FAMILIES[name], features, parameters_of(name, rng, features)), labels, rng
-    )
+    part = Part(FAMILIES[name], features, parameters_of(name, rng, features))
+    X = FAMILIES[name].draw(part, labels, rng)[:, features.blocks.position]
     X[rng.random(X.shape) < holes] = np.nan
     X[np.isnan(X).all(axis=1), 0] = 1
     return X, labels
@@ -194,7 +193,7 @@ def test_rows_that_are_drawn_tell_the_parameters(name):
     truth = parameters_of(name, rng, features)
     labels = np.repeat(np.arange(K), 40_000)
     part = Part(FAMILIES[name], features, truth)
-    X = features.blocks.arrange(family.draw(part, labels, rng), np.float64)
+    X = family.draw(part, labels, rng)
     assert not family.wrong(X.ravel()).any()
     statistics, shares = family.empty(features, K), np.eye(K)[labels][None]
     family.add_moments(statistics, None, features, X, shares, 2)
@@ -202,7 +201,7 @@ def test_rows_that_are_drawn_tell_the_parameters(name):
     for word, values in truth.items():
         np.testing.assert_allclose(found[word], values, rtol=0.08, atol=0.01)
     if name not in ("categorical", "bernoulli"):
-        np.testing.assert_allclose(X[labels == 1].mean(axis=0), family.locations(part)[1],
+        np.testing.assert_allclose(X[labels == 1].mean(axis=0), family.means(part)[1],
                                    rtol=0.02)  # fmt: skip
     n_cells = len(family.domains) * int(cells_of_features(name, features).sum())
     assert family.n_parameters(part) == K * (n_cells - (D if name == "categorical" else 0))

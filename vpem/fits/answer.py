@@ -188,7 +188,9 @@ class Answer:
         if isinstance(mixture, MixedMixture):
             away = np.empty((mixture.n_components, mixture.n_features))
             for part in mixture.parts:
-                means, variances = part.law.means(part), part.law.variances(part)
+                position = part.features.blocks.position
+                means = part.law.means(part)[:, position]
+                variances = part.law.variances(part)[:, position]
                 away[:, part.features.columns] = standardized_means(
                     weights, means, _spread(weights, means, variances)
                 )

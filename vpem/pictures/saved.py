@@ -501,15 +501,15 @@ class SavedMixture(SavedFit):
             variances = np.empty((k, d))
             both = None if is_diagonal(mixture.covariance_type) else np.zeros((k, d, d))
             for part in mixture.parts:
-                columns = part.features.columns
-                part_variances = part.law.variances(part)
+                columns, position = part.features.columns, part.features.blocks.position
+                part_variances = part.law.variances(part)[:, position]
                 variances[:, columns] = part_variances
                 if both is None or part.core is None:
                     continue
                 shape = (k, len(part_variances[0]), len(part_variances[0]))
                 joint = np.broadcast_to(part.core.assembled_covariances, shape)
                 if part.family == "log-normal":
-                    means = part.law.means(part)
+                    means = part.law.means(part)[:, position]
                     joint = np.expm1(joint) * means[:, :, None] * means[:, None, :]
                 elif part.family == "t":
                     wider = np.sqrt(part_variances / np.diagonal(joint, axis1=1, axis2=2))

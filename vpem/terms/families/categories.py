@@ -97,16 +97,16 @@ class Categorical(Levels):
             probabilities[k, firsts[j] + int(centres[k, j])] += shares[k]
         return {"probabilities": probabilities}
 
-    def locations(self, part: Part) -> Table:
+    def means(self, part: Part) -> Table:
         """Level that is most probable, the first of them."""
         probabilities, features = part.tables["probabilities"], part.features
         runs = pairwise(features.level_offsets)
         modes = np.array([probabilities[:, i:j].argmax(axis=1) for i, j in runs], dtype=np.float64)
         return modes.reshape(features.n_features, len(probabilities)).T
 
-    def spread(self, parameters: Tables, features: Features) -> Table:
-        squares = np.square(parameters["probabilities"])
-        variances: Table = 1 - np.add.reduceat(squares, features.level_offsets[:-1], axis=1)
+    def variances(self, part: Part) -> Table:
+        squares = np.square(part.tables["probabilities"])
+        variances: Table = 1 - np.add.reduceat(squares, part.features.level_offsets[:-1], axis=1)
         return variances
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
@@ -120,7 +120,7 @@ class Categorical(Levels):
             for rows, chances in zip(members, probabilities[:, levels], strict=True):
                 below = np.cumsum(chances)[:-1] / chances.sum()
                 drawn[rows, j] = np.searchsorted(below, points[rows], side="right")
-        return drawn[:, features.blocks.position]
+        return drawn
 
 
 class Bernoulli(Levels):
@@ -133,12 +133,12 @@ class Bernoulli(Levels):
     sums: ClassVar[dict[str, int]] = {"seen": 1, "ones": 1}
     counted = "ones"
 
-    def spread(self, parameters: Tables, features: Features) -> Table:
+    def variances(self, part: Part) -> Table:
         """``p (1 - p)``."""
-        ones = parameters["probabilities"]
+        ones = part.tables["probabilities"]
         return ones * (1 - ones)
 
-    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         """Draw zeros and ones."""
-        chances = parameters["probabilities"]
+        chances = part.tables["probabilities"][labels]
         return (rng.random(chances.shape) < chances).astype(np.float64)

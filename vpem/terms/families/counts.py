@@ -13,11 +13,12 @@ import numpy as np
 
 from vpem._core.families import cell_moments, product_moments
 from vpem._core.rising import rising_moments
-from vpem.checks import Floats, Mask
+from vpem.checks import Floats, Indices, Mask
 from vpem.terms.families.family import (
     ABOVE_0,
     Features,
     Independent,
+    Part,
     Table,
     Tables,
     where_seen,
@@ -104,12 +105,12 @@ class Poisson(Products):
         total, seen = statistics["total"], statistics["seen"]
         return {"rates": where_seen(total, seen, "rates", pooled)}
 
-    def spread(self, parameters: Tables, features: Features) -> Table:
+    def variances(self, part: Part) -> Table:
         """Rates."""
-        return parameters["rates"]
+        return part.tables["rates"]
 
-    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
-        return rng.poisson(parameters["rates"]).astype(np.float64)
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
+        return rng.poisson(part.tables["rates"][labels]).astype(np.float64)
 
 
 class NegativeBinomial(Independent):
@@ -209,15 +210,15 @@ class NegativeBinomial(Independent):
             sizes = np.where(seen > 0, sizes, pooled["sizes"])
         return {"means": means, "sizes": sizes}
 
-    def spread(self, parameters: Tables, features: Features) -> Table:
+    def variances(self, part: Part) -> Table:
         """``mean + mean^2 / r``."""
-        means = parameters["means"]
-        return means + np.square(means) / parameters["sizes"]
+        means = part.tables["means"]
+        return means + np.square(means) / part.tables["sizes"]
 
-    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         """Draw counts: of Poissons, whose rates are drawn from a gamma."""
-        sizes = parameters["sizes"]
-        return rng.poisson(rng.gamma(sizes, parameters["means"] / sizes)).astype(np.float64)
+        means, sizes = part.tables["means"][labels], part.tables["sizes"][labels]
+        return rng.poisson(rng.gamma(sizes, means / sizes)).astype(np.float64)
 
 
 def size_from(statistics: Tables, means: Table) -> Table:
@@ -310,12 +311,12 @@ class Exponential(Products):
             return {"means": np.where(means > 0, means, 1.0)}
         return {"means": np.maximum(means, LEAST_PART * pooled["means"])}
 
-    def spread(self, parameters: Tables, features: Features) -> Table:
+    def variances(self, part: Part) -> Table:
         """Squares of the means."""
-        return np.square(parameters["means"])
+        return np.square(part.tables["means"])
 
-    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
-        return rng.exponential(parameters["means"])
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
+        return rng.exponential(part.tables["means"][labels])
 
 
 class Gamma(Products):
@@ -349,13 +350,14 @@ class Gamma(Products):
             shapes = np.where(seen > 0, shapes, pooled["shapes"])
         return {"means": means, "shapes": shapes}
 
-    def spread(self, parameters: Tables, features: Features) -> Table:
+    def variances(self, part: Part) -> Table:
         """``mean^2 / a``."""
-        return np.square(parameters["means"]) / parameters["shapes"]
+        return np.square(part.tables["means"]) / part.tables["shapes"]
 
-    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         """Draw numbers; those that are too small for a double are the least there is."""
-        drawn = rng.gamma(parameters["shapes"], parameters["means"] / parameters["shapes"])
+        means, shapes = part.tables["means"][labels], part.tables["shapes"][labels]
+        drawn = rng.gamma(shapes, means / shapes)
         return np.maximum(drawn, np.finfo(np.float64).tiny)
 
 

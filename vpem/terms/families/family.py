@@ -224,23 +224,23 @@ class Family(ABC):
         """
 
     @abstractmethod
-    def locations(self, part: Part) -> Table:
-        """Where components lie, (K, n) in block order and units of fitting."""
-
-    @abstractmethod
     def means(self, part: Part) -> Table:
-        """Expected value of each feature in each component (K, n); of a category its mode."""
+        """Expected value of each feature in each component (K, n), in block order.
+
+        Of a category its mode; without a core they are where components lie.
+        """
 
     @abstractmethod
     def variances(self, part: Part) -> Table:
-        """Variance of each feature in each component (K, n); of a category that of all levels.
+        """Variance of each feature in each component (K, n), in block order.
 
-        That is ``1 - sum_l p_l^2``, the variances of zeros and ones that say which level it is.
+        Of a category that of all levels, ``1 - sum_l p_l^2``: the variances of zeros and ones that
+        say which level it is.
         """
 
     @abstractmethod
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
-        """Draw rows of these components (m,), shape (m, n)."""
+        """Draw rows of these components (m,), shape (m, n), in block order."""
 
 
 class Columns(Shaped):
@@ -432,7 +432,7 @@ class IndependentTerms(RowsOfPart):
     @property
     def usual(self) -> Table:
         """Values (n,) that are usual in all rows together."""
-        return self.law.locations(Part(self.law, self.features, self.pooled)).reshape(-1)
+        return self.law.means(Part(self.law, self.features, self.pooled)).reshape(-1)
 
     def start(self, centres: Table, weights: Doubles) -> Part:
         """Parameters to start from at centres (K, n), in block order and units of fitting."""
@@ -563,23 +563,5 @@ class Independent(Family):
         self.add_terms(self.ready(part.tables, features), features, data, out, thread_count(None))
         return out
 
-    def locations(self, part: Part) -> Table:
-        return part.tables[next(iter(self.domains))]
-
     def means(self, part: Part) -> Table:
-        return self.locations(part)[:, part.features.blocks.position]
-
-    def variances(self, part: Part) -> Table:
-        return self.spread(part.tables, part.features)[:, part.features.blocks.position]
-
-    @abstractmethod
-    def spread(self, parameters: Tables, features: Features) -> Table:
-        """Variances within components, (K, n) in block order."""
-
-    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
-        drawn = self.sample({name: table[labels] for name, table in part.tables.items()}, rng)
-        return drawn[:, part.features.blocks.position]
-
-    def sample(self, parameters: Tables, rng: np.random.Generator) -> Table:
-        """Draw rows, each by parameters of its own (m, n), of families with one cell a feature."""
-        raise NotImplementedError
+        return part.tables[next(iter(self.domains))]

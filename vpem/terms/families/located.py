@@ -113,20 +113,17 @@ class GaussianLaw(Family):
         terms += _constants(inside, core.blocks, core.scaling)[:, :, None]
         return terms
 
-    def locations(self, part: Part) -> Table:
-        means: Table = part.core.means
-        return means
-
     def means(self, part: Part) -> Table:
-        means: Table = part.core.assembled_means
+        means: Table = part.core.assembled_means[:, part.core.blocks.order]
         return means
 
     def variances(self, part: Part) -> Table:
-        variances: Table = variances_of(part.core) * np.square(part.core.scaling.scale)
+        scale, order = part.core.scaling.scale, part.core.blocks.order
+        variances: Table = (variances_of(part.core) * np.square(scale))[:, order]
         return variances
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
-        drawn: Table = part.core.drawn(labels, rng)
+        drawn: Table = part.core.drawn(labels, rng)[:, part.core.blocks.order]
         return drawn
 
 

@@ -126,7 +126,8 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         """Where components lie, (K, d), in block order and in the units of fitting."""
         means = np.empty((self.n_components, self.n_features))
         for part in self.parts:
-            means[:, self.blocks.position[part.features.ordered]] = part.law.locations(part)
+            here = part.law.means(part) if part.core is None else part.core.means
+            means[:, self.blocks.position[part.features.ordered]] = here
         return means
 
     @property
@@ -134,7 +135,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         """Expected values (K, d) in the user's order and units; of a category its mode."""
         means = np.empty((self.n_components, self.n_features))
         for part in self.parts:
-            means[:, part.features.columns] = part.law.means(part)
+            means[:, part.features.ordered] = part.law.means(part)
         return means
 
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
@@ -226,7 +227,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         drawn = np.empty((len(labels), self.n_features))
         for part in self.parts:
-            drawn[:, part.features.columns] = part.law.draw(part, labels, rng)
+            drawn[:, part.features.ordered] = part.law.draw(part, labels, rng)
         return drawn
 
     # ---- the same mixture over other blocks -----------------------------------------------------

@@ -306,7 +306,7 @@ class StudentLaw(GaussianLaw):
         """
         dof = np.maximum(dof_of(part), LIGHTER)
         blocks = part.features.blocks
-        factors = (dof / (dof - 2))[:, blocks.block_of[blocks.position]]
+        factors = (dof / (dof - 2))[:, blocks.block_of]
         variances: Table = super().variances(part) * factors
         return variances
 
@@ -317,7 +317,7 @@ class StudentLaw(GaussianLaw):
         half = 0.5 * dof_of(part)[labels]
         scales = rng.gamma(half, 1 / half)[:, blocks.block_of[blocks.position]]
         drawn: Table = core.assembled_means[labels] + away / np.sqrt(scales)
-        return drawn
+        return drawn[:, blocks.order]
 
 
 def dof_of(part: Part) -> Table:
