@@ -429,7 +429,33 @@ class FactorTerms(FeatureTerms):
         inverse: Any = np.linalg.inv(squares)
         loadings = (crossed[..., None, :] @ of_feature(inverse))[..., 0, :]
         shifted = (loadings * centres).sum(axis=2)
-        covariances = self._unexplained(plain.covariances, loadings, crossed, counts)
+        # What the factors explain is taken off the covariances of the features.
+        covariances, shared = plain.covariances, loadings
+        k, copies = len(loadings), 1 if self._is_tied else len(loadings)
+        if self._is_tied:
+            shares = self.blocks.of_feature(counts)
+            shares = shares / shares.sum(axis=0)
+            shared = loadings * shares[..., None]
+        if self._is_diagonal:
+            explained: Doubles = (shared * crossed).sum(axis=2)
+            if self._is_tied:
+                explained = explained.sum(axis=0, keepdims=True)
+            if self.covariance_type.endswith("spherical"):
+                for columns, hubs, width in self.blocks.bands:
+                    shape = (len(explained), hubs.stop - hubs.start, width)
+                    mean = explained[:, columns].reshape(shape).mean(axis=2)
+                    explained[:, columns] = np.repeat(mean, width, axis=1)
+            covariances = covariances - explained
+        else:
+            covariances = covariances.copy()
+            for columns, count, width, view in self._banded(covariances, copies):
+                left, right = (
+                    part[:, columns].reshape(k, count, width, -1).swapaxes(0, 1)
+                    for part in (shared, crossed)
+                )
+                explained = left @ right.swapaxes(2, 3)
+                explained = 0.5 * (explained + explained.swapaxes(2, 3))
+                view -= explained.sum(axis=1, keepdims=True) if self._is_tied else explained
         return FactorMixture(
             self.blocks, self.covariance_type, plain.weights, plain.means - shifted, covariances,
             self.scaling, loadings,
@@ -441,38 +467,6 @@ class FactorTerms(FeatureTerms):
             return per_root.swapaxes(0, 1)
         expanded: Doubles = per_root[self.blocks.block_of]
         return expanded.swapaxes(0, 1)
-
-    def _unexplained(
-        self, covariances: Doubles, loadings: Doubles, crossed: Doubles, counts: Doubles
-    ) -> Doubles:
-        """Take what the factors explain off covariances of the features."""
-        k = len(loadings)
-        if self._is_tied:
-            shares = self.blocks.of_feature(counts)
-            shares = shares / shares.sum(axis=0)
-            loadings = loadings * shares[..., None]
-        if self._is_diagonal:
-            explained: Doubles = (loadings * crossed).sum(axis=2)
-            if self._is_tied:
-                explained = explained.sum(axis=0, keepdims=True)
-            if self.covariance_type.endswith("spherical"):
-                for columns, hubs, width in self.blocks.bands:
-                    shape = (len(explained), hubs.stop - hubs.start, width)
-                    mean = explained[:, columns].reshape(shape).mean(axis=2)
-                    explained[:, columns] = np.repeat(mean, width, axis=1)
-            unexplained: Doubles = covariances - explained
-            return unexplained
-        rest = covariances.copy()
-        copies = 1 if self._is_tied else k
-        for columns, count, width, view in self._banded(rest, copies):
-            left, right = (
-                part[:, columns].reshape(k, count, width, -1).swapaxes(0, 1)
-                for part in (loadings, crossed)
-            )
-            explained = left @ right.swapaxes(2, 3)
-            explained = 0.5 * (explained + explained.swapaxes(2, 3))
-            view -= explained.sum(axis=1, keepdims=True) if self._is_tied else explained
-        return rest
 
     # ---- starts and repairs ---------------------------------------------------------------------
 

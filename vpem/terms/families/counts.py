@@ -57,27 +57,6 @@ STEPS = 6
 """Of Newton's method, whose number of right digits each step doubles at least, from two."""
 
 
-class Products(Independent):
-    """Features with a cell of each parameter, and sums over rows of a few functions of each."""
-
-    def add_moments(
-        self,
-        statistics: Tables,
-        ready: dict[str, Floats] | None,
-        features: Features,
-        data: Floats,
-        responsibilities: Floats,
-        n_threads: int,
-    ) -> None:
-        """Add the sums of these rows."""
-        n_components = responsibilities.shape[2]
-        moments = np.zeros((len(self.sums), features.n_features, n_components))
-        offsets = features.blocks.offsets
-        product_moments(data, responsibilities, offsets, self.kind, moments, n_threads)
-        for name, moment in zip(self.sums, moments, strict=True):
-            statistics[name] += moment.T
-
-
 def _factors(*each: Table) -> dict[str, Floats]:
     """What each function is multiplied by in a term, by function and feature.
 
@@ -86,7 +65,7 @@ def _factors(*each: Table) -> dict[str, Floats]:
     return {"factors": np.ascontiguousarray(np.stack([one.T for one in each]))}
 
 
-class Poisson(Products):
+class Poisson(Independent):
     """Counts with a rate: ``log f = x log rate - rate - log x!``."""
 
     name = "poisson"
@@ -292,7 +271,7 @@ def _bent(sizes: Table, counts: Table, large: Table) -> Table:
     return derivatives
 
 
-class Exponential(Products):
+class Exponential(Independent):
     """Numbers from 0 up with a mean: ``log f = -log mean - x / mean``."""
 
     name = "exponential"
@@ -319,7 +298,7 @@ class Exponential(Products):
         return rng.exponential(part.tables["means"][labels])
 
 
-class Gamma(Products):
+class Gamma(Independent):
     """Positive numbers with a mean and a shape a, ``variance = mean^2 / a``.
 
     ``log f = (a - 1) log x - a x / mean - log Gamma(a) + a log(a / mean)``.

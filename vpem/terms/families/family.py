@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem._core.families import cell_terms, product_terms
+from vpem._core.families import cell_terms, product_moments, product_terms
 from vpem._core.rising import rising_terms
 from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
@@ -520,7 +520,6 @@ class Independent(Family):
             for name, n_cells in self.sums.items()
         }
 
-    @abstractmethod
     def add_moments(
         self,
         statistics: Tables,
@@ -530,11 +529,17 @@ class Independent(Family):
         responsibilities: Floats,
         n_threads: int,
     ) -> None:
-        """Add some rows to the statistics.
+        """Add some rows to the statistics: sums of those functions of values that have factors.
 
         ``ready`` is made of the parameters that responsibilities were found with, for statistics
         that are expected values under them; None where there were none yet (a start).
         """
+        n_components = responsibilities.shape[2]
+        moments = np.zeros((len(self.sums), features.n_features, n_components))
+        offsets = features.blocks.offsets
+        product_moments(data, responsibilities, offsets, self.kind, moments, n_threads)
+        for name, moment in zip(self.sums, moments, strict=True):
+            statistics[name] += moment.T
 
     @abstractmethod
     def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
