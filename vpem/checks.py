@@ -248,17 +248,21 @@ def precision_of(dtype: DTypeLike) -> np.dtype[np.floating]:
 
 
 def check_finite(
-    X: Any, feature_names: Sequence[str] | None = None, advice: Sequence[str | Setting] = ()
+    X: Any,
+    feature_names: Sequence[str] | None = None,
+    advice: Sequence[str | Setting] = (),
+    gaps: bool = False,
 ) -> Extremes:
     """Return the extremes of a matrix (M, d), or raise InputError if a value is not finite.
 
     The error names row and feature of the first such value, and how many there are; ``advice`` is
-    what else to try where values are missing, in parts of a sentence.
+    what else to try where values are missing, in parts of a sentence. With ``gaps`` they may be.
     """
     count = 0
     first = None
     lowest, highest = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     for start, part in row_blocks(X):
+        part = np.where(np.isnan(part), 0, part) if gaps else part
         # NaN is the lowest and the highest of those that it is among.
         low, high = _reduced(np.minimum, part, np.inf), _reduced(np.maximum, part, -np.inf)
         np.minimum(lowest, low, out=lowest)

@@ -44,7 +44,7 @@ from vpem.terms.factors import FactorMixture
 from vpem.terms.families.family import RANGES
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture
-from vpem.terms.mixture import Mixture, is_diagonal, is_tied
+from vpem.terms.mixture import Mixture, is_diagonal
 from vpem.terms.priors import Prior, wishart_sizes
 from vpem.terms.units import Scaling
 from vpem.terms.variational import VariationalMixture
@@ -263,7 +263,7 @@ def _read_parts(file: h5py.File) -> Model:
         "loadings": Maybe(Array("f", ("components", "width", "factors"))),
     }
     schema = HUB if families is not None else {**HUB, **arrays}
-    d, copies = len(whole["feature_names"]), 1 if is_tied(kind) else k
+    d, copies = len(whole["feature_names"]), 1 if kind.startswith("tied") else k
     sizes = {"features": d, "components": k, "copies": copies}
     hubs = []
     for b in range(n_hubs):

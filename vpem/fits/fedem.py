@@ -36,7 +36,7 @@ from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import ITEM
 from vpem.terms.degenerate import copies_in_noise, degenerate_in_hubs
-from vpem.terms.mixture import Mixture, is_tied, mixture_of_start, start_of_mixture
+from vpem.terms.mixture import Mixture, mixture_of_start, start_of_mixture
 from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics
 from vpem.terms.units import Whitening
 
@@ -167,7 +167,7 @@ def warn_of_noise(
         elif 0 < settings.floor < FLOOR:
             finer = ["a smaller ", Setting("consensus_tol")]
         ways.append("fewer components")
-        if not is_tied(settings.covariance_type):
+        if not settings.covariance_type.startswith("tied"):
             ways.append("one covariance for all (tied)")
         ended = f", the last too, and the result rests on the floor ({settings.floor:.2g} of the " \
             "data's variance, by the error of a sum)" if at_end else ""  # fmt: skip

@@ -36,7 +36,7 @@ from vpem.sums.quantizer import ITEM
 from vpem.terms.density import CHUNK_VALUES, local_terms
 from vpem.terms.factors import FactorMixture
 from vpem.terms.mixture import Mixture
-from vpem.terms.rows import Known, out_of_reach
+from vpem.terms.rows import A_FEATURE, LEAST_APART, MOST_APART, Known
 
 if TYPE_CHECKING:
     from vpem.fits.clustering import Clustering
@@ -423,7 +423,10 @@ def label_rows(
         table = agents.send(None if looked_at is None else looked_at[0], agent, root)
     known = None
     if table is not None and n_components > 1:
-        far = out_of_reach(network.whole.blocks.n_features, prepared.precision.itemsize)
+        # Added for components that a row does not belong to: a power of two.
+        least = max(LEAST_APART, A_FEATURE * network.whole.blocks.n_features)
+        most = MOST_APART[prepared.precision.itemsize]
+        far = float(min(2.0 ** np.ceil(np.log2(least)), most))
         number = int(np.flatnonzero(network.total.holders.own == hub)[0])
         with np.errstate(divide="ignore"):
             costs = np.minimum(-2 * np.log(np.asarray(table)[:, 2:]), far)

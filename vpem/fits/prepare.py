@@ -49,7 +49,7 @@ from vpem.terms.families.mixture import check_values_of
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.priors import Beliefs, MapMissingTerms, MapTerms, wishart_sizes
-from vpem.terms.rows import check_columns, check_missing, observed_scaling
+from vpem.terms.rows import check_columns, check_missing, observed_moments
 from vpem.terms.units import Reach, Scaling, alone, floor_of, floors_of, sharing
 from vpem.terms.variational import VariationalTerms, variational_terms
 
@@ -407,7 +407,9 @@ def units_of(
     """
     add = alone if local is None else local.holders.allreduce
     hubs = sharing(blocks, settings.covariance_type, settings.scale)
-    return (observed_scaling if misses else Scaling.standard)(X, row_weights, add, hubs)
+    if misses:
+        return Scaling.standardize(*observed_moments(X, row_weights, add), hubs)
+    return Scaling.standard(X, row_weights, add, hubs)
 
 
 def make_terms(

@@ -29,7 +29,7 @@ from vpem.sums.counted import add_vectors, at_server, farthest
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
-from vpem.terms.mixture import Mixture, is_diagonal, is_tied
+from vpem.terms.mixture import Mixture, is_diagonal
 from vpem.terms.units import Scaling
 
 MANY_WORKERS = 16
@@ -96,7 +96,7 @@ class GivenStart:
         parts = tuple(name for name in PARTS if checked[name] is not None)
         if not parts:
             return cls(init)
-        copies = 1 if is_tied(covariance_type) else k
+        copies = 1 if covariance_type.startswith("tied") else k
         unknown = np.ones((copies, d))
         if not is_diagonal(covariance_type):
             unknown = np.tile(np.eye(d).ravel(), copies)
@@ -153,7 +153,7 @@ def _weights(values: ArrayLike, n_components: int) -> Doubles:
 def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Doubles:
     """Covariances as a mixture of one block has them, of precisions as users give them."""
     name = "precisions_init"
-    copies = () if is_tied(covariance_type) else (k,)
+    copies = () if covariance_type.startswith("tied") else (k,)
     inner: tuple[int, ...] = (d,) if is_diagonal(covariance_type) else (d, d)
     inner = () if covariance_type.endswith("spherical") else inner
     precisions = _array(name, values, (*copies, *inner))

@@ -30,7 +30,6 @@ from vpem.terms.mixture import (
     covariance_shape,
     factorise,
     is_diagonal,
-    is_tied,
 )
 from vpem.terms.rows import Arranges, Known, Rows, arrange_rows
 from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
@@ -187,7 +186,10 @@ class FeatureTerms(RowTerms):
         skip_negligible: bool = True,
     ) -> None:
         self.blocks, self.covariance_type, self.scaling = blocks, covariance_type, scaling
-        self._is_tied, self._is_diagonal = is_tied(covariance_type), is_diagonal(covariance_type)
+        self._is_tied, self._is_diagonal = (
+            covariance_type.startswith("tied"),
+            is_diagonal(covariance_type),
+        )
         self.rows = arrange_rows(X, blocks, scaling, dtype)
         self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
         self.reg_covar = np.broadcast_to(reg_covar, (blocks.n_features,))[blocks.order]

@@ -98,7 +98,27 @@ class MissingTerms(FeatureTerms):
         self.observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
         data = np.where(self.observed, data, 0)
         if reach is None:
-            self._look(data, add)
+            # Of the observed values of the rows of all processes; in ``data`` others are 0.
+            weights = self._weights(slice(0, self.n_samples))
+            there = add(weights @ self.observed)
+            seen = there
+            if not self._is_diagonal:  # something of each block
+                seen = add(np.array([
+                    weights @ self.observed[:, begin:end].any(axis=1)
+                    for begin, end in pairwise(blocks.offsets)
+                ]))  # fmt: skip
+            total = float(add(np.array([self.total_weight]))[0])
+            self.share = seen / max(total, np.finfo(np.float64).tiny)
+            safe = np.where(there > 0, there, 1.0)
+            self.centre = np.zeros(blocks.n_features)
+            self.spread = np.zeros(blocks.n_features)
+            for rows in self.chunks(blocks.n_features):
+                self.centre += weights[rows] @ data[rows].astype(np.float64)
+            self.centre = add(self.centre) / safe
+            for rows in self.chunks(blocks.n_features):
+                away = np.square(data[rows] - self.centre) * self.observed[rows]
+                self.spread += weights[rows] @ away
+            self.spread = add(self.spread) / safe
         else:
             # Features are one block, of which every row has some.
             order = self.blocks.order
@@ -112,32 +132,6 @@ class MissingTerms(FeatureTerms):
         self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
         self._found = _Found()
         self.latest: MissingFactors | None = None  # None: a start
-
-    def _look(self, data: Floats, add: Add) -> None:
-        """Find shares, means and variances of the observed values of the rows of all processes.
-
-        In ``data`` what is missing is 0.
-        """
-        blocks, weights = self.blocks, self._weights(slice(0, self.n_samples))
-        there = add(weights @ self.observed)
-        seen = there
-        if not self._is_diagonal:  # something of each block
-            seen = add(np.array([
-                weights @ self.observed[:, begin:end].any(axis=1)
-                for begin, end in pairwise(blocks.offsets)
-            ]))  # fmt: skip
-        total = float(add(np.array([self.total_weight]))[0])
-        self.share = seen / max(total, np.finfo(np.float64).tiny)
-        safe = np.where(there > 0, there, 1.0)
-        self.centre = np.zeros(blocks.n_features)
-        self.spread = np.zeros(blocks.n_features)
-        for rows in self.chunks(blocks.n_features):
-            self.centre += weights[rows] @ data[rows].astype(np.float64)
-        self.centre = add(self.centre) / safe
-        for rows in self.chunks(blocks.n_features):
-            away = np.square(data[rows] - self.centre) * self.observed[rows]
-            self.spread += weights[rows] @ away
-        self.spread = add(self.spread) / safe
 
     def constants(self, there: Doubles | None = None) -> Doubles:
         """Sum constants over rows that have a value of each feature and weigh so much, (d,)."""

@@ -30,11 +30,6 @@ from vpem.terms.rows import marginal_terms, pattern_plan
 from vpem.terms.units import Scaling
 
 
-def is_tied(covariance_type: str) -> bool:
-    """Whether all components share one covariance."""
-    return covariance_type.startswith("tied")
-
-
 def is_diagonal(covariance_type: str) -> bool:
     """Whether covariances of this type are stored as variances."""
     return not covariance_type.endswith(("full", "tied"))
@@ -42,7 +37,7 @@ def is_diagonal(covariance_type: str) -> bool:
 
 def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) -> tuple[int, ...]:
     """Shape of the array of all covariances, which is flat where blocks are full."""
-    copies = 1 if is_tied(covariance_type) else n_components
+    copies = 1 if covariance_type.startswith("tied") else n_components
     if is_diagonal(covariance_type):
         return copies, blocks.n_features
     return (copies * blocks.n_entries,)
@@ -215,9 +210,8 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     # ---- parameters of some hubs ---------------------------------------------------------------
 
-    def hub_arrays(self) -> State:
-        """Return all arrays that are `named`; in a file some belong to the recipe."""
-        return self.arrays()
+    hub_arrays = arrays
+    """All arrays that are `named`; in a file some belong to the recipe."""
 
     def runs_over(self, blocks: Blocks) -> dict[str, Runs]:
         """Return where parameters of each hub lie in arrays of such a mixture over other blocks."""
@@ -491,7 +485,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         k = self.n_components
         means = scaling.apply(self.assembled_means)[:, blocks.order]
         ratio = self.scaling.scale / scaling.scale
-        tied, diagonal = is_tied(covariance_type), is_diagonal(covariance_type)
+        tied, diagonal = covariance_type.startswith("tied"), is_diagonal(covariance_type)
         weights = self.assembled_weights
         own_block = self.blocks.block_of[self.blocks.position]
         own_place = self.blocks.position

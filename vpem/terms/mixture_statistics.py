@@ -19,7 +19,7 @@ from vpem.network.partition import Blocks
 from vpem.network.schema import As, Stateful
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms
-from vpem.terms.mixture import Factors, Mixture, is_diagonal, is_tied
+from vpem.terms.mixture import Factors, Mixture, is_diagonal
 from vpem.terms.statistics import MissingStatistics, Statistics
 from vpem.terms.units import FLOOR as RIDGE
 from vpem.terms.units import Reach, Scaling, are_positive, symmetric, white_units
@@ -282,7 +282,10 @@ class StatisticMap:
         self.reg_covar = reg_covar = np.broadcast_to(reg_covar, (d,))
         self.floor = floor
         self.radius = np.inf  # that no mean is beyond, in the metric of all rows' covariance
-        self._is_tied, self.is_diagonal = is_tied(covariance_type), is_diagonal(covariance_type)
+        self._is_tied, self.is_diagonal = (
+            covariance_type.startswith("tied"),
+            is_diagonal(covariance_type),
+        )
         self.is_spherical = covariance_type.endswith("spherical")
         self._own_variances = np.diagonal(self.second) + reg_covar
         if not (self._own_variances > 0).all():

@@ -30,7 +30,8 @@ TILE = 256
 
 LEAST_APART, A_FEATURE = 2.0**12, 64.0
 """Twice the nats by which features of a row may at least speak against its label, in vain, and
-for each feature where there are many: it may lie eight standard deviations away in all of them."""
+for each feature where there are many: it may lie eight standard deviations away in all of them.
+Terms keep digits beside it: a log-likelihood per sample is as exact as ``eps`` times it."""
 
 MOST_APART = {8: 2.0**24, 4: 2.0**14}
 """The most by bytes of a number, whose digits hold the log-likelihoods of labelled rows too."""
@@ -115,26 +116,20 @@ class MemoryRows:
         """Let runs have so many rows, as those of other processes have."""
         self._step = step
 
-    def read(self, rows: slice) -> Floats:
-        """A run of rows, shape (m, d), C-contiguous."""
+    def read(self, rows: slice | Indices) -> Floats:
+        """A run of rows, or some, shape (m, d), C-contiguous."""
         return self._rows[rows]
 
-    def take(self, indices: Indices) -> Floats:
-        """Some rows, shape (len(indices), d)."""
-        return self._rows[indices]
+    take = read
 
-    def select_rows(self, indices: Indices) -> MemoryRows:
-        chosen = copy(self)
-        chosen._rows = self._rows[indices]
-        chosen.n_samples = len(chosen._rows)
-        return chosen
-
-    def slice_rows(self, rows: slice, following: slice | None = None) -> MemoryRows:
-        """A run of rows as rows of their own, counted from 0."""
+    def slice_rows(self, rows: slice | Indices, following: slice | None = None) -> MemoryRows:
+        """A run of rows, or some, as rows of their own, counted from 0."""
         chosen = copy(self)
         chosen._rows = self._rows[rows]
         chosen.n_samples = len(chosen._rows)
         return chosen
+
+    select_rows = slice_rows
 
 
 def arrange_into(out: Floats, X: Floats, blocks: Blocks, scaling: Scaling) -> None:
@@ -253,7 +248,7 @@ def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool
     is_missing = False
     for _, part in row_blocks(X):
         if np.isinf(part).any():
-            check_finite(_Filled(X), feature_names)
+            check_finite(X, feature_names, gaps=True)
         is_missing = is_missing or bool(np.isnan(part).any())
     if is_missing and hasattr(X, "runs"):
         raise InputError(
@@ -287,21 +282,6 @@ def blank_row(row: int) -> InputError:
     )
 
 
-class _Filled:
-    """A matrix with nothing missing: NaN is 0."""
-
-    def __init__(self, X: Matrix) -> None:
-        self._X = X
-        self.shape = X.shape
-
-    def __len__(self) -> int:
-        return len(self._X)
-
-    def __getitem__(self, rows: slice) -> Floats:
-        part = self._X[rows]
-        return np.where(np.isnan(part), 0, part)
-
-
 def check_columns(
     X: Floats,
     feature_names: Sequence[str] | None = None,
@@ -321,13 +301,6 @@ def check_columns(
         raise InputError(
             f"feature {column}{name}{others} is missing in every row that is used; {advice}"
         )
-
-
-def observed_scaling(
-    X: Matrix, row_weights: Doubles | None, add: Add = alone, hubs: Blocks | None = None
-) -> Scaling:
-    """Centre features and divide them by standard deviations (`observed_moments`, `Scaling.by`)."""
-    return Scaling.standardize(*observed_moments(X, row_weights, add), hubs)
 
 
 def observed_moments(
@@ -351,19 +324,10 @@ def observed_moments(
     return shift, deviations_of(shift, add(second) / np.where(total > 0, total, 1.0))
 
 
-def out_of_reach(n_features: int, itemsize: int) -> float:
-    """Return what is added for components that a row does not belong to: a power of two.
-
-    Terms keep digits beside it: a log-likelihood per sample is as exact as ``eps`` times it.
-    """
-    least = max(LEAST_APART, A_FEATURE * n_features)
-    return float(min(2.0 ** np.ceil(np.log2(least)), MOST_APART[itemsize]))
-
-
 class Known:
     """What is known of some rows, by one of the hubs of this process.
 
-    From the cost ``far`` on a component is out of reach; see `out_of_reach`. ``astray`` (n,) are
+    From the cost ``far`` (see `LEAST_APART`) on a component is out of reach. ``astray`` (n,) are
     responsibilities of such components at the latest E-step, at most at a root. To the hub's terms
     of ``rows`` (n,), ascending, ``costs`` (n, K) are added.
     """

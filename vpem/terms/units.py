@@ -232,11 +232,6 @@ class Points:
         normals = rng.standard_normal((len(about), len(self.centre)))
         return about + sizes[:, None] * self._spread(normals)
 
-    def scaled(self, scaling: Scaling) -> Points:
-        """Return the same in other units, those of `Scaling.apply`."""
-        units = scaling.scale if self.root.ndim == 1 else scaling.scale[:, None]
-        return Points((self.centre - scaling.shift) / scaling.scale, self.root / units)
-
     @property
     def variances(self) -> Doubles:
         """Variance of each feature (d,)."""
@@ -280,7 +275,10 @@ class Reach:
         """Return the same in other units, those of `Scaling.apply`."""
         if scaling.is_none:
             return self
-        return replace(self, points=self.points.scaled(scaling), radius=self.radius / scaling.scale)
+        shift, scale, points = scaling.shift, scaling.scale, self.points
+        root = points.root / (scale if points.root.ndim == 1 else scale[:, None])
+        points = Points((points.centre - shift) / scale, root)
+        return replace(self, points=points, radius=self.radius / scale)
 
     def off(self, points: Doubles) -> Doubles:
         """How far any row may be from points (..., d), in each feature."""

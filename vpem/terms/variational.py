@@ -275,7 +275,9 @@ class VariationalTerms(ConjugateTerms):
             return start
         counts = self.total_weight * start.weights
         shape = (self.blocks.n_blocks, start.n_components)
-        return self._posterior(start, counts, np.broadcast_to(counts, shape).copy())
+        weighed = replace(start, weights=self.prior.weights(counts))
+        seen = np.broadcast_to(counts, shape).copy()
+        return VariationalMixture.from_mixture(weighed, counts, seen, self.prior)
 
     def blank(self, n_components: int) -> VariationalMixture:
         plain = FeatureTerms.blank(self, n_components)
@@ -285,10 +287,6 @@ class VariationalTerms(ConjugateTerms):
         prior = self.beliefs.with_known(sizes, *nothing)
         seen = np.zeros((self.blocks.n_blocks, n_components))
         return VariationalMixture.from_mixture(plain, plain.weights, seen, prior)
-
-    def _posterior(self, means: Mixture, counts: Doubles, seen: Doubles) -> VariationalMixture:
-        plain = replace(means, weights=self.prior.weights(counts))
-        return VariationalMixture.from_mixture(plain, counts, seen, self.prior)
 
     # ---- E-step --------------------------------------------------------------------------------
 
@@ -369,7 +367,8 @@ class VariationalTerms(ConjugateTerms):
         beta = prior.mean_precision + seen
         share = self.blocks.of_feature(seen / beta)
         means = prior.means + share * (plain.means - prior.means)
-        posterior = self._posterior(replace(plain, means=means), statistics.counts, seen)
+        found = replace(plain, weights=prior.weights(statistics.counts), means=means)
+        posterior = VariationalMixture.from_mixture(found, statistics.counts, seen, prior)
         copies = posterior.n_copies
         inverse = plain.covariances.copy()
         per_copy = seen.mean(axis=1, keepdims=True) if self._is_tied else seen

@@ -28,7 +28,7 @@ from vpem.terms.families.family import (
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture, variances_of
-from vpem.terms.rows import observed_scaling
+from vpem.terms.rows import observed_moments
 from vpem.terms.units import Scaling, floors_of, sharing
 
 
@@ -42,9 +42,11 @@ class LocatedTerms(RowsOfPart):
     ) -> None:
         self.law, self.features = law, features
         misses = any(bool(np.isnan(part).any()) for _, part in columns.runs())
-        standard = observed_scaling if misses else Scaling.standard
         hubs = sharing(features.blocks, settings.covariance_type, settings.scale)
-        scaling = standard(columns, settings.row_weights, hubs=hubs)
+        if misses:
+            scaling = Scaling.standardize(*observed_moments(columns, settings.row_weights), hubs)
+        else:
+            scaling = Scaling.standard(columns, settings.row_weights, hubs=hubs)
         self.inner: FeatureTerms = terms_of(
             columns, features.blocks, settings.covariance_type, missing=misses, scaling=scaling,
             row_weights=settings.row_weights,
