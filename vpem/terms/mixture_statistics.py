@@ -76,8 +76,14 @@ class MixtureStatistics(Stateful):
         """Rows that have second moments which are not singular, where statistics have such."""
         if squares.start != squares.stop:
             self.least_batch = 2 if to_mixture.is_diagonal else to_mixture.n_features + 1
-        origin = np.zeros(to_mixture.n_features)
-        self.bounds = None if reach is None else to_mixture.bounds(reach.off(origin))
+        self.bounds: Doubles | None = None
+        """Of a mean statistic (P,) of rows that are within reach."""
+        if reach is not None:
+            off, k = reach.off(np.zeros(to_mixture.n_features)), self.n_components
+            parts = [np.ones(k), np.tile(off, k)]
+            if squares.start != squares.stop:
+                parts.append(np.tile(to_mixture.second_moments(np.outer(off, off)), k))
+            self.bounds = np.concatenate(parts)
         local_counts = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
         self.counts = local_counts if counts is None else counts
         self.masses = self.counts if masses is None else masses
@@ -345,14 +351,6 @@ class StatisticMap:
         if self.is_spherical:
             return np.array([np.trace(matrix)])
         return np.diagonal(matrix) if self.is_diagonal else matrix[self._lower]
-
-    def bounds(self, off: Doubles) -> Doubles:
-        """Bounds (P,) of a mean statistic of rows that are no farther off (d,) than that."""
-        k = self.n_components
-        parts = [np.ones(k), np.tile(off, k)]
-        if self._has_squares:
-            parts.append(np.tile(self.second_moments(np.outer(off, off)), k))
-        return np.concatenate(parts)
 
     def squared_norms(self, points: Doubles) -> Doubles:
         """Squared lengths of points (m, d), in the metric of the data's covariance."""
