@@ -293,20 +293,9 @@ class VariationalTerms(ConjugateTerms):
     def _expected(
         self, mixture: VariationalMixture, plain: Factors, dtype: DTypeLike
     ) -> PriorFactors:
-        """Factors of expected log-densities, in which each row has its part of the divergence."""
-        shares = np.zeros(self.blocks.n_blocks)
-        if not plain.failed.any():
-            of_hubs = np.maximum(self.share * self.total_weight, np.finfo(np.float64).tiny)
-            shares = 2 * self.divergences(mixture, plain) / of_hubs
-        log_dets = plain.log_dets - mixture.offsets.T + shares
-        inverse = plain.inverse
-        if self._is_tied:
-            inverse = self._repeated(np.asarray(inverse, np.float64), mixture.n_components)
-        return self._with_shares(replace(plain, inverse=inverse), log_dets, dtype, plain)
+        """Factors of expected log-densities, in which each row has its part of the divergence.
 
-    def divergences(self, mixture: VariationalMixture, plain: Factors) -> Doubles:
-        """Divergence (B,) of each hub's posterior from its prior, in nats.
-
+        That is of each hub's posterior from its prior, in nats:
         ``sum_k KL(q(Lambda) || p(Lambda)) + E KL(q(mu | Lambda) || p(mu | Lambda))``, of Wishart
         and of normal distributions (Bishop 2006, appendix B). With ``L = plain.log_dets``, P and
         ``nu_0`` the prior's, C the mixture's covariance, it takes
@@ -314,21 +303,32 @@ class VariationalTerms(ConjugateTerms):
         """
         from scipy.special import digamma, gammaln
 
-        prior, d = self.prior, self.blocks.widths[:, None]
-        nu, nu_0 = mixture.degrees_of_freedom, prior.degrees_of_freedom[:, None]
-        beta, copies = mixture.mean_precisions, mixture.n_copies
-        many = mixture.n_components // copies
-        log_det = plain.log_dets.T.astype(np.float64)
-        wishart = 0.5 * nu * log_det - 0.5 * nu_0 * self._prior_log_dets[:, None]
-        wishart += 0.5 * d * (nu * np.log(nu / 2) + nu_0 * np.log(2))
-        wishart += over_steps(gammaln, nu_0, mixture) - over_steps(gammaln, nu, mixture)
-        log_precision = over_steps(digamma, nu, mixture) + d * np.log(2 / nu) - log_det
-        wishart += 0.5 * (nu - nu_0) * log_precision - 0.5 * d * nu
-        normal = 0.5 * d * (prior.mean_precision / beta - 1 + np.log(beta / prior.mean_precision))
-        pairs = self._repeated(many * prior.covariances, copies)
-        self._add_squares(pairs, mixture.means - prior.means, prior.mean_precision)
-        traces = self._over_hubs(self._lower_precisions(plain) * pairs)
-        return np.asarray(many * wishart.sum(axis=1) + normal.sum(axis=1) + 0.5 * traces)
+        shares = np.zeros(self.blocks.n_blocks)
+        if not plain.failed.any():
+            prior, d = self.prior, self.blocks.widths[:, None]
+            nu, nu_0 = mixture.degrees_of_freedom, prior.degrees_of_freedom[:, None]
+            beta, copies = mixture.mean_precisions, mixture.n_copies
+            many = mixture.n_components // copies
+            log_det = plain.log_dets.T.astype(np.float64)
+            wishart = 0.5 * nu * log_det - 0.5 * nu_0 * self._prior_log_dets[:, None]
+            wishart += 0.5 * d * (nu * np.log(nu / 2) + nu_0 * np.log(2))
+            wishart += over_steps(gammaln, nu_0, mixture) - over_steps(gammaln, nu, mixture)
+            log_precision = over_steps(digamma, nu, mixture) + d * np.log(2 / nu) - log_det
+            wishart += 0.5 * (nu - nu_0) * log_precision - 0.5 * d * nu
+            normal = (
+                0.5 * d * (prior.mean_precision / beta - 1 + np.log(beta / prior.mean_precision))
+            )
+            pairs = self._repeated(many * prior.covariances, copies)
+            self._add_squares(pairs, mixture.means - prior.means, prior.mean_precision)
+            traces = self._over_hubs(self._lower_precisions(plain) * pairs)
+            divergences = many * wishart.sum(axis=1) + normal.sum(axis=1) + 0.5 * traces
+            of_hubs = np.maximum(self.share * self.total_weight, np.finfo(np.float64).tiny)
+            shares = 2 * divergences / of_hubs
+        log_dets = plain.log_dets - mixture.offsets.T + shares
+        inverse = plain.inverse
+        if self._is_tied:
+            inverse = self._repeated(np.asarray(inverse, np.float64), mixture.n_components)
+        return self._with_shares(replace(plain, inverse=inverse), log_dets, dtype, plain)
 
     def sweep(
         self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None = None
