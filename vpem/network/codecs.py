@@ -457,7 +457,25 @@ def parse_codec(text: str | Codec) -> Codec:
     kind, *options = text.split(":") if isinstance(text, str) else [text]
     kind = check_choice("the codec", kind, CODECS)
     if kind == "qsgd":
-        return _parse_dither(text, options)
+        example = "'qsgd:8bits', 'qsgd:100levels' or 'qsgd:8bits:512'"
+        if not 1 <= len(options) <= 2:
+            raise InputError(
+                f"qsgd takes bits or levels, and a bucket if any; try {example}: {text!r}"
+            )
+        size = options[0]
+        if size.endswith("bits"):
+            bits = _count("bits of qsgd", size.removesuffix("bits"), text, 16)
+            if bits < 2:
+                raise InputError(
+                    f"bits of qsgd must be from 2 to 16, the sign included, got {text!r}"
+                )
+            levels = 2 ** (bits - 1) - 1
+        elif size.endswith("levels"):
+            levels = _count("levels of qsgd", size.removesuffix("levels"), text)
+        else:
+            raise InputError(f"qsgd takes bits or levels, got {size!r} in {text!r}; try {example}")
+        bucket = _count("bucket of qsgd", options[1], text) if len(options) == 2 else BUCKET
+        return Dither(levels, bucket)
     if kind == "blockp":
         if not 1 <= len(options) <= 2:
             raise InputError(
@@ -482,21 +500,3 @@ def parse_codec(text: str | Codec) -> Codec:
     if options:
         raise InputError(f"a cast takes no options, got {text!r}; try {kind!r}")
     return Cast(np.dtype(kind).itemsize)
-
-
-def _parse_dither(text: str, options: list[str]) -> Codec:
-    example = "'qsgd:8bits', 'qsgd:100levels' or 'qsgd:8bits:512'"
-    if not 1 <= len(options) <= 2:
-        raise InputError(f"qsgd takes bits or levels, and a bucket if any; try {example}: {text!r}")
-    size = options[0]
-    if size.endswith("bits"):
-        bits = _count("bits of qsgd", size.removesuffix("bits"), text, 16)
-        if bits < 2:
-            raise InputError(f"bits of qsgd must be from 2 to 16, the sign included, got {text!r}")
-        levels = 2 ** (bits - 1) - 1
-    elif size.endswith("levels"):
-        levels = _count("levels of qsgd", size.removesuffix("levels"), text)
-    else:
-        raise InputError(f"qsgd takes bits or levels, got {size!r} in {text!r}; try {example}")
-    bucket = _count("bucket of qsgd", options[1], text) if len(options) == 2 else BUCKET
-    return Dither(levels, bucket)

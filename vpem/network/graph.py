@@ -368,8 +368,13 @@ def _draw(
     degree = min(n - 1.0, usual) if mean_degree is None else float(mean_degree)
     one = np.arange(n)
     line = np.column_stack([one[:-1], one[1:]])
-    if topology == "grid":
-        return _grid(n)
+    if topology == "grid":  # nearly square, numbered row by row
+        rows = max(side for side in range(1, int(np.sqrt(n)) + 1) if n % side == 0)
+        columns = n // rows if n <= 3 * rows * rows else int(np.ceil(np.sqrt(n)))
+        right = one[(one % columns < columns - 1) & (one < n - 1)]
+        down = one[: max(n - columns, 0)]
+        edges = np.concatenate([[right, right + 1], [down, down + columns]], axis=1).T
+        return edges, np.column_stack([one % columns, one // columns]).astype(np.float64)
     if topology == "geometric":
         from scipy.spatial import cKDTree
 
@@ -407,14 +412,3 @@ def _draw(
         m = int(new[np.argmin(np.abs(2 * new * (n - new) / n - degree))])
         graph = nx.barabasi_albert_graph(n, m, seed=seed)
     return list(graph.edges), None
-
-
-def _grid(n: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return edges and positions of a nearly square grid, numbered row by row."""
-    rows = max(side for side in range(1, int(np.sqrt(n)) + 1) if n % side == 0)
-    columns = n // rows if n <= 3 * rows * rows else int(np.ceil(np.sqrt(n)))
-    one = np.arange(n)
-    right = one[(one % columns < columns - 1) & (one < n - 1)]
-    down = one[: max(n - columns, 0)]
-    edges = np.concatenate([[right, right + 1], [down, down + columns]], axis=1).T
-    return edges, np.column_stack([one % columns, one // columns]).astype(np.float64)
