@@ -23,8 +23,9 @@ from vpem.network.hubs import (
     LikelyHubs,
     charge_meetings,
     find_meetings,
-    route_to,
+    find_routes,
     search_hubs,
+    within,
 )
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Partition
@@ -159,7 +160,9 @@ class _Met:
         self.n_samples, self.n_components = n_samples, n_components
         ends = np.cumsum([0, *network.widths])
         self.columns = [np.arange(a, b) for a, b in pairwise(ends)]
-        self.routes = [route_to(network.graph, hops, one.root) for one in meetings]
+        graph, roots = network.graph, [one.root for one in meetings]
+        near = [Hub(root, tuple(within(graph, hops, root))) for root in roots]
+        self.routes = [find_routes(graph, [one]) for one in near]
 
     def features_of(self, meeting: Hub) -> NDArray[np.intp]:
         """Features that meet, numbered by agent."""

@@ -312,11 +312,6 @@ def find_meetings(graph: Graph, hops: int) -> list[Hub]:
     return meetings
 
 
-def route_to(graph: Graph, hops: int, root: int) -> Routes:
-    """Return shortest ways to an agent from all within so many hops of it."""
-    return find_routes(graph, [Hub(root, tuple(within(graph, hops, root)))])
-
-
 def charge_meetings(
     ledger: Ledger,
     graph: Graph,
@@ -330,7 +325,8 @@ def charge_meetings(
     record = 0
     for meeting in meetings:
         shown = [w if a in meeting.agents else 0 for a, w in enumerate(widths)]
-        charge_features(ledger, route_to(graph, hops, meeting.root), shown, n_samples, VALUE_BYTES)
+        routes = find_routes(graph, [Hub(meeting.root, tuple(within(graph, hops, meeting.root)))])
+        charge_features(ledger, routes, shown, n_samples, VALUE_BYTES)
         width = sum(shown)
         record += NUMBER_BYTES + VALUE_BYTES * n_copies * (1 + width + width * (width + 1) // 2)
     charge_flooding(ledger, graph, record)
