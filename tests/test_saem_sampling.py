@@ -139,7 +139,7 @@ def test_an_individual_draws_alike_whoever_else_is_there(request, name, sampler)
         late = max(0, now - 10)
         sampler.move(model, theta, whole, streams, now, late)
         for m, one, which in zip(models, chains, parts, strict=True):
-            sampler.move(m, theta, one, streams.take_individuals(which), now, late)
+            sampler.move(m, theta, one, Streams(streams.keys[which]), now, late)
     for one, which in zip(chains, parts, strict=True):
         np.testing.assert_array_equal(one.z, whole.z[:, which])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.linalg import null_space
@@ -19,7 +20,6 @@ from vpem.checks import Doubles, check_int, check_memory, check_number
 from vpem.errors import InputError, NumericalError
 from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Streams
-from vpem.saem.models.linear import Integrated
 from vpem.saem.models.model import LOG_2_PI, Counts, SaemModel
 from vpem.saem.samplers import Chains, Sampler
 
@@ -156,7 +156,7 @@ def _sample_blocks(
     for begin in range(0, n, size):
         block = np.arange(begin, min(n, begin + size))
         part, some = model.take_individuals(block), chains.take_individuals(block)
-        keys = streams.take_individuals(block)
+        keys = Streams(streams.keys[block])
         draws = np.empty((n_iter * n_chains, len(block), q))
         for k in range(n_iter):
             sampler.move(part, theta, some, keys, after + k + 1, max(1, late + k))
@@ -271,14 +271,6 @@ class Certainty:
         errors = np.sqrt(np.diag(covariance))
         return Certainty(information, covariance, errors, self.freedom, errors)
 
-    @staticmethod
-    def from_formulas(integrated: Integrated) -> Certainty:
-        errors = np.sqrt(np.diag(integrated.covariance))
-        tested = np.where(np.isfinite(integrated.errors), integrated.errors, errors)
-        return Certainty(
-            integrated.information, integrated.covariance, errors, integrated.freedom, tested
-        )
-
 
 def covariance_of(information: Doubles, constraints: Doubles | None = None) -> Doubles:
     """Covariance (p, p) of estimates, the inverse of their information; NaN where that is.
@@ -346,10 +338,7 @@ def complete_and_hidden(
 ) -> tuple[Doubles, Doubles]:
     """Complete information (p, p), and what latents hide of it: the rest is observed."""
     p, size = len(theta), model.size
-
-    def density(at: Doubles) -> float:
-        return model.log_density(conditional.statistics, model.counts, at)
-
+    density = partial(model.log_density, conditional.statistics, model.counts)
     middle = density(theta)
     noise = 1e4 * np.finfo(np.float64).eps * max(abs(middle), 1.0)
     # Steps, up and down, that change the log-density by about `DROP`.

@@ -182,6 +182,7 @@ def fit_saem(
         joined |= {"partitions": partitions, "disagreement": server.disagreement}
     return SaemFit(
         built,
+        built.parameters,
         theta,
         certain.errors,
         certain.information,
@@ -349,7 +350,10 @@ def _look_closer(
         conditional = exact_conditional(model, exact.theta, settings.level)
         value, sure = model.individuals.total(exact.each), np.full(model.n, np.inf)
         likelihood = LogLikelihood(float(value), 0.0, exact.each, sure)
-        return exact.theta, conditional, likelihood, Certainty.from_formulas(exact)
+        errors = np.sqrt(np.diag(exact.covariance))
+        tested = np.where(np.isfinite(exact.errors), exact.errors, errors)
+        certain = Certainty(exact.information, exact.covariance, errors, exact.freedom, tested)
+        return exact.theta, conditional, likelihood, certain
     announce = getattr(callback, "announce", lambda _: None)
     streams = Streams.from_names(model.individuals.names, settings.seed)
     n_conditional, n_importance = settings.n_conditional, settings.n_importance

@@ -618,10 +618,6 @@ class Streams:
         ]
         return Streams(np.array(numbers, dtype=np.uint64))
 
-    def take_individuals(self, which: Indices) -> Streams:
-        """Return those of some individuals."""
-        return Streams(self.keys[which])
-
     def derive_stream(self, iteration: int, use: int) -> Stream:
         """Return numbers for the use (0 to 2^20 - 1) of them in an iteration (below 2^43)."""
         place = np.uint64((iteration << 20) + use)

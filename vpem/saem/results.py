@@ -148,7 +148,9 @@ class CorpusFacts:
 
 
 @dataclass(frozen=True)
-class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not converged}"):
+class SaemFit(
+    Shown, _Estimated, facts="{theta.size:parameter}, {converged:converged|not converged}"
+):
     """A fitted model.
 
     ``people`` are the individuals of `given`, `log_likelihood` and `acceptance`: in several
@@ -156,6 +158,7 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
     """
 
     model: SaemModel  # of all individuals
+    parameters: Sequence[str]  # (p,) names
     theta: Doubles  # (p,) estimates
     standard_errors: Doubles  # (p,) NaN where the information is not positive definite
     information: Doubles  # (p, p) observed
@@ -179,16 +182,6 @@ class SaemFit(Shown, facts="{theta.size:parameter}, {converged:converged|not con
     corpus: CorpusFacts | None  # of the model ``lda``
     seconds: float  # wall time, with that of a run that it resumed
     certain: Certainty
-
-    @property
-    def estimates(self) -> dict[str, float]:
-        """Estimates by the names of the parameters."""
-        return dict(zip(self.model.parameters, self.theta.tolist(), strict=True))
-
-    @property
-    def errors(self) -> dict[str, float]:
-        """Standard errors by the names of the parameters."""
-        return dict(zip(self.model.parameters, self.standard_errors.tolist(), strict=True))
 
     @property
     def latents(self) -> Latents:
@@ -314,6 +307,7 @@ def spread_of(individuals: Individuals, rates: Doubles) -> tuple[float, float, f
 @dataclass(frozen=True)
 class SavedSaem(
     Shown,
+    _Estimated,
     facts="{model}, {theta.size:parameter}, {converged:converged|not converged} after "
     "{n_iter:iteration}",
 ):
@@ -361,16 +355,6 @@ class SavedSaem(
     covariance: Doubles | None = None
     freedom: Doubles | None = None
     test_errors: Doubles | None = None
-
-    @property
-    def estimates(self) -> dict[str, float]:
-        """Estimates by the names of the parameters."""
-        return dict(zip(self.parameters, self.theta.tolist(), strict=True))
-
-    @property
-    def errors(self) -> dict[str, float]:
-        """Standard errors by the names of the parameters."""
-        return dict(zip(self.parameters, self.standard_errors.tolist(), strict=True))
 
     @property
     def accepted(self) -> tuple[float, float, float] | None:

@@ -456,13 +456,13 @@ class Devices(Stateful):
         rows = self.rows[device]
         if self.batch_size is None or self.batch_size >= len(rows):
             return rows
-        chances = self.streams.take_individuals(rows).derive_stream(now, DRAWN).words(1, 1)[0, :, 0]
+        chances = Streams(self.streams.keys[rows]).derive_stream(now, DRAWN).words(1, 1)[0, :, 0]
         return np.asarray(rows[np.sort(np.argsort(chances)[: self.batch_size])], np.intp)
 
     def _move(self, which: Indices, theta: Doubles, now: int, late: int) -> None:
         """Move the chains of some individuals."""
         part, some = self.chains.take_individuals(which), self.model.take_individuals(which)
-        self.sampler.move(some, theta, part, self.streams.take_individuals(which), now, late)
+        self.sampler.move(some, theta, part, Streams(self.streams.keys[which]), now, late)
         self.chains.put(which, part)
         if not some.wide:
             self._each[which] = some.expand_about(theta).statistics(part.z)

@@ -81,8 +81,17 @@ class Watch(Stateful):
 
     def has_settled(self, run: SaemRun) -> bool:
         """Whether a run may end; tells it how far parameters have to go."""
-        if self.exact and run.n_iter % self.window == 0 and self._finish(run):
-            return True
+        if self.exact and run.n_iter % self.window == 0:
+            integrated = self.model.integrated(run.theta)
+            if integrated is not None and integrated.far < self.tol:
+                self.server.add_formulas(*integrated.numbers, len(integrated.theta))
+                run.theta = run.trace[-1] = integrated.theta
+                run.change, run.converged = integrated.far, True
+                run.grounds = (
+                    "random effects are integrated out, and the likelihood is at its maximum, to "
+                    f"{max(integrated.far, 1e-9):.0e} standard errors"
+                )
+                return True
         since = run.n_iter - self.burn_in
         if self.tol <= 0 or since < 2 * self.window or since % self.window:
             return False
@@ -93,19 +102,6 @@ class Watch(Stateful):
             self._inform(run, since)
             self._judge(run, since)
         return run.converged
-
-    def _finish(self, run: SaemRun) -> bool:
-        integrated = self.model.integrated(run.theta)
-        if integrated is None or not integrated.far < self.tol:
-            return False
-        self.server.add_formulas(*integrated.numbers, len(integrated.theta))
-        run.theta = run.trace[-1] = integrated.theta
-        run.change, run.converged = integrated.far, True
-        run.grounds = (
-            "random effects are integrated out, and the likelihood is at its maximum, to "
-            f"{max(integrated.far, 1e-9):.0e} standard errors"
-        )
-        return True
 
     def schema(self) -> dict[str, Schema]:
         """What was seen at the last look, to go on from."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -208,13 +208,15 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
 
 def saem_as_json(saved: SavedSaem) -> Report:
     """A whole fit as values that JSON can hold, once NaN and infinite numbers are None."""
-
-    def plain(value: Any) -> Any:
-        return value.tolist() if isinstance(value, np.ndarray) else value
-
     likelihood = saved.log_likelihood
     rows = saved.settings.get("n_rows")
-    listed = {one.name: plain(getattr(saved, one.name)) for one in fields(saved)}
+    listed, values = (
+        {key: one.tolist() if isinstance(one, np.ndarray) else one for key, one in some}
+        for some in (
+            [(one.name, getattr(saved, one.name)) for one in fields(saved)],
+            [(name, getattr(likelihood, name)) for name in LIKELIHOOD],
+        )
+    )
     del listed["own_curve"]  # no part of the fit
     doses = None
     if saved.doses is not None:
@@ -228,7 +230,7 @@ def saem_as_json(saved: SavedSaem) -> Report:
         "parameters": list(saved.parameters),
         "estimates": saved.estimates,
         "standard_errors": saved.errors,
-        "log_likelihood": {name: plain(getattr(likelihood, name)) for name in LIKELIHOOD},
+        "log_likelihood": values,
         "criteria": criteria_of(saved, likelihood.value, saved.n_individuals, rows),
         "summary": summary_of(saved).as_json(),
         "covariates": {name: values.tolist() for name, values in saved.covariates.items()},
@@ -298,7 +300,17 @@ def _read_parts(file: h5py.File) -> SavedSaem:
         near = abs(float(likelihood.each.sum()) - likelihood.value) <= 1e-6 * size
         need(near, "log_likelihood/value must be the sum of log_likelihood/each")
     covariates = dict(zip(elements.pop("covariate_names"), elements.pop("covariates"), strict=True))
-    elements["doses"] = _doses_of(elements, need)
+    # Doses of individuals, if all that says so is there and agrees.
+    counts, *columns = (elements.pop(f"doses/{name}") for name in ("counts", *OF_DOSES))
+    there = [value is not None for value in (counts, *columns)]
+    need(all(there) or not any(there), "doses must be there with counts, times and amounts, or not")
+    elements["doses"] = None
+    if counts is not None:
+        total = len(columns[0])
+        need(counts.max(initial=0) <= total, f"the counts of doses must add up to {total} doses")
+        need(int(counts.sum()) == total, f"the counts of doses must add up to {total} doses")
+        whose = np.repeat(np.arange(len(counts)), counts)
+        elements["doses"] = Doses.from_lists(len(counts), whose, *columns)
     for name in ("model_class", "grounds"):
         elements[name] = elements[name] or ""
     return SavedSaem(
@@ -321,19 +333,6 @@ def _names_of(elements: State, need: Callable[[object, str], None]) -> Sequence[
     fits = type(V) is int and V > 0 and q * V == p and len(words or ()) in (0, V)
     need(fits, f"{p} probabilities of words in {q} topics must be those of a vocabulary")
     return TopicNames(q, V, words or None)
-
-
-def _doses_of(elements: State, need: Callable[[object, str], None]) -> Doses | None:
-    """Doses of individuals, if all that says so is there and agrees."""
-    counts, *columns = (elements.pop(f"doses/{name}") for name in ("counts", *OF_DOSES))
-    there = [value is not None for value in (counts, *columns)]
-    need(all(there) or not any(there), "doses must be there with counts, times and amounts, or not")
-    if counts is None:
-        return None
-    total = len(columns[0])
-    need(counts.max(initial=0) <= total, f"the counts of doses must add up to {total} doses")
-    need(int(counts.sum()) == total, f"the counts of doses must add up to {total} doses")
-    return Doses.from_lists(len(counts), np.repeat(np.arange(len(counts)), counts), *columns)
 
 
 def _corpus_of(elements: State, need: Callable[[object, str], None]) -> CorpusFacts | None:

@@ -119,7 +119,11 @@ class MixedModel(Varying):
         if population.frame is not None and isinstance(structure, LinearPredictor):
             self.structure = structure = structure.among(population.names, population.frame.design)
             if not population.mask[population.fixed, 1:].any():
-                population.widen(len(population.random) * len(population.fixed))
+                # Room for columns by which means of latents are carried.
+                n = population.n_carried = len(population.random) * len(population.fixed)
+                for name in ("mask", "shift", "design"):
+                    wide = np.pad(getattr(population, name), ((0, 0), (0, n)))
+                    setattr(population, name, wide)
         self.outcomes = Outcomes(individuals, self.error, expanded=bool(len(population.fixed)))
         self.normal_rows = all(kind in NORMAL for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}

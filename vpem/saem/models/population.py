@@ -180,12 +180,6 @@ class PopulationModel:
             design = self.frame.covariates(design, at)
         return np.pad(design, ((0, 0), (0, self.n_carried)))
 
-    def widen(self, n: int) -> None:
-        """Make room for n columns by which means of latents are carried."""
-        self.n_carried, ends = n, ((0, 0), (0, n))
-        self.mask, self.shift = np.pad(self.mask, ends), np.pad(self.shift, ends)
-        self.design = np.pad(self.design, ends)
-
     @property
     def sizes(self) -> tuple[int, ...]:
         """Numbers of a statistic: latents by covariates, their products, those of covariates."""
