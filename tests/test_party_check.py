@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from vpem.engines.tls import check, faults
+from vpem.engines.tls import check
 from vpem.engines.tls.check import Examination, Examined
 from vpem.engines.tls.faults import Met, explain
 from vpem.engines.tls.server import Door, Lobby, listening
@@ -272,8 +272,9 @@ def test_a_clock_that_is_wrong_is_named_even_where_it_makes_certificates_wrong(
     tmp_path, monkeypatch, hours, answers, sentence
 ):
     there = timedelta(hours=hours)
-    monkeypatch.setattr(faults, "others_clock", lambda headers: datetime.now(UTC) + there)
-    monkeypatch.setattr(check, "others_clock", faults.others_clock)
+    for module in ("faults", "dial", "check"):
+        where = f"vpem.engines.tls.{module}.others_clock"
+        monkeypatch.setattr(where, lambda headers: datetime.now(UTC) + there)
 
     async def scene():
         async with Scene(tmp_path) as made:

@@ -10,6 +10,7 @@ import os
 import time
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -129,18 +130,15 @@ class MpiEngine(Engine):
         return [decode(buffer[begin:end].data) for begin, end in pairwise(ends)]
 
     def _reduce(self, values: NDArray[Any], op: str = "sum") -> Pending:
-        return self._pending(self._comm.Iallreduce(MPI.IN_PLACE, values, op=OPERATIONS[op]))
+        request = self._comm.Iallreduce(MPI.IN_PLACE, values, op=OPERATIONS[op])
+        return Pending(partial(self._wait, request))
 
     def neighbours(self, ranks: Sequence[int]) -> Neighbours:
         self.barrier()  # what follows cannot be waited for with a deadline
         comm = self._comm.Create_dist_graph_adjacent(list(ranks), list(ranks))
-        return lambda sent, n_sent, received, n_received: self._pending(
-            comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received])
+        return lambda sent, n_sent, received, n_received: Pending(
+            partial(self._wait, comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received]))
         )
-
-    def _pending(self, request: Any) -> Pending:
-        """Return a request that is waited for as the engine waits."""
-        return Pending(lambda: self._wait(request))
 
     def barrier(self) -> None:
         self._wait(self._comm.Ibarrier())
@@ -157,14 +155,10 @@ class MpiEngine(Engine):
             time.sleep(min(max(PAUSES[0], LATER * (now - began)), PAUSES[1]))
             if now - look >= LOOK_EVERY:
                 look = now
-                self._answer()
+                for source, _ in self._heard(ROLL_CALL):
+                    self._say(source, ANSWER)
                 if self.timeout is not None and now - began > self.timeout:
                     self._call_the_roll(request, now - began)
-
-    def _answer(self) -> None:
-        """Answer those who ask who is there."""
-        for source, _ in self._heard(ROLL_CALL):
-            self._say(source, ANSWER)
 
     def _heard(self, tag: int) -> list[tuple[int, int]]:
         """Return who has said something, and the number that was said."""
@@ -186,7 +180,8 @@ class MpiEngine(Engine):
             self._say(rank, ROLL_CALL)
         until = time.monotonic() + GRACE
         while inactive and time.monotonic() < until:
-            self._answer()
+            for source, _ in self._heard(ROLL_CALL):  # others, who ask the same
+                self._say(source, ANSWER)
             heard = self._heard(ANSWER)
             inactive.difference_update(rank for rank, _ in heard)
             if not heard:

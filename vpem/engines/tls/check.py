@@ -84,23 +84,20 @@ async def answer_checks(
                 await connection.send("end")
                 left -= size
             elif request == "dial":
+                # Where the study says that it can be, and at no other address.
                 left -= WEIGHT
-                await connection.send(json.dumps(await _dial_back(roster, identity, member)))
+                met: dict[str, Any] = {"fault": None, "kind": None}
+                context, name = client_context(identity, [member]), identity.name
+                try:
+                    if member.address is None:
+                        raise Fault("it has no address in the study", "name")
+                    (await dial(name, member, context, path=CHECK, members=roster.members)).cut()
+                except Fault as fault:
+                    met = {"fault": str(fault), "kind": fault.kind}
+                await connection.send(json.dumps(met))
             else:
                 break
         await connection.leave(1008, "a check asks to give, take or dial, and not too much")
-
-
-async def _dial_back(roster: Roster, identity: Identity, member: Member) -> dict[str, Any]:
-    """Dial a member where the study says that it can be, and no other address."""
-    if member.address is None:
-        return {"fault": "it has no address in the study", "kind": "name"}
-    context, name = client_context(identity, [member]), identity.name
-    try:
-        (await dial(name, member, context, path=CHECK, members=roster.members)).cut()
-    except Fault as fault:
-        return {"fault": str(fault), "kind": fault.kind}
-    return {"fault": None, "kind": None}
 
 
 async def _count(connection: Answered) -> int:
@@ -180,7 +177,12 @@ class Examination:
         name = self.member.name
         try:
             self._look_at_link(opened)
-            self._compare(await self._hello(opened))
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    hello = json.loads(await opened.recv())
+            except ConnectionClosed:
+                raise closed(self.member, opened) from None
+            self._compare(hello)
             await self._measure(opened)
         except Fault as fault:
             self.findings = [one for one in self.findings if one.what != fault.kind]
@@ -239,13 +241,6 @@ class Examination:
             ahead = f"{abs(off):.0f} s {'behind' if off > 0 else 'ahead'}"
             found = "the same" if abs(off) < 2 else ahead
             self.add("clock", found, clock(name, theirs), value=off)
-
-    async def _hello(self, opened: Called) -> Any:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                return json.loads(await opened.recv())
-        except ConnectionClosed:
-            raise closed(self.member, opened) from None
 
     def _compare(self, hello: Any) -> None:
         """Hold what the other end runs against what this one does."""

@@ -15,8 +15,8 @@ from websockets.exceptions import WebSocketException
 from websockets.proxy import get_proxy
 from websockets.uri import parse_uri
 
-from vpem.engines.tls.faults import Met, explain, out_of_date
-from vpem.engines.tls.trust import Member, refusal_of, written_address
+from vpem.engines.tls.faults import Met, Refused, clock, explain, others_clock
+from vpem.engines.tls.trust import Member, not_valid, refusal_of, written_address
 from vpem.engines.tls.wire import (
     FRAME,
     OPTIONS,
@@ -109,19 +109,19 @@ async def dial(
             await _look(cause, met)
         raise explain(cause, met, members) from None
     called = cast(Called, connection)
-    shown = certificate_of(called)
+    shown, wrong = certificate_of(called), None
     if shown != member.certificate:
         met.shown = shown
         wrong = explain(ssl.SSLCertVerificationError(), met, members)
+    elif late := not_valid(member.name, member.certificate):
+        assert called.response is not None
+        wrong = Refused(f"{late}: {member.name} must renew it (vpem party renew)", "certificate")
+        if off := clock(member.name, others_clock(called.response.headers)):
+            wrong = Refused(f"{off}; meanwhile {late}", "clock")
+    if wrong is not None:
         await refuse(called, Refusal(str(wrong)))
         called.cut()
         raise wrong
-    assert called.response is not None
-    late = out_of_date(member, called.response.headers)
-    if late is not None:
-        await refuse(called, Refusal(str(late)))
-        called.cut()
-        raise late
     return called
 
 
@@ -167,18 +167,15 @@ async def _look(error: Exception, met: Met) -> None:
         met.shown = seen[0] if seen else None
     elif refusal_of(error) == "other" and met.proxy is None:
         with contextlib.suppress(OSError):
-            met.banner = await _greeting(met.host, met.port)
-
-
-async def _greeting(host: str, port: int) -> bytes:
-    """Return what answers in plain words at an address: what it says first, or to HTTP."""
-    async with asyncio.timeout(3.0):
-        reader, writer = await asyncio.open_connection(host, port, limit=GREETING)
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    return await reader.read(GREETING)
-            writer.write(b"HEAD / HTTP/1.0\r\n\r\n")
-            return await reader.read(GREETING)
-        finally:
-            writer.transport.abort()
+            # In plain words: what it says first, or to HTTP.
+            async with asyncio.timeout(3.0):
+                reader, writer = await asyncio.open_connection(met.host, met.port, limit=GREETING)
+                try:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(0.5):
+                            met.banner = await reader.read(GREETING)
+                            return
+                    writer.write(b"HEAD / HTTP/1.0\r\n\r\n")
+                    met.banner = await reader.read(GREETING)
+                finally:
+                    writer.transport.abort()

@@ -16,7 +16,7 @@ from typing import Any
 from websockets import exceptions as ws
 
 from vpem.engines.engine import StalledError
-from vpem.engines.tls.trust import Identity, Member, Roster, not_valid, refusal_of, written_address
+from vpem.engines.tls.trust import Identity, Member, Roster, refusal_of, written_address
 from vpem.engines.tls.wire import Called, Refusal, TaggedMessage
 from vpem.errors import Setting, VpemError, printable
 
@@ -107,17 +107,6 @@ def clock(name: str, theirs: datetime | None) -> str:
     )
 
 
-def out_of_date(member: Member, headers: Any) -> Refused | None:
-    """Return what is wrong where the right certificate does not hold, by an answer's headers."""
-    late = not_valid(member.name, member.certificate)
-    if not late:
-        return None
-    off = clock(member.name, others_clock(headers))
-    if off:
-        return Refused(f"{off}; meanwhile {late}", "clock")
-    return Refused(f"{late}: {member.name} must renew it (vpem party renew)", "certificate")
-
-
 def closed(member: Member, opened: Called) -> Fault:
     """Return why a member has ended a connection that it had opened, by what it said then."""
     reason = printable(opened.close_reason or "")
@@ -170,7 +159,26 @@ def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> F
     early = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
     why = printable(getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
     if isinstance(error, ws.ProxyError | ws.InvalidProxy | ImportError) or (met.proxy and early):
-        return _by_proxy(error, met, why)
+        proxy, past = met.proxy or "in https_proxy", f"no_proxy={met.host}"
+        if isinstance(error, ws.InvalidProxyStatus):
+            status, reason = error.response.status_code, error.response.reason_phrase
+            sentence = (
+                f"the proxy {proxy} does not connect to {met.where} (HTTP {status} "
+                f"{printable(reason)[:60]}): ask who keeps it to allow CONNECT to "
+                f"{met.host}:{met.port}, or bypass it with {past}"
+            )
+            if status == 407:
+                wants = f"the proxy {proxy} asks for a name and a password, or for others"
+                sentence = f"{wants}: {CREDENTIALS}"
+            return (Trouble if status >= 500 else Refused)(sentence, "proxy")
+        _, fault, sentence = next(row for row in AT_A_PROXY if isinstance(error, row[0]))
+        said = printable(sentence.format(error=error, met=met, proxy=proxy, why=why))
+        if fault is Trouble:
+            said = (
+                f"the proxy {proxy} cannot be used ({said}): check https_proxy, or bypass it with "
+                f"{past}"
+            )
+        return fault(said, "proxy")
     if isinstance(error, ssl.SSLCertVerificationError):
         return _another(met, members)
     if isinstance(error, ssl.SSLError):
@@ -178,29 +186,6 @@ def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> F
     status = error.response.status_code if isinstance(error, ws.InvalidStatus) else 0
     _, kind, sentence = next(row for row in ON_THE_WAY if isinstance(error, row[0]))
     return Trouble(sentence.format(met=met, why=why, status=status), kind)
-
-
-def _by_proxy(error: BaseException, met: Met, why: str) -> Fault:
-    proxy, past = met.proxy or "in https_proxy", f"no_proxy={met.host}"
-    if isinstance(error, ws.InvalidProxyStatus):
-        status, reason = error.response.status_code, printable(error.response.reason_phrase)[:60]
-        sentence = (
-            f"the proxy {proxy} does not connect to {met.where} (HTTP {status} {reason}): ask who "
-            f"keeps it to allow CONNECT to {met.host}:{met.port}, or bypass it with {past}"
-        )
-        if status == 407:
-            wants = f"the proxy {proxy} asks for a name and a password, or for others"
-            sentence = f"{wants}: {CREDENTIALS}"
-        return (Trouble if status >= 500 else Refused)(sentence, "proxy")
-    _, fault, sentence = next(row for row in AT_A_PROXY if isinstance(error, row[0]))
-    said = printable(sentence.format(error=error, met=met, proxy=proxy, why=why))
-    if fault is Trouble:
-        return Trouble(
-            f"the proxy {proxy} cannot be used ({said}): check https_proxy, or bypass it with "
-            f"{past}",
-            "proxy",
-        )
-    return fault(said, "proxy")
 
 
 def _another(met: Met, members: Sequence[Member]) -> Refused:

@@ -327,6 +327,7 @@ class Switchboard:
         roster = here.roster
         self._client = client_context(identity, believed(roster))
         self._loop = asyncio.new_event_loop()
+        self.call = self._loop.call_soon_threadsafe
         # Nothing is said about what strangers and cut connections do to transports.
         self._loop.set_exception_handler(lambda loop, context: None)
         # The server of a star passes on between parties, where there is no other for that.
@@ -350,10 +351,6 @@ class Switchboard:
             target=self._run, args=(listener,), name="vpem links", daemon=True
         )
         self._thread.start()
-
-    def call(self, work: Callable[..., object], *values: Any) -> None:
-        """Run something in the links' thread."""
-        self._loop.call_soon_threadsafe(work, *values)
 
     def close(self) -> None:
         """End all links, when all that was sent has been received, or after a few seconds."""

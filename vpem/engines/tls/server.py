@@ -90,24 +90,20 @@ class Lobby:
         try:
             if path.startswith(RELAY) and self.relay is not None:
                 await self.relay.serve(connection, member.name, path)
+            elif path == CHECK and self._checks[member.name] >= CHECKS:  # few at a time
+                why = f"{member.name} checks {CHECKS} times already"
+                await connection.leave(1013, why)
             elif path == CHECK:
-                await self._check(connection, member)
+                self._checks[member.name] += 1
+                try:
+                    await answer_checks(self.roster, self.identity, connection, member)
+                finally:
+                    self._checks[member.name] -= 1
             else:
                 place = path[:40].encode("ascii", "replace").decode()
                 await connection.leave(1008, f"{self.identity.name} has nothing at {place}")
         finally:
             self._here.discard(connection)
-
-    async def _check(self, connection: Answered, member: Member) -> None:
-        """Answer a check, of few at a time."""
-        if self._checks[member.name] >= CHECKS:
-            await connection.leave(1013, f"{member.name} checks {CHECKS} times already")
-            return
-        self._checks[member.name] += 1
-        try:
-            await answer_checks(self.roster, self.identity, connection, member)
-        finally:
-            self._checks[member.name] -= 1
 
     async def leave(self, why: str) -> None:
         """End all connections."""
