@@ -24,7 +24,6 @@ from math import ceil, inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Doubles, check_memory
@@ -222,7 +221,15 @@ class _Fits:
         turn = (
             np.random.default_rng([settings.seed, HIDDEN]).random(int(np.prod(self.shape))) / SHARE
         )
-        self.folds = [self._fold(observations, turn.astype(np.intp) == f) for f in range(n_folds)]
+        self.folds: list[_Fold] = []
+        for f in range(n_folds):
+            rest, heldout, remaining = self.observers.hold_out(turn.astype(np.intp) == f)
+            if settings.scale != "none":
+                rest.standardize(settings.law)
+                heldout.scale_by(rest.scaling)
+            counts, sums = rest.column_sums()
+            means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+            self.folds.append(_Fold(rest, heldout, remaining, means, rest.most()))
         zero = float(law.mean(np.zeros(1))[0])
         square = self.folds[0].rest.sum_of(lambda values: (values - zero) ** 2)
         self.norm = float(np.sqrt(square)) / (self.copies * law.dispersion)
@@ -230,19 +237,6 @@ class _Fits:
     def rounded(self, ridge: float) -> float:
         """Return a ridge as it is reported, above 0 also where the norm is 0."""
         return float(f"{ridge:.4g}") or 1.0
-
-    def _fold(self, observations: Observations, hidden: NDArray[np.bool_]) -> _Fold:
-        rest, heldout, remaining = self.observers.hold_out(hidden)
-        if self.settings.scale != "none":
-            rest.standardize(self.settings.law)
-            heldout.scale_by(rest.scaling)
-        counts, sums = rest.column_sums()
-        means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-        return _Fold(rest, heldout, remaining, means, rest.most())
-
-    def errors(self, fold: _Fold, means: Doubles) -> Doubles:
-        """Return weights and errors of hidden entries, of column means too, by column (3, J)."""
-        return fold.heldout.errors(self.law, means, fold.means)
 
     def compare_ranks(self, choice: ImputationChoice) -> None:
         """Try ranks that grow, each with ridges that fall as long as errors do."""
@@ -265,7 +259,7 @@ class _Fits:
                 errors = np.zeros((3, self.shape[1]))
                 for f, fold in enumerate(self.folds):
                     means, runs[f], starts[f] = self._fit(f, rank, ridge, runs[f], starts[f])
-                    errors += self.errors(fold, means)
+                    errors += fold.heldout.errors(self.law, means, fold.means)
                 candidate = settings.changed(method="lowrank", rank=rank, ridge=ridge)
                 loss = choice.add_candidate(candidate, errors, {"rank": rank, "ridge": ridge})
                 fell, least = loss < LITTLE * least, min(loss, least)
@@ -320,7 +314,7 @@ class _Fits:
                         return
                     units = fold.rest.scaling
                     fitted = (imputation.fitted - units.shift) / units.scale
-                    errors += self.errors(fold, fitted.ravel())
+                    errors += fold.heldout.errors(self.law, fitted.ravel(), fold.means)
             except VpemError as error:
                 if k == 1:
                     choice.mixture = str(error)

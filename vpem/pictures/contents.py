@@ -423,10 +423,25 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     """Contents of a fit, and of rows that it is held against."""
     from vpem.fits.answer import as_table
 
-    warned = Section("warnings", "Warnings", _warnings(saved))
-    has_warnings = isinstance(warned.items[0], Listing)
-    course = [] if has_warnings else warned.items
-    promises = lines_of(saved.reported("privacy", dict) or {}, PRIVACY)
+    said = [str(one) for one in saved.reported("warnings", list) or []]
+    privacy = saved.reported("privacy", dict) or {}
+    if privacy.get("repeatable"):
+        said.insert(0, f"Privacy: {privacy.get('warning')}.")
+    converged = saved.reported("converged", bool)
+    if converged is False and saved.report.get("participation") is None:
+        steps = saved.reported("n_iter", int)
+        what = f"The fit has not converged: it still changed after {steps} iterations."
+        said.insert(0, what if steps else "This is where a fit starts: no iteration was run.")
+    for name, what in (
+        ("recoveries", "components collapsed and were reinitialised"),
+        ("partitions", "iterations found the network disconnected and changed nothing"),
+        ("reseeded", "empty clusters were reinitialised"),
+    ):
+        happened = saved.reported(name, list) or []
+        if happened:
+            said.append(f"{len(happened)} {what}.")
+    warned = [Listing(list(dict.fromkeys(said)))] if said else []
+    promises = lines_of(privacy, PRIVACY)
     k, d = saved.n_components, len(saved.feature_names)
     heads, listed = as_table(saved.answer.describe(), noisy="privacy" in saved.report)
     table = Table(listed, (saved.noun, *heads[1:]), numbers=False)
@@ -439,11 +454,16 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     # Of two features the projection is the one pair.
     pictures = ("marginals", "pairs") if d > 2 else ("marginals",)
     sections = [
-        *([warned] if has_warnings else []),
+        *([Section("warnings", "Warnings", warned)] if warned else []),
         Section("components", f"{saved.noun.capitalize()}s", components, ("profile", "projection")),
         Section("quality", "How well", _quality(saved, rows), checks),
         Section("parameters", saved.heading, _means(saved), pictures),
-        Section("course", "How the fit went", course, ("history",)),
+        Section(
+            "course",
+            "How the fit went",
+            [] if warned else ["No warnings were given."],
+            ("history",),
+        ),
         Section("privacy", "Privacy of rows", [facts(promises)] if promises else []),
         Section("hubs", "Who took part", hubs, ("graph", "sparsity")),
         Section("sent", "What was sent", _sent(saved), ("communication",)),
@@ -479,27 +499,6 @@ def _lead(saved: SavedFit) -> str:
     listed = " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
     apart = f"{noun}s differ most in {listed}" if named else f"means of {noun}s hardly differ"
     return f"{k} {noun}s{of}: the largest, {noun} {first}{label}, has {share} of the rows; {apart}."
-
-
-def _warnings(saved: SavedFit) -> Items:
-    said = [str(one) for one in saved.reported("warnings", list) or []]
-    privacy = saved.reported("privacy", dict) or {}
-    if privacy.get("repeatable"):
-        said.insert(0, f"Privacy: {privacy.get('warning')}.")
-    converged = saved.reported("converged", bool)
-    if converged is False and saved.report.get("participation") is None:
-        steps = saved.reported("n_iter", int)
-        what = f"The fit has not converged: it still changed after {steps} iterations."
-        said.insert(0, what if steps else "This is where a fit starts: no iteration was run.")
-    for name, what in (
-        ("recoveries", "components collapsed and were reinitialised"),
-        ("partitions", "iterations found the network disconnected and changed nothing"),
-        ("reseeded", "empty clusters were reinitialised"),
-    ):
-        listed = saved.reported(name, list) or []
-        if listed:
-            said.append(f"{len(listed)} {what}.")
-    return [Listing(list(dict.fromkeys(said))) if said else "No warnings were given."]
 
 
 def _fitted(saved: SavedFit) -> list[Fact]:

@@ -96,13 +96,13 @@ class FittedMixture(DensityMixin, OnGraph):
     @property
     def precisions_cholesky_(self) -> Floats:
         """Factors of the precisions, which are ``P P^T``; of variances ``1 / sqrt(v)``."""
-        return self._factors("precisions_cholesky_").astype(self._dtype, copy=False)
+        return self._factors("precisions_cholesky_")[0].astype(self._dtype, copy=False)
 
     @property
     def precisions_(self) -> Floats:
         """Inverse covariances, shaped as `covariances_`."""
-        factors = self._factors("precisions_")
-        if self._has_variances:
+        factors, are_variances = self._factors("precisions_")
+        if are_variances:
             return (factors**2).astype(self._dtype, copy=False)
         return (factors @ np.swapaxes(factors, -1, -2)).astype(self._dtype, copy=False)
 
@@ -111,16 +111,14 @@ class FittedMixture(DensityMixin, OnGraph):
             raise AttributeError(f"{name} exists after fit only")
         return self.mixture_
 
-    @property
-    def _has_variances(self) -> bool:
-        return self.mixture_.is_diagonal and not self.mixture_.n_factors
-
-    def _factors(self, name: str) -> NDArray[np.float64]:
-        covariances = self._mixture_for(name).assembled_covariances
-        if self._has_variances:
-            return 1 / np.sqrt(covariances)
+    def _factors(self, name: str) -> tuple[NDArray[np.float64], bool]:
+        """Return factors of the precisions, and whether these are of variances alone."""
+        mixture = self._mixture_for(name)
+        covariances = mixture.assembled_covariances
+        if mixture.is_diagonal and not mixture.n_factors:
+            return 1 / np.sqrt(covariances), True
         lower = np.linalg.cholesky(covariances)
-        return np.triu(np.swapaxes(np.linalg.inv(lower), -1, -2))
+        return np.triu(np.swapaxes(np.linalg.inv(lower), -1, -2)), False
 
     def _fitted(self, X: Rows) -> tuple[Mixture, Floats]:
         check_is_fitted(self, "mixture_")

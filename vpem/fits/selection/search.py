@@ -33,12 +33,12 @@ from vpem.files.opening import PathLike
 from vpem.files.temporaries import check_ending
 from vpem.fits.selection.trials import (
     OF_DATA,
+    RESULTS,
     Cell,
     Outcome,
     Problem,
     Trial,
     folds_of,
-    result_schema,
 )
 from vpem.network.schema import PLAIN, Choice, Place, Report, TableOf, check
 from vpem.settings import CRITERIA, FitSettings, SumSettings
@@ -371,7 +371,9 @@ class Record:
         differs = _difference(state["facts"], self.facts)
         if differs is None:
             for key, result in state["results"].items():
-                check(result_schema(key, result), result, place.inside("results", key))
+                kind = "fold" if "/fold " in key else "restart"
+                schema = RESULTS["failed" if str(result.get("status")) == "failed" else kind]
+                check(schema, result, place.inside("results", key))
             self.results = state["results"]
         elif not force:
             raise InputError(

@@ -45,6 +45,7 @@ Outcome = Report
 """What is kept of a trial: plain values."""
 
 
+TAKEN: dict[str, Schema] = {"seconds": Number(0), "warnings": ListOf(TEXT)}
 FITTED: dict[str, Schema] = {
     "status": Choice(("converged", "not converged")),
     **dict.fromkeys(
@@ -53,21 +54,16 @@ FITTED: dict[str, Schema] = {
     ),
 }
 RESULTS: dict[str, dict[str, Schema]] = {
-    "failed": {"status": Choice(("failed",)), "reason": TEXT, "refused": Choice((False,))},
+    "failed": {"status": Choice(("failed",)), "reason": TEXT, "refused": Choice((False,))} | TAKEN,
     "restart": FITTED
-    | dict.fromkeys(("first_root", "log_likelihood", "entropy", "bic", "aic", "icl"), NUMBER),
+    | dict.fromkeys(("first_root", "log_likelihood", "entropy", "bic", "aic", "icl"), NUMBER)
+    | TAKEN,
     "fold": FITTED
     | dict.fromkeys(("held_out_total", "held_out", "log_likelihood"), NUMBER)
-    | {"n_held_out": Number(0, whole=True)},
+    | {"n_held_out": Number(0, whole=True)}
+    | TAKEN,
 }
-"""What there is in the result of a trial that is kept, besides how long it took."""
-
-
-def result_schema(key: str, result: Outcome) -> Schema:
-    """Say what the result of the trial of this key is, given the ``status`` it has."""
-    kind = "fold" if "/fold " in key else "restart"
-    fields = RESULTS["failed" if str(result.get("status")) == "failed" else kind]
-    return {**fields, "seconds": Number(0), "warnings": ListOf(TEXT)}
+"""What there is in the result of a trial that is kept, by its kind or that it failed."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +230,9 @@ class Problem:
             try:
                 if not alike:
                     # What all processes find alike.
-                    left = self.n_samples - (len(self._fold(trial)) if trial.n_folds else 0)
+                    left = self.n_samples
+                    if trial.n_folds:
+                        left -= len(folds_of(left, trial.n_folds, self.seed)[trial.number])
                     alike = trial.cell.n_components > left
                     check_count(trial.cell.n_components, left)
                 fit, outcome = self._judged(trial)
@@ -263,18 +261,16 @@ class Problem:
             self.keep(fit, outcome, caught)
         return outcome
 
-    def _fold(self, trial: Trial) -> NDArray[np.intp]:
-        return folds_of(self.n_samples, trial.n_folds, self.seed)[trial.number]
-
     def _judged(self, trial: Trial) -> tuple[Fit, Outcome]:
         """Fit to all rows from one restart, or more, and judge the model on them.
 
         Or fit to all rows but those of a fold, and judge the model on these.
         """
-        fold = self._fold(trial) if trial.n_folds else None
-        if fold is None:
+        fold = None
+        if not trial.n_folds:
             fit = self.fit(trial.cell, n_init=trial.n_init, first_restart=trial.number)
         else:
+            fold = folds_of(self.n_samples, trial.n_folds, self.seed)[trial.number]
             others = np.setdiff1d(np.arange(self.n_samples), fold)
             fit = self.fit(trial.cell, others, n_init=trial.n_init)
         judged = self.held(trial.cell.hops).judge(fit, fold)
