@@ -147,6 +147,24 @@ class CorpusFacts:
     perplexities: Doubles  # (m, 2)
 
 
+class _Estimated:
+    """What has estimates of parameters, (p,)."""
+
+    parameters: Sequence[str]
+    theta: Doubles
+    standard_errors: Doubles
+
+    @property
+    def estimates(self) -> dict[str, float]:
+        """Estimates by the names of the parameters."""
+        return dict(zip(self.parameters, self.theta.tolist(), strict=True))
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Standard errors by the names of the parameters."""
+        return dict(zip(self.parameters, self.standard_errors.tolist(), strict=True))
+
+
 @dataclass(frozen=True)
 class SaemFit(
     Shown, _Estimated, facts="{theta.size:parameter}, {converged:converged|not converged}"
