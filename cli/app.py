@@ -130,7 +130,7 @@ def _say(context: typer.Context, param: Any, value: bool) -> None:
 def _study(context: typer.Context, param: Any, value: Path | None) -> Path | None:
     if value is None:
         return None
-    from .study.agreed import load_study
+    from .study.options import load_study
 
     return load_study(context, value)
 
@@ -198,7 +198,7 @@ class Command(_Manners, TyperCommand):
         if ctx.meta[SHOW] or ctx.resilient_parsing:
             return rest
         if STUDY in ctx.meta:
-            from .study.agreed import check_data
+            from .study.options import check_data
 
             check_data(ctx)
         for param in known:

@@ -5,7 +5,7 @@ import numpy as np
 from vpem import fit_fedem
 from vpem.network.partition import Blocks, Workers, evenly
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture_statistics import MixtureStatistics, Moments, StatisticMap
+from vpem.terms.fedem_statistics import MixtureStatistics, Moments, StatisticMap
 from vpem.terms.units import Scaling
 
 ROWS = [3, 90, 170]

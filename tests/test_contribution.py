@@ -13,7 +13,7 @@ from vpem import VPEM, Model, fit_vpem, read_dataset, read_model
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.fits.contribution import contribution, spread_contribution
-from vpem.fits.spread_use import SpreadRows
+from vpem.fits.spread_rows import SpreadRows
 from vpem.network.partition import Blocks, from_lists
 from vpem.settings import COVARIANCE_TYPES
 

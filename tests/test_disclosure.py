@@ -14,7 +14,7 @@ from vpem.files.studies.logs import entries
 from vpem.files.studies.study import Study
 from vpem.pictures.disclosures import disclosures
 from vpem_cli import app
-from vpem_cli.study.agreed import agreed_before
+from vpem_cli.study.options import agreed_before
 
 from .company_support import make_company
 from .tables import each

@@ -10,7 +10,7 @@ from vpem import VPEM, InputError, connect, fit_vpem, make_graph
 from vpem.files.models import Model, read_model, write_model
 from vpem.fits.selection.holding import ByFeatures
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.fits.spread_use import SpreadRows
+from vpem.fits.spread_rows import SpreadRows
 from vpem.network.partition import Partition, contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.sums.connect import spread

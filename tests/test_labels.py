@@ -27,7 +27,7 @@ from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, overlapp
 from .company_support import make_company
 from .missing_support import random_mixture
 from .tables import each
-from .test_spread_use import BLOCKS
+from .test_spread_rows import BLOCKS
 from .thread_engine import over_queues, together
 
 M, K = 60, 3

@@ -16,7 +16,7 @@ from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.rows import fit_em
 from vpem.fits.selection.trials import Cell, Problem, Trial
 from vpem.fits.spread import fit_spread, own_columns
-from vpem.fits.spread_use import SpreadRows
+from vpem.fits.spread_rows import SpreadRows
 from vpem.network.ledger import Ledger
 from vpem.network.masks import Masks
 from vpem.network.partition import contiguous, from_worker_of_row
@@ -352,12 +352,12 @@ TALKERS = {
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment joining observing opening",
     "vpem/fits": "contribution feature_kmeans fedem_setup labels likely_hubs local_rows "
-    "mixture_imputation observers parts private row_kmeans rows spread spread_use",
+    "mixture_imputation observers parts private row_kmeans rows spread spread_rows",
     "vpem/fits/selection": "holding search trials",
     "vpem/saem": "individuals results saem server",
     "vpem/steps": "feature_lloyd fedem fedem_sums private recovery row_lloyd row_sampling runs "
     "starts",
-    "vpem/sums": "compressed_server connect counted exchanges gossip partial server stale tree",
+    "vpem/sums": "compressed_server consensus counted exchanges gossip partial server stale tree",
 }
 """Modules that say something to other processes without masks, each looked at by the table of
 docs/reference/secure-sum.md. Whoever adds one adds a line there, or takes a verb that masks."""

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from vpem.engines.tls import check
-from vpem.engines.tls.check import Examination, Examined
 from vpem.engines.tls.faults import Met, explain
+from vpem.engines.tls.party_check import Examination, Examined
 from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import Member, server_context
 from vpem.files.studies.identities import read_identity, write_study

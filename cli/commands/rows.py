@@ -28,7 +28,7 @@ from vpem.fits.answer import answer_of, compare, read_labels
 from vpem.fits.contribution import contribution, spread_contribution
 from vpem.fits.labels import columns_of
 from vpem.fits.prepare import weighed
-from vpem.fits.spread_use import SpreadRows
+from vpem.fits.spread_rows import SpreadRows
 from vpem.settings import MISSINGS
 from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves

@@ -58,7 +58,7 @@ from ..options import in_files, path_of, source_of
 from ..outputs import Output, writes
 from ..runner import FitOutcome
 from ..session import NOT_THERE, EngineSettings, Where, check_alike, join, terminate
-from .agreed import OWN_OPTIONS, own_party, whose_options
+from .options import OWN_OPTIONS, own_party, whose_options
 
 PRIVATE = "it cannot use its data or its machine; ask there"
 """Sent to others in place of most errors: the contents of a member's files stay with it."""

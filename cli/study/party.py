@@ -19,7 +19,7 @@ from ..options import Json, Quiet, Without
 from ..outputs import FOLDER, READ, WRITTEN
 
 if TYPE_CHECKING:
-    from vpem.engines.tls.check import Finding
+    from vpem.engines.tls.party_check import Finding
     from vpem.engines.tls.relay import Passed
     from vpem.engines.tls.trust import Identity, Member, Roster
     from vpem.errors import Setting
@@ -91,7 +91,7 @@ def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None
     """Warn of what the policy beside a study refuses; if ``so_far``, more parties will join."""
     from vpem.fits.guard import Guard
 
-    from .agreed import typed
+    from .options import typed
 
     def option(setting: Setting) -> str:
         value = True if setting.value is None else setting.value
@@ -232,7 +232,7 @@ def request(
         from vpem.files.studies.signed import address_of
         from vpem.files.studies.study import MOST_FEATURES, read_study
 
-        from .agreed import look_at
+        from .options import look_at
 
         study = read_study(file)
         who = only_identity(study.folder, name)
@@ -524,10 +524,10 @@ def _look_at_data(
     screen: Screen,
 ) -> list[Finding]:
     """Open a member's data as the runs of a study will."""
-    from vpem.engines.tls.check import Finding
+    from vpem.engines.tls.party_check import Finding
 
     from ..names import in_options
-    from .agreed import INDIVIDUALS, look_at, refuse_data
+    from .options import INDIVIDUALS, look_at, refuse_data
 
     name, state, found, sentence = member.name, "ok", "", ""
     refuse_data(study, member, data)

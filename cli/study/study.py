@@ -190,7 +190,7 @@ def init(
     Example: vpem study init lungs --topology cycle --address hub.org:443 --align ids -k 2
     """
     with Screen(quiet) as screen:
-        from .agreed import agree_on, running
+        from .options import agree_on, running
 
         if (there := Path(f"{name}.toml")).exists():
             raise InputError(
@@ -334,7 +334,7 @@ def change(
         from vpem.files.studies.identities import following
         from vpem.files.studies.study import IF_LOST, read_study
 
-        from .agreed import EXAMPLES, agree_on, refuse_as_own, running
+        from .options import EXAMPLES, agree_on, refuse_as_own, running
 
         if str(file).startswith("-"):
             refuse_as_own(context, str(file))

@@ -35,7 +35,7 @@ from vpem.engines.engine import set_topic
 from vpem.errors import InputError, check_choice
 from vpem.files.models import Model
 from vpem.fits.answer import adjusted_rand_index
-from vpem.fits.spread_use import FIGURES, SpreadRows
+from vpem.fits.spread_rows import FIGURES, SpreadRows
 from vpem.network.schema import Report
 from vpem.records import Shown
 from vpem.settings import MISSINGS

@@ -36,8 +36,8 @@ from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import ITEM
 from vpem.terms.degenerate import copies_in_noise, degenerate_in_hubs
+from vpem.terms.fedem_statistics import FLOOR, MixtureStatistics
 from vpem.terms.mixture import Mixture, mixture_of_start, start_of_mixture
-from vpem.terms.mixture_statistics import FLOOR, MixtureStatistics
 from vpem.terms.units import Whitening
 
 OFTEN = 0.1
@@ -298,7 +298,7 @@ def fit_fedem(
         None: the defaults.
     sample_weight : ndarray of shape (M,), optional
         Weight of each row: 2 is as two such rows, and 0 as none. Batches are drawn in proportion
-        (`vpem.terms.mixture_statistics.MixtureStatistics.draw`).
+        (`vpem.terms.fedem_statistics.MixtureStatistics.draw`).
     known_covariance : ndarray of shape (d, d) or (K, d, d), optional
         Covariances that are not estimated, with covariance type "tied" or "full".
     feature_names : sequence of str, optional

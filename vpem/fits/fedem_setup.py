@@ -40,9 +40,9 @@ from vpem.sums.partial import Compressed, Memory, Wrapper
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.terms.features import FeatureTerms
+from vpem.terms.fedem_statistics import MixtureStatistics, StatisticMap, in_order
 from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture
-from vpem.terms.mixture_statistics import MixtureStatistics, StatisticMap, in_order
 from vpem.terms.rows import arrange_rows
 from vpem.terms.units import Scaling, floors_of, sharing
 

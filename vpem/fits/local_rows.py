@@ -28,7 +28,7 @@ from vpem.sums.partial import Compressed
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
-from vpem.terms.mixture_statistics import Moments
+from vpem.terms.fedem_statistics import Moments
 from vpem.terms.rows import Rows, arrange_rows
 from vpem.terms.units import (
     Points,

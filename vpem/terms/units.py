@@ -21,7 +21,7 @@ from vpem.errors import Setting, VpemWarning
 from vpem.network.partition import Blocks
 
 if TYPE_CHECKING:
-    from vpem.terms.mixture_statistics import StatisticMap
+    from vpem.terms.fedem_statistics import StatisticMap
 
 FLOOR = 1e-6
 """What ``auto`` adds to variances of features in their own standard deviations."""

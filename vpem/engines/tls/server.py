@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vpem.engines.tls.check import CHECK, Examination, Examined, Finding, answer_checks
 from vpem.engines.tls.link import calls
+from vpem.engines.tls.party_check import CHECK, Examination, Examined, Finding, answer_checks
 from vpem.engines.tls.relay import MOST, RELAY, Relay
 from vpem.engines.tls.trust import (
     Identity,

@@ -62,7 +62,7 @@ from vpem.network.schema import Report
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from vpem.engines.tls.check import Finding
+    from vpem.engines.tls.party_check import Finding
 
 
 SOON = timedelta(days=30)
@@ -263,7 +263,7 @@ def check_links(
     """
     import asyncio
 
-    from vpem.engines.tls.check import Examined, Finding
+    from vpem.engines.tls.party_check import Examined, Finding
     from vpem.engines.tls.server import examine_all
 
     state, sentence = "ok", ""

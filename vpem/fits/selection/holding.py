@@ -21,7 +21,7 @@ from vpem.fits.prepare import prepare
 from vpem.fits.results import Fit
 from vpem.fits.rows import fit_em
 from vpem.fits.spread import bring, bring_kinds
-from vpem.fits.spread_use import whole_terms
+from vpem.fits.spread_rows import whole_terms
 from vpem.fits.vpem import fit_vpem
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers

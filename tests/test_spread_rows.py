@@ -5,7 +5,7 @@ import pytest
 
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.fits.spread_use import SpreadRows
+from vpem.fits.spread_rows import SpreadRows
 from vpem.network.partition import Blocks, from_lists
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.missing import nearest
