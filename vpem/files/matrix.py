@@ -113,6 +113,11 @@ class FileRows:
         self._following: slice | None = self._rows
         self._reads = _Reads(self._load, matrix.step)
 
+    @property
+    def step(self) -> int:
+        """Rows that are read at a time, on which processes agree (`vpem.fits.parts`)."""
+        return self._reads.step
+
     def cut(self, step: int) -> None:
         """Read so many rows at a time, of which those before stay: sums under way look back."""
         self._reads.step, self._reads.keeps = step, 2
