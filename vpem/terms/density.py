@@ -86,6 +86,7 @@ class Runs:
 
     axis: int
     counts: Indices  # (B,) length of each run
+    of_roots: bool = False  # one entry is what all share, though there be one hub
 
     @cached_property
     def ends(self) -> list[int]:
@@ -94,7 +95,8 @@ class Runs:
 
     def take(self, array: Doubles, numbers: Sequence[int] | Indices) -> Doubles:
         """Return the runs of some hubs, one after the other."""
-        if array.shape[self.axis] != self.ends[-1]:
+        length = array.shape[self.axis]
+        if length != self.ends[-1] or (self.of_roots and length == 1):
             return array
         places = [np.arange(self.ends[b], self.ends[b + 1]) for b in numbers]
         chosen = np.concatenate([np.empty(0, dtype=np.intp), *places])

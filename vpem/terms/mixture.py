@@ -215,10 +215,10 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     def runs_over(self, blocks: Blocks) -> dict[str, Runs]:
         """Return where parameters of each hub lie in arrays of such a mixture over other blocks."""
-        hubs, columns = Runs(0, np.ones(blocks.n_blocks, dtype=np.intp)), Runs(1, blocks.widths)
+        ones, columns = np.ones(blocks.n_blocks, dtype=np.intp), Runs(1, blocks.widths)
         lying = {
-            "roots": hubs,
-            "hubs": hubs,
+            "roots": Runs(0, ones, of_roots=True),
+            "hubs": Runs(0, ones),
             "columns": columns,
             "blocks": columns,
             "block": columns,

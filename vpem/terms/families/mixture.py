@@ -176,7 +176,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
                 core = None if part.core is None else part.core.of_hubs(numbers)
                 features = kinds.features(part.family, blocks)
                 parts.append(Part(part.law, features, tables, core))
-        shared = len(self.weights) != self.blocks.n_blocks
+        shared = len(self.weights) == 1
         weights = self.weights if shared else self.weights[np.asarray(numbers, dtype=np.intp)]
         return MixedMixture(blocks, kinds, self.covariance_type, weights, tuple(parts))
 
