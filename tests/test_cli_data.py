@@ -74,7 +74,7 @@ def test_import(csv, target):
 def test_import_without_header_and_by_number(tmp_path, target):
     source = tmp_path / "numbers.txt"
     source.write_text("1|2|3|0\n4|5|6|1\n")
-    options = ["--no-header", "--label-column", "-1", "--drop", "0,1"]
+    options = ["--no-header", "--label-column", "-1", "--drop", "0", "--worker-column", "1"]
     result = works("import", source, "-o", target, *options, "--delimiter", "|", "--quiet")
     assert result.output == ""
     data = read_dataset(target)
@@ -104,6 +104,7 @@ def test_import_with_a_partition_file(csv, tmp_path, target):
         (["--agents", "2", "--partition", "x.json"], "give agents or partition, not both"),
         (["--label-column", "sick", "--id-column", "name", "--agents", "3"], "3 agents cannot"),
         (["--label-column", "sik"], "did you mean 'sick'"),
+        (["--worker-column", "ward"], "there is no worker column 'ward'"),
     ],
 )
 def test_import_refuses_and_writes_nothing(csv, target, options, sentence):

@@ -58,6 +58,7 @@ class ImportSettings(HoldingSettings, TableSettings, heading="Data", kept=False)
     na: str | None = changed(TableSettings, "na", often=True)
     decimal: str | None = changed(TableSettings, "decimal", often=True)
     delimiter: str | None = changed(TableSettings, "delimiter", often=True)
+    worker_column: Any = changed(TableSettings, "worker_column", idle=None)
     sample_weight: str | None = unset(
         "Column of the rows' weights: its name or place. It is written as sample_weight, for "
         "'vpem fit --sample-weight sample_weight'.",
