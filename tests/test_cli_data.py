@@ -73,7 +73,7 @@ def test_import(csv, target):
 
 def test_import_without_header_and_by_number(tmp_path, target):
     source = tmp_path / "numbers.txt"
-    source.write_text("1|2|3|0\n4|5|6|1\n")
+    source.write_text("1|0|3|0\n4|1|6|1\n")
     options = ["--no-header", "--label-column", "-1", "--drop", "0", "--worker-column", "1"]
     result = works("import", source, "-o", target, *options, "--delimiter", "|", "--quiet")
     assert result.output == ""
