@@ -618,7 +618,8 @@ class Coordinates:
         """Return this point moved ``along`` a direction, each root (R,) by a step of its own."""
         of_columns = of_flat = steps
         if len(steps) > 1:
-            of_columns, of_flat = steps[self.hubs], np.repeat(steps, self.sizes)
+            of_columns = steps[self.hubs]
+            of_flat = np.repeat(steps, self.sizes) if len(self.flat) else self.flat
         both = zip(self.columns, along.columns, strict=True)
         return replace(
             self,
