@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from vpem.engines.tls import check
+from vpem.engines.tls import party_check
 from vpem.engines.tls.faults import Met, explain
-from vpem.engines.tls.party_check import Examination, Examined
+from vpem.engines.tls.party_check import Examination, Examined, Finding
 from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import Member, server_context
 from vpem.files.studies.identities import read_identity, write_study
@@ -229,7 +229,7 @@ def test_what_answers_in_the_place_of_a_member_is_named(tmp_path, answers, expec
 
 
 def test_a_member_that_answers_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "SECONDS", 0.1)
+    monkeypatch.setattr(party_check, "SECONDS", 0.1)
 
     async def scene():
         async with Scene(tmp_path) as made:
@@ -315,7 +315,7 @@ def test_what_a_proxy_has_against_it_is_said(tmp_path, monkeypatch, answer, sent
 
 
 def test_a_proxy_that_connects_is_gone_through(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "SECONDS", 0.05)
+    monkeypatch.setattr(party_check, "SECONDS", 0.05)
 
     async def scene():
         async with Scene(tmp_path) as made:
@@ -372,7 +372,7 @@ def test_an_exception_has_a_sentence(error, proxy, kind, sentence):
 
 
 def test_a_link_that_is_cut_while_idle_and_an_end_that_is_silent_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "SECONDS", 0.05)
+    monkeypatch.setattr(party_check, "SECONDS", 0.05)
 
     async def scene():
         async with Scene(tmp_path) as made:
@@ -390,7 +390,7 @@ def test_a_link_that_is_cut_while_idle_and_an_end_that_is_silent_are_named(tmp_p
             async def say_nothing(roster, identity, connection, member):
                 await connection.wait_closed()
 
-            monkeypatch.setattr(check, "PATIENCE", 0.2)
+            monkeypatch.setattr(party_check, "PATIENCE", 0.2)
             monkeypatch.setattr("vpem.engines.tls.server.answer_checks", say_nothing)
             return cut, await made.findings()
 
@@ -405,7 +405,7 @@ def test_a_link_that_is_cut_while_idle_and_an_end_that_is_silent_are_named(tmp_p
 
 
 def test_the_command_asks_one_that_serves_and_says_what_fails(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(check, "SECONDS", 0.05)
+    monkeypatch.setattr(party_check, "SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = free.getsockname()
     make_study(tmp_path, "lab", address=address)
@@ -499,7 +499,7 @@ def test_the_own_certificate_is_looked_at(tmp_path, capsys, monkeypatch):
     assert "vpem party renew" in late["sentence"]
 
     async def a_clock(*_):
-        return [check.Finding("hub", "clock", "fails", "3 days ahead", "this machine's clock is")]
+        return [Finding("hub", "clock", "fails", "3 days ahead", "this machine's clock is")]
 
     monkeypatch.setattr("vpem.engines.tls.server.examine_all", a_clock)
     only_by_clock = own_row(-3)
