@@ -272,7 +272,7 @@ def test_a_clock_that_is_wrong_is_named_even_where_it_makes_certificates_wrong(
     tmp_path, monkeypatch, hours, answers, sentence
 ):
     there = timedelta(hours=hours)
-    for module in ("faults", "dial", "check"):
+    for module in ("faults", "dial", "party_check"):
         where = f"vpem.engines.tls.{module}.others_clock"
         monkeypatch.setattr(where, lambda headers: datetime.now(UTC) + there)
 
