@@ -120,6 +120,11 @@ class Runs:
         return np.where(chosen.reshape(-1, *[1] * after), one, other)
 
 
+def runs_of_roots(n_hubs: int) -> Runs:
+    """Return where hubs lie in what each root has, such as mixing weights, or all share."""
+    return Runs(0, np.ones(n_hubs, dtype=np.intp), of_roots=True)
+
+
 class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"):
     """A mixture whose log-densities are sums over hubs."""
 

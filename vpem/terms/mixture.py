@@ -25,7 +25,7 @@ from vpem.errors import InputError, NumericalError, check_choice, former
 from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Report, Schema, State, check
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.density import Density, Runs
+from vpem.terms.density import Density, Runs, runs_of_roots
 from vpem.terms.rows import marginal_terms, pattern_plan
 from vpem.terms.units import Scaling
 
@@ -215,10 +215,10 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     def runs_over(self, blocks: Blocks) -> dict[str, Runs]:
         """Return where parameters of each hub lie in arrays of such a mixture over other blocks."""
-        ones, columns = np.ones(blocks.n_blocks, dtype=np.intp), Runs(1, blocks.widths)
+        roots, columns = runs_of_roots(blocks.n_blocks), Runs(1, blocks.widths)
         lying = {
-            "roots": Runs(0, ones, of_roots=True),
-            "hubs": Runs(0, ones),
+            "roots": roots,
+            "hubs": Runs(0, roots.counts),
             "columns": columns,
             "blocks": columns,
             "block": columns,

@@ -18,7 +18,7 @@ from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Report, Schema, State
-from vpem.terms.density import Density, Runs
+from vpem.terms.density import Density, runs_of_roots
 from vpem.terms.families.family import Family, Features, Part
 from vpem.terms.families.kinds import FAMILIES, Kinds
 from vpem.terms.families.located import GaussianLaw, LogNormalLaw
@@ -176,8 +176,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
                 core = None if part.core is None else part.core.of_hubs(numbers)
                 features = kinds.features(part.family, blocks)
                 parts.append(Part(part.law, features, tables, core))
-        shared = len(self.weights) == 1
-        weights = self.weights if shared else self.weights[np.asarray(numbers, dtype=np.intp)]
+        weights = runs_of_roots(self.blocks.n_blocks).take(self.weights, numbers)
         return MixedMixture(blocks, kinds, self.covariance_type, weights, tuple(parts))
 
     def join_hubs(self, parts: Sequence[Report], scaling: Scaling | None = None) -> MixedMixture:
@@ -185,8 +184,9 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
 
         Each has ``numbers`` of its hubs, ``weights``, and ``parts`` by family.
         """
-        shares = Runs(0, np.ones(self.blocks.n_blocks, np.intp))
-        weights = shares.join([(one["numbers"], one["weights"]) for one in parts])
+        weights = runs_of_roots(self.blocks.n_blocks).join(
+            [(one["numbers"], one["weights"]) for one in parts]
+        )
         whole = []
         for part in self.parts:
             units = None if scaling is None else scaling.take_features(part.features.columns)
