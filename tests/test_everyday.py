@@ -416,9 +416,25 @@ def test_text_in_a_data_frame_is_named_with_the_way_on(kind):
     model = kind(1).fit(pa.table({"a": np.arange(9.0) % 4, "sex": np.arange(9.0) % 2}))
     with pytest.raises(InputError, match=r"column 'sex' of X holds 'm', which is no number$"):
         model.predict(frame)
-    days = pd.DataFrame({"a": [1.0, 2.0], "day": pd.to_datetime(["2024-01-01", "2024-01-02"])})
-    with pytest.raises(InputError, match=r"'day' of X holds dates or times, .*columns='day'\)$"):
-        kind(2).fit(days)
+
+
+@pytest.mark.parametrize(
+    ("cells", "content"),
+    [
+        (pd.date_range("2024-01-01", periods=2), "dates or times"),
+        (pd.date_range("2024-01-01", periods=2, tz="UTC"), "dates or times"),
+        (pd.to_timedelta([1, 2], "h"), "dates or times"),
+        (pd.period_range("2024-01", periods=2, freq="M"), "2024-01"),
+        (pd.arrays.IntervalArray.from_breaks([0, 1, 2]), r"\(0, 1\]"),
+        ([1.0 + 1j, 2.0], r"\(1\+1j\)"),
+        ([None, [1, 2]], r"\[1, 2\]"),
+        ([pd.NA, b"a"], "b'a'"),
+    ],
+    ids=str,
+)
+def test_cells_that_are_no_numbers_are_named(cells, content):
+    with pytest.raises(InputError, match=rf"'q' of X holds {content}, which .*columns='q'\)$"):
+        VPEM(2).fit(pd.DataFrame({"a": [1.0, 2.0], "q": cells}))
 
 
 @pytest.mark.parametrize("how", [{}, {"family": "auto"}], ids=str)

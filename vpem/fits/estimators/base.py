@@ -15,6 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from datetime import date
 from functools import partial
 from html import escape
 from numbers import Integral
@@ -37,7 +38,7 @@ from vpem.checks import (
     no_measurement,
     read_float,
 )
-from vpem.errors import InputError, Setting, VpemWarning, did_you_mean, printable, shorten
+from vpem.errors import InputError, Setting, VpemWarning, brief, did_you_mean, printable, shorten
 from vpem.files.datasets import Dataset, default_names, names_apart
 from vpem.files.families import (
     FamilyChoice,
@@ -375,17 +376,29 @@ def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
         of_fit = checks.get("reset", True)
         for name, column, out in _columns(X):
             dated = column.dtype.kind in "mM"
-            words = (one for one in column.tolist() if isinstance(one, str))
-            word = None if dated else next((one for one in words if read_float(one) is None), None)
-            if dated or word is not None:
-                content = "dates or times, which are" if dated else f"{word!r}, which is"
+            cells = () if dated else column.tolist()
+            odd = next((one for one in cells if not _is_number(one)), None)
+            dated = dated or isinstance(odd, date)
+            if dated or odd is not None:
+                content = "dates or times, which are" if dated else f"{brief(odd)}, which is"
                 way = f"; leave it out: {out}" * of_fit
                 some_alike = len({*map(str, column.tolist())}) < len(column)
-                if of_fit and not dated and some_alike and names_of(X) is not None:
+                if of_fit and isinstance(odd, str) and some_alike and names_of(X) is not None:
                     way += ", or take text as categories, VPEM(family='auto')"
                 raise InputError(f"column {name!r} of X holds {content} no number{way}") from None
         raise error from None
     return data
+
+
+def _is_number(cell: object) -> bool:
+    """Return whether a cell of a column is a number, or a gap."""
+    if isinstance(cell, str):
+        return read_float(cell) is not None
+    try:
+        float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return cell is None or str(cell) == "<NA>"
+    return True
 
 
 def _columns(X: Any) -> Iterator[tuple[Any, NDArray[Any], str]]:
