@@ -448,7 +448,7 @@ def test_what_makes_no_sense_together(digits):
     star = agents_on("star", 2, 64)
     two = evenly(600, 2)
     cases = [
-        (lambda: kmeans_rows(digits, two, workers_on("star", 3)), "joins 3 workers"),
+        (lambda: kmeans_rows(digits, two, workers_on("star", 3)), "graph has 3 agents"),
         (lambda: kmeans_rows(digits[:50], two, workers_on("star", 2)), "hold 600 rows"),
         (lambda: kmeans_rows(digits, 2, workers_on("star", 2)), "must be vpem.Workers"),
         (lambda: kmeans_rows(digits, two, make_graph("star", 2)), "must come from vpem.connect"),

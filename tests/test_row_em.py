@@ -279,8 +279,11 @@ def test_what_makes_no_sense_is_refused(overlapping):
     network = connect_workers(make_graph("star", 3))
     with pytest.raises(InputError, match="the graph has 3 agents, but there are 2 workers"):
         fit_em(X, evenly(60, 2), network)
-    with pytest.raises(InputError, match=r"must come from vpem.connect_workers"):
+    with pytest.raises(InputError, match=r"workers must be vpem\.Workers, got int"):
         fit_em(X, 2, network)
+    hubs = connect(make_graph("cycle", 4), contiguous(4, 4), hops=1)
+    with pytest.raises(InputError, match=r"connect_workers, got one of vpem\.connect, whose hubs"):
+        fit_em(X, evenly(60, 4), hubs)
     squeezed = connect_workers(make_graph("star", 3), compress="float16")
     with pytest.raises(InputError, match="corrects this: vpem fedem --compress"):
         fit_em(X, evenly(60, 3), squeezed)

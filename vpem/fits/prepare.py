@@ -326,16 +326,21 @@ def prepare(
 def network_of_all(
     network: Network | None, n: int, noun: str, names: Sequence[str] | None = None
 ) -> Network:
-    """Return the network of n workers, a server by default, or raise InputError if it joins others.
+    """Return the network of n workers, a server by default; InputError if it joins others.
 
     ``noun`` is what they are called.
     """
     if network is None:
         return connect_workers(make_graph("star", n, names=names))
-    if not isinstance(network, Network) or network.graph.n_agents != n:
+    if not isinstance(network, Network) or network.hops > 0:
+        got = type(network).__name__
+        if isinstance(network, Network):
+            got = "one of vpem.connect, whose hubs are of several agents"
+        raise InputError(f"the network must come from vpem.connect_workers, got {got}")
+    if network.graph.n_agents != n:
         raise InputError(
-            f"there are {n} {noun}: the network must come from vpem.connect_workers, with a graph "
-            "of as many agents"
+            f"the graph has {network.graph.n_agents} agents, but there are {n} {noun}; give a "
+            "graph of as many"
         )
     return network
 

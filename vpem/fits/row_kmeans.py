@@ -41,6 +41,7 @@ from vpem.fits.local_rows import (
     parts_of,
     units_by_reach,
 )
+from vpem.fits.prepare import network_of_all
 from vpem.fits.privacy import bounds_of
 from vpem.fits.private import check_private, fit_private_rows
 from vpem.fits.rows import charge_moments, charge_scaling, n_columns
@@ -311,11 +312,7 @@ def kmeans_rows(
         )  # fmt: skip
     if not isinstance(workers, Workers):
         raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
-    if network.graph.n_agents != workers.n_workers:
-        raise InputError(
-            f"the graph joins {network.graph.n_agents} workers, the rows are held by "
-            f"{workers.n_workers}; give a graph of as many workers"
-        )
+    network_of_all(network, workers.n_workers, "workers")
     if privacy is not None and privacy.is_asked:
         return private_kmeans(
             X, workers, network, settings, privacy, sample_weight=sample_weight,

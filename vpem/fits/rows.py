@@ -39,6 +39,7 @@ from vpem.fits.prepare import (
     check_distinct,
     make_terms,
     mode_prior,
+    network_of_all,
     prepare,
     restart_numbers,
     started,
@@ -281,7 +282,7 @@ class RowRestart:
 def fit_em(
     X: Floats | FileMatrix,
     workers: Workers,
-    network: Network,
+    network: Network | None = None,
     settings: FitSettings | None = None,
     *,
     first_restart: int = 0,
@@ -307,8 +308,8 @@ def fit_em(
         holds it, and by no other but where it is drawn as a start.
     workers : Workers
         Who holds which rows.
-    network : Network
-        From `vpem.connect_workers`.
+    network : Network, optional
+        From `vpem.connect_workers`; None: a server.
     settings, first_restart, sample_weight, feature_names, callback, saver, **changes
         As for `vpem.fit_vpem`.
     privacy : PrivacySettings, optional
@@ -335,7 +336,7 @@ def fit_em(
     """
     began = time.perf_counter()
     settings = FitSettings.resolve(settings, **changes)
-    _check_network(network, workers, settings)
+    network = _network_of(network, workers, settings)
     if privacy is not None and privacy.is_asked:
         return fit_private_rows(
             X, workers, network, settings, privacy, sample_weight=sample_weight,
@@ -497,26 +498,20 @@ def _gathered(run: Run, runs: MixtureRuns, total: Sum) -> list[Mixture]:
     return runs.mixtures({"mixtures": [state for part in parts for state in part]})
 
 
-def _check_network(network: Network, workers: Workers, settings: FitSettings) -> None:
-    """Raise InputError unless the sum fits: exact, or by rounds, of one root a worker."""
+def _network_of(network: Network | None, workers: Workers, settings: FitSettings) -> Network:
+    """Return the network of workers; InputError unless it sums exactly or by rounds."""
     if settings.n_factors:
         raise InputError(
             Setting("n_factors", settings.n_factors),
             " are for correlations that no hub sees, but workers hold all features of their rows, "
             "whose covariances have every correlation; leave it out",
         )
-    if not isinstance(network, Network) or not isinstance(workers, Workers):
-        raise InputError(
-            "the network must come from vpem.connect_workers and the workers be vpem.Workers, got "
-            f"{type(network).__name__} and {type(workers).__name__}"
-        )
-    if network.graph.n_agents != workers.n_workers:
-        raise InputError(
-            f"the graph has {network.graph.n_agents} agents, but there are {workers.n_workers} "
-            "workers; give a graph of as many"
-        )
+    if not isinstance(workers, Workers):
+        raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
+    network = network_of_all(network, workers.n_workers, "workers", workers.names)
     if network.compress is not None:
         refuse({"algorithm": "em-rows"}, ["compress"])
+    return network
 
 
 def n_columns(X: Any) -> int:

@@ -373,17 +373,19 @@ def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
     try:
         data: Floats = validate_data(estimator, X, **checks)
     except (TypeError, ValueError) as error:
-        of_fit = checks.get("reset", True)
+        of_fit, named = checks.get("reset", True), names_of(X) is not None
         for name, column, out in _columns(X):
             dated = column.dtype.kind in "mM"
             cells = () if dated else column.tolist()
+            if not named:  # text only: scikit-learn's own words are expected of what is not
+                cells = [one for one in cells if isinstance(one, str)]
             odd = next((one for one in cells if not _is_number(one)), None)
             dated = dated or isinstance(odd, date)
             if dated or odd is not None:
                 content = "dates or times, which are" if dated else f"{brief(odd)}, which is"
                 way = f"; leave it out: {out}" * of_fit
                 some_alike = len({*map(str, column.tolist())}) < len(column)
-                if of_fit and isinstance(odd, str) and some_alike and names_of(X) is not None:
+                if of_fit and isinstance(odd, str) and some_alike and named:
                     way += ", or take text as categories, VPEM(family='auto')"
                 raise InputError(f"column {name!r} of X holds {content} no number{way}") from None
         raise error from None
