@@ -8,7 +8,7 @@ import pytest
 
 from vpem._core import sweep
 from vpem._core.threads import thread_count
-from vpem_cli.commands import doctor
+from vpem.pictures import installation
 
 from .cli_support import done, run
 from .tables import each
@@ -17,11 +17,11 @@ from .tables import each
 @pytest.fixture
 def light(monkeypatch):
     """Leave out what takes long to load: it is looked at once, by the first test."""
-    for name in list(doctor.NEEDED):
+    for name in list(installation.NEEDED):
         if name not in ("numpy", "h5py"):
-            monkeypatch.delitem(doctor.NEEDED, name)
-    monkeypatch.setattr("vpem_cli.commands.doctor.EXTRAS", {})
-    monkeypatch.setattr("vpem_cli.commands.doctor.mpi", mpi)
+            monkeypatch.delitem(installation.NEEDED, name)
+    monkeypatch.setattr("vpem.pictures.installation.EXTRAS", {})
+    monkeypatch.setattr("vpem.pictures.installation.mpi", mpi)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
@@ -66,7 +66,7 @@ def test_facts_for_a_reader(capsys, light):
 
 
 def test_a_library_that_cannot_be_loaded(capsys, light, monkeypatch):
-    monkeypatch.setitem(doctor.NEEDED, "nothing", "vpem_nothing_of_this_name")
+    monkeypatch.setitem(installation.NEEDED, "nothing", "vpem_nothing_of_this_name")
     code, problems = advised(capsys)
     assert code == 2
     assert problems[0][0] is True
@@ -135,7 +135,7 @@ def test_a_temporary_folder_that_is_not_there(capsys, light, monkeypatch, tmp_pa
 def test_fewer_processors_than_threads_in_a_container(light, monkeypatch):
     monkeypatch.setattr("vpem._core.threads.processor_limit", lambda: 0.5)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert [*doctor.processors({})] == [
+    assert [*installation.processors({})] == [
         ("note: 2 threads would share 0.5 processors that the container may use; set "
                 "OMP_NUM_THREADS=1")
     ]  # fmt: skip
@@ -157,30 +157,30 @@ def test_why_so_many_threads(monkeypatch, variable, usable, limit, threads, why)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(usable)), raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     found = {}
-    list(doctor.processors(found))
+    list(installation.processors(found))
     found = found["processors"]
     assert (found["threads"], found["why"]) == (threads, why)
 
 
 def test_a_launcher_of_another_mpi(monkeypatch):
     said = {"-c": "Open MPI v5.0.1, package", "--version": "HYDRA build details:"}
-    monkeypatch.setattr("vpem_cli.commands.doctor._output", lambda *words: said[words[1]])
-    monkeypatch.setattr(doctor.shutil, "which", lambda *_, **__: "/somewhere/mpiexec")
+    monkeypatch.setattr("vpem.pictures.installation._output", lambda *words: said[words[1]])
+    monkeypatch.setattr(installation.shutil, "which", lambda *_, **__: "/somewhere/mpiexec")
     found = {}
-    problems = list(doctor.mpi(found))
+    problems = list(installation.mpi(found))
     assert found["mpi"]["launcher"] == "MPICH"
     assert problems[0].startswith(
         "note: mpi4py is built for Open MPI, but /somewhere/mpiexec belongs"
     )
     said["--version"] = "mpiexec (OpenRTE) 5.0"
-    assert list(doctor.mpi({})) == []
+    assert list(installation.mpi({})) == []
 
 
 def test_an_extra_that_is_broken_is_a_note(monkeypatch):
-    monkeypatch.setattr(doctor, "EXTRAS", {"numpy": ("vpem_no_module", "plot", "pictures"),
+    monkeypatch.setattr(installation, "EXTRAS", {"numpy": ("vpem_no_module", "plot", "pictures"),
                                             "not-there": ("x", "sdp", "weights")})  # fmt: skip
     found = {}
-    problems = list(doctor.extras(found))
+    problems = list(installation.extras(found))
     found = found["extras"]
     assert found["not-there"]["version"] is None
     assert found["not-there"]["install"] == "pip install 'vpem[sdp]'"

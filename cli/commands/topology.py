@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from vpem.errors import InputError, check_choice, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import PlanSettings
-from vpem.pictures.contents import how_summed, number, plural, size
+from vpem.pictures.contents import how_summed, lines_of, number, plural, size
 from vpem.records import changed, not_both, rule, unset
 from vpem.rules import BY_FEATURES
 from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
@@ -105,15 +106,13 @@ def describe(
 
     Example: vpem topology describe cycle -n 8 --hops 1
     """
-    plot = holding.plot
+    plot, graph = holding.plot, graph.seeded(0)
     with Screen(holding.quiet) as screen:
         from vpem.fits.plan import plan
+        from vpem.pictures.figure import check_picture, save_picture
 
         if plot is not None:
-            from vpem.pictures.figure import check_picture
-
             check_picture(plot, holding.force)
-        graph = graph.seeded(0)
         parts: Partition | list[int]
         stored: int | None = None
         if source is None or source in TOPOLOGIES:
@@ -140,18 +139,16 @@ def describe(
         )  # fmt: skip
         if plot is not None:
             from vpem.network.hubs import Hub
-            from vpem.pictures.figure import save_picture
             from vpem.pictures.network import draw_hubs
 
             hubs = [Hub(hub["root"], tuple(hub["agents"])) for hub in report["hubs"]]
             save_picture(plot, draw_hubs(network, hubs, report["agent_names"]), force=holding.force)
             screen.say(f"wrote {plot}")
-        report["warnings"] = list(screen.warnings)
-        report["plot"] = None if plot is None else str(plot)
         if holding.json:
-            print_json(report)
+            told = {"warnings": screen.warnings, "plot": None if plot is None else str(plot)}
+            print_json(report | told)
         elif not holding.quiet:
-            _show(report)
+            show(*_tables(report))
 
 
 def _named(
@@ -188,121 +185,103 @@ def _named(
     return joined, contiguous(count if features is None else features, count, joined.names)
 
 
-def _show(report: Report) -> None:
-    names = [*report["agent_names"], "server"]
-    degrees = report["degrees"]
-    hubs = report["hubs"]
+def _tables(report: Report) -> Iterator[PrintedTable]:
+    """Yield what a terminal shows of a plan; means are rounded."""
+    names, hubs, sent = [*report["agent_names"], "server"], report["hubs"], report["communication"]
     holder = "agent" if report["split"] == "features" else "worker"
-    facts = [
-        ("graph", f"{report['topology']}, {plural(report['n_agents'], holder)}, "
-                  f"{plural(report['n_edges'], 'link')}"),
-        ("degrees", f"{degrees['min']} to {degrees['max']}, mean {number(degrees['mean'], 3)}"),
-        ("diameter", plural(report["diameter"], "hop")),
-    ]  # fmt: skip
-    if report["split"] == "features":
+    facts = lines_of(report, {
+        "graph": f"{{topology}}, {{n_agents:{holder}}}, {{n_edges:link}}",
+        "degrees": "{degrees[min]} to {degrees[max]}, mean {degrees[mean]:.3g}",
+        "diameter": "{diameter:hop}",
+    })  # fmt: skip
+    if holder == "agent":
         facts.append(("hubs", f"{len(hubs)} of {plural(report['hops'], 'hop')}"))
     if report["first_fit"] is not None:
-        sent = size(round(report["first_fit"]["bytes"]))
+        first = size(round(report["first_fit"]["bytes"]))
         facts.append(("by likelihood", "the data decide; these are the hubs by size. First a fit "
-                      f"without hops: {sent} an iteration"))  # fmt: skip
+                      f"without hops: {first} an iteration"))  # fmt: skip
     facts.append(("sum", how_summed(report)))
-    if report["communication"]["n_drawn"] and report["tree"] is None:
-        drawn, share = (report["communication"][name] for name in ("n_drawn", "partitioned"))
-        facts.append(
-            ("disconnected", f"in {number(100 * share, 2)} % of {plural(drawn, 'sum')} drawn")
-        )
+    if sent["n_drawn"] and report["tree"] is None:
+        share, drawn = number(100 * sent["partitioned"], 2), plural(sent["n_drawn"], "sum")
+        facts.append(("disconnected", f"in {share} % of {drawn} drawn"))
     if report["along_a_tree"] is not None:
-        messages, sent, rounds = map(round, report["along_a_tree"].values())
-        cost = f"{plural(messages, 'message')}, {size(sent)}, {plural(rounds, 'round')}"
-        option = "--sum tree" if report["compress"] else "--sum tree, exact"
-        facts.append(("or", f"{option}: {cost} an iteration"))
-    tables = [table(facts, "", "")]
-    if report["split"] == "features":
+        messages, n_bytes, rounds = map(round, report["along_a_tree"].values())
+        cost = f"{plural(messages, 'message')}, {size(n_bytes)}, {plural(rounds, 'round')}"
+        exact = "" if report["compress"] else ", exact"
+        facts.append(("or", f"--sum tree{exact}: {cost} an iteration"))
+    yield table(facts, "", "")
+    if holder == "agent":
         listed = [
             {**hub, "hub": place, "root": names[hub["root"]],
              "agents": shorten((names[agent] for agent in hub["agents"]), MOST_MEMBERS)}
             for place, hub in enumerate(hubs)
         ]  # fmt: skip
-        tables.append(table_of(listed, HUBS, MOST_ROWS, title="Hubs", right=("hub", "features")))
-    if report["mixing"]:
-        tables += _mixing(report)
-    tables += _messages(report, names)
+        yield table_of(listed, HUBS, MOST_ROWS, title="Hubs", right=("hub", "features"))
+    conditions, fixed = f"{report['weights']} weights", report["rounds"]
+    for name, what in (("compress", ", uncompressed"), ("faults", ", without failures")):
+        if report[name] is not None:
+            conditions, fixed = conditions + what, None
+    chosen = {"weights": report["weights"], "rounds": fixed}
+    for name, (title, columns) in MIXING.items() if report["mixing"] else ():
+        marks = (" *" * bool(chosen.items() & row.items()) for row in report[name])
+        marked = [{**row, "mark": mark} for row, mark in zip(report[name], marks, strict=True)]
+        right = [*columns][name == "mixing" :]
+        yield table_of(marked, columns, title=title.format(conditions), right=right)
+    phases = {name.replace("last", "last E-step"): sent[name] for name in PHASES if name in sent}
+    if not sent.get("labels", {}).get("messages"):
+        phases.pop("labels", None)
+    rows = [
+        (phase, kind, round(row["messages"]), size(round(row["bytes"])), round(row["rounds"]))
+        for phase, one in phases.items()
+        for kind, row in {**one["by_kind"], "all": one}.items()
+        if row is one or row["rounds"]
+    ]
+    about = [plural(report["n_samples"], "row")]
+    if report["batch_size"] is not None:
+        about.append(f"batches of {report['batch_size']}")
+    about += [plural(report["n_components"], "component"), report["dtype"]]
+    if sent["is_expected"]:
+        about.append("means" if sent["n_drawn"] else "estimates")
+    right = ["messages", "payload", "rounds"]
+    title = f"Communication: {', '.join(about)}"
+    yield table(rows, "phase", "kind", *right, title=title, right=right)
+    busiest = [
+        (phase, " - ".join(names[end] for end in link["between"]), round(link["messages"]),
+         size(round(link["bytes"])))
+        for phase, one in phases.items() if (link := one["busiest_link"]) is not None
+    ]  # fmt: skip
+    if busiest:
+        yield table(busiest, "phase", "link", *right[:2], title="Busiest links", right=right)
     if "time" in report:
         time = report["time"]
-        made_of = {
-            "computing": f"{number(time['flops'], 3)} flops, {number(time['additions'], 3)} "
-            "additions, at this machine's rates",
-            "latency": f"{number(time['latencies'], 4)} times one way, in sequence, "
-            f"{plural(time['chunks'], 'chunk')} of rows",
-            "transfer": f"{size(time['bytes'])} over the busiest link",
-            "iteration": "chunks are computed while others are sent" if time["chunks"] > 2 else "",
-        }
-        parts = [(part, f"{number(time[part], 3)} s", text) for part, text in made_of.items()]
+        parts = [(part, f"{number(time[part], 3)} s", of) for part, of in lines_of(time, TIME)]
         link = f"{time['bandwidth'] / 1e6:g} Mbit/s, {1e3 * time['one_way_latency']:g} ms one way"
         title = f"An iteration, links of {link}"
-        tables.append(table(parts, "part", "time", "of", title=title, right=("time",)))
-    show(*tables)
+        yield table(parts, "part", "time", "of", title=title, right=("time",))
 
 
-def _mixing(report: Report) -> list[PrintedTable]:
-    def both(row: Report, digits: str) -> list[str]:
-        names = ("none", "chebyshev")
-        return [f"{'<= ' * row[f'{name}_is_bound']}{row[name]:{digits}}" for name in names]
+PHASES = ("setup", "batch", "iteration", "last", "labels")
 
-    chosen, ways = report["weights"], ("plain", "Chebyshev")
-    conditions = f"{chosen} weights"
-    fixed = report["rounds"]
-    if report["compress"] is not None:
-        conditions, fixed = conditions + ", uncompressed", None
-    if report["faults"] is not None:
-        conditions, fixed = conditions + ", without failures", None
-    rates = [
-        (f"{row['weights']}{' *' * (row['weights'] == chosen)}", f"{row['rate']:.6f}",
-         f"{row['spectral_gap']:.3g}")
-        for row in report["mixing"]
-    ]  # fmt: skip
-    errors = [
-        (f"{row['rounds']}{' *' * (row['rounds'] == fixed)}", *both(row, ".2g"))
-        for row in report["consensus_errors"]
-    ]
-    needed = [(f"{row['consensus_error']:g}", *both(row, "d")) for row in report["rounds_needed"]]
-    return [
-        table(rates, "weights", "mixing rate", "spectral gap", title="Mixing (* chosen)",
-              right=("mixing rate", "spectral gap")),
-        table(errors, "rounds", *ways, title=f"Consensus error after rounds, {conditions}",
-              right=("rounds", *ways)),
-        table(needed, "error", *ways, title=f"Rounds needed, {conditions}",
-              right=("error", *ways)),
-    ]  # fmt: skip
+MIXING: dict[str, tuple[str, Lines]] = {
+    "mixing": ("Mixing (* chosen)", {
+        "weights": "{weights}{mark}", "mixing rate": "{rate:.6f}",
+        "spectral gap": "{spectral_gap:.3g}",
+    }),
+    "consensus_errors": ("Consensus error after rounds, {}", {
+        "rounds": "{rounds}{mark}", "plain": "{none_is_bound:<= |}{none:.2g}",
+        "Chebyshev": "{chebyshev_is_bound:<= |}{chebyshev:.2g}",
+    }),
+    "rounds_needed": ("Rounds needed, {}", {
+        "error": "{consensus_error:g}", "plain": "{none_is_bound:<= |}{none}",
+        "Chebyshev": "{chebyshev_is_bound:<= |}{chebyshev}",
+    }),
+}  # fmt: skip
+"""Tables of how fast agents agree: titles and columns."""
 
-
-def _messages(report: Report, names: list[str]) -> list[PrintedTable]:
-    """Return tables of what each phase sends, means rounded, and of the busiest links."""
-    communication = report["communication"]
-    rows, busiest = [], []
-    for part in ("setup", "batch", "iteration", "last", "labels"):
-        name = "last E-step" if part == "last" else part
-        if part not in communication or (part == "labels" and not communication[part]["messages"]):
-            continue
-        sent = communication[part]
-        kinds = {kind: row for kind, row in sent["by_kind"].items() if row["rounds"]}
-        for kind, row in {**kinds, "all": sent}.items():
-            counts = (round(row["messages"]), size(round(row["bytes"])), round(row["rounds"]))
-            rows.append((name, kind, *counts))
-        link = sent["busiest_link"]
-        if link is not None:
-            ends = " - ".join(names[end] for end in link["between"])
-            busiest.append((name, ends, round(link["messages"]), size(round(link["bytes"]))))
-    facts = [plural(report["n_samples"], "row")]
-    if report["batch_size"] is not None:
-        facts.append(f"batches of {report['batch_size']}")
-    facts += [plural(report["n_components"], "component"), report["dtype"]]
-    if communication["is_expected"]:
-        facts.append("means" if communication["n_drawn"] else "estimates")
-    right = ("messages", "payload", "rounds")
-    title = f"Communication: {', '.join(facts)}"
-    tables = [table(rows, "phase", "kind", *right, title=title, right=right)]
-    if busiest:
-        heads = ("phase", "link", *right[:2])
-        tables.append(table(busiest, *heads, title="Busiest links", right=right))
-    return tables
+TIME: Lines = {
+    "computing": "{flops:.3g} flops, {additions:.3g} additions, at this machine's rates",
+    "latency": "{latencies:.4g} times one way, in sequence, {chunks:chunk} of rows",
+    "transfer": lambda time: f"{size(time['bytes'])} over the busiest link",
+    "iteration": lambda time: "chunks are computed while others are sent" * (time["chunks"] > 2),
+}
+"""What each part of an iteration's time is of."""
