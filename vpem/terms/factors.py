@@ -82,9 +82,8 @@ class LoadedFactors(Factors):
         of_loadings = (projections.reshape(d, k * q), centre, offsets.reshape(-1, k * q))
         noise = [array.astype(dtype, copy=False) for array in of_noise]
         onto = [array.astype(dtype, copy=False) for array in of_loadings]
-        return cls(
-            noise[0], noise[1], noise[2], factors.failed, blocks, onto[0], onto[1], onto[2], grams
-        )
+        of_mixture = (factors.failed, mixture.covariances, blocks)
+        return cls(noise[0], noise[1], noise[2], *of_mixture, onto[0], onto[1], onto[2], grams)
 
     def projected(self, rows: Floats) -> Floats:
         """Return u of each hub for rows (m, d) in block order: (B, m, K q)."""

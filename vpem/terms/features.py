@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag
@@ -32,7 +32,7 @@ from vpem.terms.mixture import (
     is_diagonal,
 )
 from vpem.terms.rows import Arranges, Known, Rows, arrange_rows
-from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
+from vpem.terms.statistics import Statistics, enough_rows
 from vpem.terms.units import FLOOR, Scaling
 
 CHUNK_BYTES = 1 << 24
@@ -127,9 +127,13 @@ class RowTerms:
         return totals
 
     def summarize_by(
-        self: Any, statistics: Any, responsibilities: Floats, rows: slice, factors: Any
-    ) -> None:
-        """Add rows to the statistics, by the parameters that their responsibilities come from."""
+        self: Any, statistics: Any, responsibilities: Floats, rows: slice, factors: Any,
+        varying: Floats | None = None,
+    ) -> None:  # fmt: skip
+        """Add rows to the statistics, by the parameters that their responsibilities come from.
+
+        What they miss is expected by these; ``varying`` weighs its spread.
+        """
         self.summarize(statistics, responsibilities, rows)
 
     def _weights(self, rows: slice) -> Doubles:
@@ -164,7 +168,8 @@ class FeatureTerms(RowTerms):
     """Whether `expected` finds log-densities from statistics."""
     by_responsibilities = True
     """Whether rows and their responsibilities are all that statistics are made of."""
-    misses = False  # values: blocks have seen fewer rows than a component (`MissingStatistics`)
+    misses = False  # values: blocks have seen fewer rows than a component (`Statistics.seen`)
+    least_seen = 0.0  # effective rows that a block needs of a component to change its parameters
     latest: Any = None  # factors by which the M-step expects what is missing
     share: Any = 1.0  # of the rows' weight that hubs have something of (`vpem.terms.missing`)
     n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
@@ -290,6 +295,20 @@ class FeatureTerms(RowTerms):
         mahalanobis_diag(data, self.blocks.offsets, points, ones, zeros, out, self.n_threads)
         return out
 
+    def apart(self, factors: Factors, rows: slice) -> tuple[Doubles, Doubles]:
+        """Mahalanobis distances (B, m, K) of what rows have, and log-determinants of that part."""
+        alone = replace(factors, log_dets=np.zeros_like(factors.log_dets))
+        log_dets = factors.log_dets.T[:, None, :].astype(np.float64)
+        return self.local(alone, rows).astype(np.float64), log_dets
+
+    def widths_of(self, rows: slice) -> Indices:
+        """Features that rows have of each hub, (B, m), or (B, 1) where they have all."""
+        return self.blocks.widths[:, None]
+
+    def there(self, rows: slice) -> NDArray[np.uint8] | None:
+        """Which values rows have (m, d), in block order; None: all."""
+        return None
+
     squares = distances
     """By what is there of each hub's part of these rows; here all is."""
 
@@ -365,16 +384,14 @@ class FeatureTerms(RowTerms):
         """Statistics of no rows about centres (K, d)."""
         shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
         n_components = len(shifts)
-        plain = Statistics(
+        shape = shifts.shape if self._is_diagonal else (self.blocks.n_blocks, n_components)
+        return Statistics(
             np.zeros((n_roots, n_components)),
             np.zeros(shifts.shape),
             np.zeros(covariance_shape(self.blocks, self.covariance_type, n_components)),
             shifts,
+            seen=np.zeros(shape) if self.misses else None,
         )
-        if not self.misses:
-            return plain
-        shape = shifts.shape if self._is_diagonal else (self.blocks.n_blocks, n_components)
-        return MissingStatistics(**vars(plain), seen=np.zeros(shape))
 
     of_clusters = empty
 
@@ -391,10 +408,8 @@ class FeatureTerms(RowTerms):
         """Return the same statistics about other centres (K, d)."""
         shifts = np.ascontiguousarray(centres, dtype=self.rows.dtype)
         moved = statistics.shifts.astype(np.float64) - shifts
-        changed = {"counts": statistics.counts.copy()}
-        if isinstance(statistics, MissingStatistics):
-            changed["seen"] = statistics.seen.copy()
-        first = statistics.first + self._per_feature(statistics) * moved
+        seen = None if statistics.seen is None else statistics.seen.copy()
+        first = statistics.first + statistics.per_feature(self.blocks) * moved
         second = statistics.second.copy()
         if self._is_diagonal:
             change = moved * (statistics.first + first)
@@ -412,15 +427,10 @@ class FeatureTerms(RowTerms):
                     view[:, 0] += old.swapaxes(1, 2) @ s + s.swapaxes(1, 2) @ new
                 else:
                     view += old[..., None] * s[..., None, :] + s[..., None] * new[..., None, :]
-        return replace(statistics, **changed, first=first, second=second, shifts=shifts)
-
-    def _per_feature(self, statistics: Statistics) -> Doubles:
-        """Sum of responsibilities that each feature's moments have, (K, d)."""
-        if not isinstance(statistics, MissingStatistics):
-            return self.blocks.of_feature(statistics.counts)
-        if self._is_diagonal:
-            return statistics.seen
-        return self.blocks.of_feature(statistics.seen)
+        counts = statistics.counts.copy()
+        return replace(
+            statistics, counts=counts, first=first, second=second, shifts=shifts, seen=seen
+        )
 
     def with_hubs_of(self, statistics: Statistics, other: Statistics, hubs: Mask) -> Statistics:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
@@ -434,12 +444,10 @@ class FeatureTerms(RowTerms):
             copies = 1 if self._is_tied else len(first)
             sizes = copies * self.blocks.widths.astype(np.int64) ** 2
             second = np.where(np.repeat(hubs, sizes), other.second, statistics.second)
-        taken = Statistics(counts, first, second, statistics.shifts)
-        if not isinstance(statistics, MissingStatistics):
-            return taken
-        assert isinstance(other, MissingStatistics)
-        changed = columns if self._is_diagonal else hubs[:, None]
-        return MissingStatistics(**vars(taken), seen=np.where(changed, other.seen, statistics.seen))
+        seen = statistics.seen
+        if seen is not None and other.seen is not None:
+            seen = np.where(columns if self._is_diagonal else hubs[:, None], other.seen, seen)
+        return Statistics(counts, first, second, statistics.shifts, seen=seen)
 
     def enough(self, counts: Doubles) -> Mask:
         """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,).
@@ -512,7 +520,7 @@ class FeatureTerms(RowTerms):
 
     def _lower_precisions(self, factors: Factors) -> Doubles:
         """Inverse covariances for the trace with a symmetric matrix whose lower half is given."""
-        factors = getattr(factors, "plain", factors)  # without a prior's part
+        factors = factors.plain
         inverse = factors.inverse.astype(np.float64)
         if self._is_diagonal:
             return inverse

@@ -18,9 +18,8 @@ from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.network.schema import As, Stateful
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Factors, Mixture, is_diagonal
-from vpem.terms.statistics import MissingStatistics, Statistics
+from vpem.terms.statistics import Statistics
 from vpem.terms.units import FLOOR as RIDGE
 from vpem.terms.units import Reach, Scaling, are_positive, symmetric, white_units
 
@@ -99,7 +98,7 @@ class MixtureStatistics(Stateful):
             # After a worker's rows those of the next are read.
             part = terms.slice_rows(self.runs[worker], self.runs[following])
             self.parts[int(worker)] = self._threaded(part)
-        self.misses = isinstance(terms, MissingTerms)
+        self.misses = terms.misses
         self.weighs = terms.row_weights is not None
         self._held: list[int] = self.counts.tolist()
         # Distance of the row farthest from the mean in the metric of the covariance of all rows.
@@ -363,8 +362,7 @@ class StatisticMap:
         n = statistics.counts[0]
         parts, per_feature = [n], n[:, None]
         if self._has_seen:
-            assert isinstance(statistics, MissingStatistics)
-            per_feature = statistics.seen
+            per_feature = statistics.per_feature(self.blocks)
             parts.append(per_feature.ravel())
         raw = first + per_feature * about
         parts.append(raw.ravel())

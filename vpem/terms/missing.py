@@ -7,7 +7,7 @@ and nothing where it has none; the M-step of a block takes the rows of which it 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ from vpem.network.partition import Blocks
 from vpem.terms.features import FeatureTerms, RowTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.rows import Arranges, MemoryRows, Plan, Rows, marginal_terms, pattern_plan
-from vpem.terms.statistics import MissingStatistics, Statistics, enough_rows
+from vpem.terms.statistics import Statistics, enough_rows
 from vpem.terms.units import Add, Reach, Scaling, alone
 
 LEAST_SEEN = 0.5
@@ -41,13 +41,6 @@ FEWEST_ROWS = 10
 
 MOST_ROWS = 1000
 """More do not show it better."""
-
-
-@dataclass(frozen=True)
-class MissingFactors(Factors):
-    """Factors in double precision, and the mixture that they are of."""
-
-    mixture: Mixture
 
 
 @dataclass
@@ -131,7 +124,7 @@ class MissingTerms(FeatureTerms):
         self.log_constant = float(self.constants().sum())
         self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
         self._found = _Found()
-        self.latest: MissingFactors | None = None  # None: a start
+        self.latest: Factors | None = None  # None: a start
 
     def constants(self, there: Doubles | None = None) -> Doubles:
         """Sum constants over rows that have a value of each feature and weigh so much, (d,)."""
@@ -170,23 +163,40 @@ class MissingTerms(FeatureTerms):
             plans[key] = pattern_plan(self.observed[rows], self.blocks)
         return plans[key]
 
-    def prepare(self, mixture: Mixture) -> MissingFactors:
+    def prepare(self, mixture: Mixture) -> Factors:
         """Factor every block for the E-step, and remember whose expectations the M-step takes."""
-        factors = factorise(mixture, np.float64)
-        self.latest = MissingFactors(**vars(factors), mixture=mixture)
+        self.latest = factorise(mixture, np.float64)
         return self.latest
 
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms of each hub for what it has of these rows, shape (B, m, K); 0 of nothing."""
-        assert isinstance(factors, MissingFactors)
-        terms = marginal_terms(
-            self.rows.read(rows), self.observed[rows], self.plan(rows), self.blocks,
-            factors.means, factors.mixture.covariances, factors.inverse, factors.log_dets,
-            self.n_threads,
-        )  # fmt: skip
+        terms = self._marginal(self.rows.read(rows), factors, rows)
         if self.known is not None:
             self.known.add(terms, rows)
         return terms
+
+    def _marginal(self, data: Floats, factors: Factors, rows: slice) -> Floats:
+        """Terms of data (m, d) in the place of these rows, by what is there of them."""
+        return marginal_terms(
+            data, self.observed[rows], self.plan(rows), self.blocks, factors.means,
+            factors.covariances, factors.inverse, factors.log_dets, self.n_threads,
+        )  # fmt: skip
+
+    def apart(self, factors: Factors, rows: slice) -> tuple[Doubles, Doubles]:
+        # Log-determinants of the scatter of what rows have: terms of rows at the means.
+        centred = replace(factors, means=np.zeros_like(factors.means))
+        nowhere = np.zeros(self.observed[rows].shape)
+        log_dets = self._marginal(nowhere, centred, rows).astype(np.float64, copy=False)
+        distances = self.local(factors, rows).astype(np.float64) - log_dets
+        np.maximum(distances, 0.0, out=distances)
+        return distances, log_dets
+
+    def widths_of(self, rows: slice) -> Indices:
+        observed, ends = self.observed[rows], pairwise(self.blocks.offsets)
+        return np.stack([observed[:, a:b].sum(axis=1) for a, b in ends]).astype(np.intp)
+
+    def there(self, rows: slice) -> NDArray[np.uint8] | None:
+        return self.observed[rows]
 
     def squares(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances by what is there of each block of these rows to centres, (B, m, L)."""
@@ -234,21 +244,18 @@ class MissingTerms(FeatureTerms):
         whole, others = self._found.split
         log_likelihoods = np.zeros(len(mix))
         if whole.n_samples:
-            assert isinstance(factors, MissingFactors)
             means, inverse, log_dets = (
                 np.ascontiguousarray(part, dtype=self.rows.dtype)
                 for part in (factors.means, factors.inverse, factors.log_dets)
             )
-            rounded = Factors(means, inverse, log_dets, factors.failed)
+            rounded = replace(factors, means=means, inverse=inverse, log_dets=log_dets)
             before = 0.0 if statistics is None else statistics.counts.copy()
             log_likelihoods += whole._sweep_complete(mixture, rounded, mix, statistics)
             if statistics is not None:
-                assert isinstance(statistics, MissingStatistics)
                 gained = statistics.counts - before
-                if self._is_diagonal:
-                    statistics.seen += self.blocks.of_feature(gained)
-                else:
-                    statistics.seen += gained
+                seen = statistics.seen
+                assert seen is not None
+                seen += self.blocks.of_feature(gained) if self._is_diagonal else gained
         if others.n_samples:
             log_likelihoods += RowTerms.sweep(others, mixture, factors, mix, statistics)
         return log_likelihoods
@@ -273,10 +280,8 @@ class MissingTerms(FeatureTerms):
         varying: Floats | None = None,
     ) -> None:  # fmt: skip
         """Add rows, missing values as ``factors`` expect them; ``varying`` weighs their spread."""
-        varying = responsibilities if varying is None else varying
-        factors = getattr(factors, "plain", factors)  # without a prior's part
-        assert isinstance(statistics, MissingStatistics)
-        assert isinstance(factors, MissingFactors)
+        varying = responsibilities if varying is None else np.ascontiguousarray(varying)
+        factors = factors.plain
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
         data, observed = self.rows.read(rows), self.observed[rows]
         if self._is_diagonal:
@@ -289,12 +294,12 @@ class MissingTerms(FeatureTerms):
         assert plan is not None
         marginal_moments_full(
             data, observed, self.blocks.offsets, plan.tiles, plan.order, plan.pattern,
-            responsibilities, varying, factors.means, factors.mixture.covariances, factors.inverse,
+            responsibilities, varying, factors.means, factors.covariances, factors.inverse,
             statistics.shifts, statistics.first, statistics.second, statistics.seen,
             self.n_threads,
         )  # fmt: skip
 
-    def _expecting(self, centres: Floats) -> MissingFactors:
+    def _expecting(self, centres: Floats) -> Factors:
         """The latest parameters; or a diagonal mixture about centres, one about the mean of all."""
         n_components = len(centres)
         if self.latest is not None and len(self.latest.means) == n_components:
@@ -311,15 +316,10 @@ class MissingTerms(FeatureTerms):
             )
         means = self.centre[None].copy() if n_components == 1 else centres.astype(np.float64)
         weights = np.full((1, n_components), 1.0 / n_components)
-        mixture = Mixture(
-            self.blocks, self.covariance_type, weights, means, covariances, self.scaling
-        )
-        factors = factorise(mixture, np.float64)
-        return MissingFactors(
-            factors.means, factors.inverse, factors.log_dets, factors.failed, mixture=mixture
-        )
+        common = (self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
+        return factorise(Mixture(*common), np.float64)
 
-    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> MissingStatistics:
+    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics for which `update` gives a mixture, about its means.
 
         Every block sees the same part of each component's rows, as it does of all. Where stochastic
@@ -329,17 +329,17 @@ class MissingTerms(FeatureTerms):
         if self._is_diagonal:
             second = plain.second * self.share
             seen = self.blocks.of_feature(plain.counts) * self.share
-            return MissingStatistics(plain.counts, plain.first, second, plain.shifts, seen=seen)
+            return replace(plain, second=second, seen=seen)
         copies = 1 if self._is_tied else mixture.n_components
         per_feature = self.share[self.blocks.block_of]
         for columns, count, width, view in self._banded(plain.second, copies):
             view *= per_feature[columns].reshape(count, width)[:, 0, None, None, None]
-        return MissingStatistics(**vars(plain), seen=plain.counts * self.share[:, None])
+        return replace(plain, seen=plain.counts * self.share[:, None])
 
     def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
         """Log-determinants (B,) of blocks' covariances, each as often as it is seen."""
-        assert isinstance(statistics, MissingStatistics)
         seen = statistics.seen
+        assert seen is not None
         if not self._is_diagonal:
             return np.asarray((factors.log_dets.astype(np.float64).T * seen).sum(axis=1))
         covariances = mixture.covariances
@@ -361,13 +361,12 @@ class MissingTerms(FeatureTerms):
 
     def _updated(self, statistics: Statistics, least: Doubles = NO_ROWS) -> Mixture:
         """Parameters from the statistics, where a block has seen at least so much."""
-        assert isinstance(statistics, MissingStatistics)
-        before = self._expecting(statistics.shifts).mixture
-        n = statistics.seen
+        before, n = self._expecting(statistics.shifts), statistics.seen
+        assert n is not None
         few = n < least
         columns = few if self._is_diagonal else self.blocks.of_feature(few)
         first = np.where(columns, 0.0, statistics.first)
-        per_feature = n if self._is_diagonal else self.blocks.of_feature(n)
+        per_feature = statistics.per_feature(self.blocks)
         means = statistics.shifts.astype(np.float64)
         np.add(means, first / np.where(columns, 1.0, per_feature), out=means, where=~columns)
         means = np.where(columns, before.means, means)
@@ -387,8 +386,8 @@ class MissingTerms(FeatureTerms):
                 first, statistics.second, n, self.blocks.offsets, self.reg_covar, covariances
             )
             if not self._is_tied and few.any():
-                new = block_views(covariances, self.blocks.widths, before.n_components)
-                old = block_views(before.covariances, self.blocks.widths, before.n_components)
+                new = block_views(covariances, self.blocks.widths, len(means))
+                old = block_views(before.covariances, self.blocks.widths, len(means))
                 for b, k in np.argwhere(few):
                     new[b][k] = old[b][k]
         counts = statistics.counts

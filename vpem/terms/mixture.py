@@ -74,6 +74,14 @@ class Factors:
     inverse: Floats  # inverse Cholesky factors, flat, or inverse variances of shape (n_copies, d)
     log_dets: Floats  # (n_copies, B) ``log|Sigma|`` of every block
     failed: NDArray[np.uint8]  # (n_copies, B) 1 where a block is not positive definite
+    covariances: Doubles  # that they are of, in double precision
+    without_prior: Factors | None = field(default=None, kw_only=True)
+    """The same where each row has its part of a prior in the log-determinants."""
+
+    @property
+    def plain(self) -> Factors:
+        """The factors without what a prior adds."""
+        return self.without_prior or self
 
     def terms(self, rows: Floats, offsets: Indices, n_threads: int) -> Floats:
         """Local terms ``Q`` of these rows, shape (B, m, K), Valdeira et al., equation (12)."""
@@ -107,6 +115,7 @@ def factorise(mixture: Mixture, dtype: DTypeLike) -> Factors:
         np.ascontiguousarray(inverse, dtype=dtype),
         np.ascontiguousarray(log_dets, dtype=dtype),
         failed,
+        covariances,
     )
 
 

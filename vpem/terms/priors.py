@@ -23,7 +23,7 @@ from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.settings import MAP
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingFactors, MissingTerms
+from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.statistics import Statistics
 
@@ -163,24 +163,12 @@ def check_prior(kind: str, weight: float, freedom: Any, sizes: Indices) -> None:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PriorFactors(Factors):
-    """Factors in whose log-determinants each row has its part of a prior, and those without."""
-
-    plain: Factors
-
-
-@dataclass(frozen=True)
-class PriorMissingFactors(MissingFactors, PriorFactors):
-    """The same where values are missing, in double precision."""
-
-
 class ConjugateTerms(FeatureTerms):
     """What terms under a conjugate prior have in common; ``reg_covar`` is in the prior."""
 
     is_proper = True
     _plain: FeatureTerms
-    _expected: Callable[[Any, Factors, DTypeLike], PriorFactors]
+    _expected: Callable[[Any, Factors, DTypeLike], Factors]
     """Makes factors of log-densities, in which each row has its part of the prior's, of plain
     ones."""
 
@@ -196,7 +184,7 @@ class ConjugateTerms(FeatureTerms):
         terms._sample_covariance = None
         return terms
 
-    def prepare(self, mixture: Mixture) -> PriorFactors:
+    def prepare(self, mixture: Mixture) -> Factors:
         """Factor every block, for terms that have the prior's part in them."""
         return self._expected(mixture, factorise(mixture, np.float64), self.rows.dtype)
 
@@ -217,13 +205,13 @@ class ConjugateTerms(FeatureTerms):
 
     def _with_shares(
         self, factors: Factors, log_dets: Floats, dtype: DTypeLike, plain: Factors
-    ) -> PriorFactors:
+    ) -> Factors:
         """Return factors with these log-determinants (C, B), in the precision of the data."""
         means, inverse, dets = (
             np.ascontiguousarray(part, dtype=dtype)
             for part in (factors.means, factors.inverse, log_dets)
         )
-        return PriorFactors(means, inverse, dets, plain.failed, plain)
+        return Factors(means, inverse, dets, plain.failed, plain.covariances, without_prior=plain)
 
     def _scale_hubs(self, covariances: Doubles, factors: Doubles) -> None:
         """Multiply what is shaped as covariances by (n_copies, d), alike within full hubs."""
@@ -262,10 +250,9 @@ class ConjugateTerms(FeatureTerms):
 class ConjugateMissingTerms(ConjugateTerms, MissingTerms):
     """The same of data that miss values."""
 
-    def prepare(self, mixture: Mixture) -> PriorMissingFactors:
+    def prepare(self, mixture: Mixture) -> Factors:
         """Factor every block for the E-step, and remember whose expectations the M-step takes."""
-        factors = self._expected(mixture, MissingTerms.prepare(self, mixture), np.float64)
-        return PriorMissingFactors(**vars(factors), mixture=mixture)
+        return self._expected(mixture, MissingTerms.prepare(self, mixture), np.float64)
 
     _maximised = MissingTerms._updated
 
@@ -320,7 +307,7 @@ class MapTerms(ConjugateTerms):
 
     # ---- E-step --------------------------------------------------------------------------------
 
-    def _expected(self, mixture: Mixture, plain: Factors, dtype: DTypeLike) -> PriorFactors:
+    def _expected(self, mixture: Mixture, plain: Factors, dtype: DTypeLike) -> Factors:
         """Factors of log-densities, in which each row has its part of the prior's."""
         shared = plain.log_dets
         if not plain.failed.any():
@@ -346,7 +333,7 @@ class MapTerms(ConjugateTerms):
 
     def update(self, statistics: Statistics) -> Mixture:
         """Mode of the posterior of the statistics."""
-        plain, n = self._maximised(statistics), self._per_feature(statistics)
+        plain, n = self._maximised(statistics), statistics.per_feature(self.blocks)
         share, covariances = n / (self.pull + n), plain.covariances.copy()
         self._scale_hubs(covariances, n.sum(axis=0, keepdims=True) if self._is_tied else n)
         self._add_squares(covariances, plain.means, self.pull * share)
@@ -358,7 +345,7 @@ class MapTerms(ConjugateTerms):
 
     def _divisors(self, statistics: Statistics, like: Mixture) -> Doubles:
         """What sums of squares of each feature (n_copies, d) are divided by."""
-        n = self._per_feature(statistics)
+        n = statistics.per_feature(self.blocks)
         divisors = n.sum(axis=0, keepdims=True) if self._is_tied else n
         power = self._power + like.n_components // like.n_copies
         divisors = divisors + power[self.blocks.block_of]
@@ -380,7 +367,6 @@ class MapMissingTerms(MapTerms, ConjugateMissingTerms):
 
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms of each hub for what it has of these rows, and its part of the prior, (B, m, K)."""
-        assert isinstance(factors, PriorFactors)
         terms = MissingTerms.local(self, factors.plain, rows)
         shares = (factors.log_dets - factors.plain.log_dets)[0]
         terms += shares[:, None, None].astype(terms.dtype)
@@ -388,7 +374,6 @@ class MapMissingTerms(MapTerms, ConjugateMissingTerms):
 
     def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
         """Log-determinants (B,) of hubs' covariances, and the prior's part of these rows."""
-        assert isinstance(factors, PriorFactors)
         shares = (factors.log_dets - factors.plain.log_dets)[0]
         determinants = MissingTerms._determinants(self, statistics, mixture, factors.plain)
         return np.asarray(determinants + statistics.counts[0].sum() * shares)

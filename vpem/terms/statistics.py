@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats
+from vpem.network.partition import Blocks
 from vpem.network.schema import Array, As, Schema
 from vpem.terms.units import MOST_NATS, Reach
 
@@ -45,15 +46,16 @@ class Statistics(Sums):
     second: Doubles
     """``sum g (x - shift)(x - shift)^T``, shaped as the mixture's covariances."""
     shifts: Floats  # (K, d) in the precision of the data
+    seen: Doubles | None = field(default=None, kw_only=True)
+    """Where values are missing, and moments are expected ones given what is observed: what the
+    responsibilities of rows of which a block has something add up to (B, K), or of those that have
+    a feature (K, d) where covariances are diagonal."""
 
-
-@dataclass
-class MissingStatistics(Statistics):
-    """Expected sufficient statistics, given what is observed."""
-
-    seen: Doubles = field(default_factory=lambda: np.empty(0))
-    """Responsibilities summed over rows of which a block has something (B, K), or which have a
-    feature (K, d) where covariances are diagonal."""
+    def per_feature(self, blocks: Blocks) -> Doubles:
+        """Sum of responsibilities that each feature's moments have, (K, d)."""
+        if self.seen is None:
+            return blocks.of_feature(self.counts)
+        return self.seen if self.second.ndim == 2 else blocks.of_feature(self.seen)
 
 
 class Message:
@@ -71,7 +73,7 @@ class Message:
         self._lower = np.tril_indices(width)
         n_second = copies * len(self._lower[0]) if self._is_dense else one.second.size
         # Of one dense block every row that is used has something: seen is the counts.
-        self._misses = isinstance(one, MissingStatistics)
+        self._misses = one.seen is not None
         n_seen = one.first.size if self._misses and not self._is_dense else 0
         self.expects = self._misses and self._is_dense
         """Whether statistics are of expected values, which may lie farther out than any row."""
@@ -86,7 +88,7 @@ class Message:
         if self._is_dense:
             second = second.reshape(self._shape)[:, self._lower[0], self._lower[1]]
         parts = [about.counts, about.first, second]
-        if isinstance(about, MissingStatistics) and not self._is_dense:
+        if about.seen is not None and not self._is_dense:
             parts.append(about.seen)
         return np.concatenate([*(part.ravel() for part in parts), [log_likelihood]])
 
@@ -119,7 +121,7 @@ class Message:
         )
         if self._misses:
             observed = statistics.counts if self._is_dense else seen.reshape(self.shifts.shape)
-            statistics = MissingStatistics(**vars(statistics), seen=observed.copy())
+            statistics.seen = observed.copy()
         return statistics, float(log_likelihood[0])
 
 
@@ -129,10 +131,13 @@ def enough_rows(width: Any) -> Any:
 
 
 def arrays_of(statistics: Any) -> Any:
-    """Return the arrays of statistics: a record is a table by its fields, a tuple a list."""
+    """Return the arrays of statistics: a record is a table by its fields, a tuple a list.
+
+    Fields that statistics of a kind are without, which are None, are not in it.
+    """
     if is_dataclass(statistics):
-        members = fields(statistics)
-        return {field.name: arrays_of(getattr(statistics, field.name)) for field in members}
+        members = ((one.name, getattr(statistics, one.name)) for one in fields(statistics))
+        return {name: arrays_of(member) for name, member in members if member is not None}
     if isinstance(statistics, dict):
         return {name: arrays_of(one) for name, one in statistics.items()}
     if isinstance(statistics, tuple):

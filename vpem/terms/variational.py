@@ -34,10 +34,9 @@ from vpem.terms.priors import (
     ConjugateMissingTerms,
     ConjugateTerms,
     Prior,
-    PriorFactors,
     wishart_sizes,
 )
-from vpem.terms.statistics import MissingStatistics, Statistics
+from vpem.terms.statistics import Statistics
 
 LEAST_USED = 0.5
 """Effective rows from which on a component is in use."""
@@ -290,9 +289,7 @@ class VariationalTerms(ConjugateTerms):
 
     # ---- E-step --------------------------------------------------------------------------------
 
-    def _expected(
-        self, mixture: VariationalMixture, plain: Factors, dtype: DTypeLike
-    ) -> PriorFactors:
+    def _expected(self, mixture: VariationalMixture, plain: Factors, dtype: DTypeLike) -> Factors:
         """Factors of expected log-densities, in which each row has its part of the divergence.
 
         That is of each hub's posterior from its prior, in nats:
@@ -360,10 +357,8 @@ class VariationalTerms(ConjugateTerms):
         ones are its diagonal, spherical ones their mean, and tied ones the mean over components.
         """
         plain, prior, k = self._maximised(statistics), self.prior, len(statistics.first)
-        if isinstance(statistics, MissingStatistics):
-            seen = statistics.seen.copy()
-        else:
-            seen = np.broadcast_to(statistics.counts, (self.blocks.n_blocks, k)).copy()
+        seen = statistics.counts if statistics.seen is None else statistics.seen
+        seen = np.broadcast_to(seen, (self.blocks.n_blocks, k)).copy()
         beta = prior.mean_precision + seen
         share = self.blocks.of_feature(seen / beta)
         means = prior.means + share * (plain.means - prior.means)
@@ -400,7 +395,7 @@ class VariationalTerms(ConjugateTerms):
         statistics.second *= many
         self._add_squares(statistics.second, away, -prior.mean_precision)
         statistics.scale(weight / float(mixture.counts[0].sum()))
-        if isinstance(statistics, MissingStatistics):
+        if statistics.seen is not None:
             statistics.seen += mixture.seen * (weight / float(mixture.counts[0].sum()))
         return statistics
 
@@ -425,7 +420,6 @@ class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
 
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Expected terms of each hub for what it has of these rows, shape (B, m, K)."""
-        assert isinstance(factors, PriorFactors)
         terms = MissingTerms.local(self, factors.plain, rows)
         more = (factors.log_dets - factors.plain.log_dets).T
         offsets = self.blocks.offsets

@@ -353,6 +353,12 @@ class RowsOfPart:
         """What keeps and summarizes statistics of the rows, here or ``inner``."""
         return self if self.own_sums else self.inner
 
+    def forget(self) -> None:
+        """Expect nothing by earlier parameters: a start follows."""
+        self.latest = None
+        if self.inner is not None:
+            self.inner.latest = None
+
 
 class IndependentTerms(RowsOfPart):
     """Rows of a family whose features are independent within a component."""
@@ -428,6 +434,19 @@ class IndependentTerms(RowsOfPart):
             counts = n_cells * features.cells("feature") if n_cells else features.cells("level")
             tables[name] = np.where(np.repeat(hubs, counts), other.tables[name], table)
         return Cells(tables)
+
+    def numbers(self, rows: slice) -> Floats:
+        """Values (m, n) of some rows, in block order and units of fitting; NaN: missing."""
+        return self.rows.read(rows)
+
+    def at_rows(self, indices: Indices) -> Doubles:
+        """Some rows as centres; what is missing is as in all rows together."""
+        rows = self.rows.take(indices).astype(np.float64)
+        return np.where(np.isnan(rows), self.usual, rows)
+
+    def middle(self, part: Part, weights: Doubles) -> Doubles:
+        """A centre (n,) that is no row, of a part with mixing weights (K,)."""
+        return self.usual
 
     @property
     def usual(self) -> Table:

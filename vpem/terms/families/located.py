@@ -26,7 +26,7 @@ from vpem.terms.families.family import (
     Table,
 )
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms, terms_of
+from vpem.terms.missing import terms_of
 from vpem.terms.mixture import Mixture, variances_of
 from vpem.terms.rows import observed_moments
 from vpem.terms.units import Scaling, floors_of, sharing
@@ -55,7 +55,7 @@ class LocatedTerms(RowsOfPart):
             skip_negligible=settings.skip_negligible,
         )  # fmt: skip
         self.scaling, self.reg_covar = self.inner.scaling, self.inner.reg_covar
-        self.by_feature = isinstance(self.inner, MissingTerms) and self.inner.by_responsibilities
+        self.by_feature = self.inner.misses and self.inner.by_responsibilities
         """Whether it is counted which features rows have: scatter is diagonal, values missing."""
 
     def prepare(self, part: Part) -> tuple[Any, NDArray[np.uint8]]:
@@ -69,11 +69,20 @@ class LocatedTerms(RowsOfPart):
 
     def constants(self, rows: slice) -> Doubles:
         """What ``-2 log f`` has whatever the parameters are, (B, m) or (B, 1)."""
-        inner = self.inner
-        there = None
-        if isinstance(inner, MissingTerms):
-            there = inner.observed[rows]
-        return _constants(there, inner.blocks, inner.scaling)
+        return _constants(self.inner.there(rows), self.inner.blocks, self.inner.scaling)
+
+    def numbers(self, rows: slice) -> Floats:
+        data, there = self.inner.rows.read(rows), self.inner.there(rows)
+        if there is None:
+            return data
+        return np.where(there != 0, data, np.nan).astype(data.dtype)
+
+    def at_rows(self, indices: Indices) -> Doubles:
+        return self.inner.at_rows(indices)
+
+    def middle(self, part: Part, weights: Doubles) -> Doubles:
+        middle: Doubles = weights @ part.core.means
+        return middle
 
     def update(self, statistics: Any, weights: Doubles, row: float | None = None) -> Part:
         if row is None:
@@ -156,8 +165,8 @@ class LogNormalTerms(LocatedTerms):
         inner = self.inner
         scale, shift = inner.scaling.scale[inner.blocks.order], inner.scaling.shift
         logs = inner.rows.read(rows) * scale + shift[inner.blocks.order]
-        if isinstance(inner, MissingTerms):
-            logs = logs * inner.observed[rows]
+        if (there := inner.there(rows)) is not None:
+            logs = logs * there
         sums = [logs[:, a:b].sum(axis=1) for a, b in pairwise(inner.blocks.offsets)]
         constants: Doubles = super().constants(rows) + 2 * np.stack(sums)
         return constants

@@ -20,7 +20,7 @@ from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.located import LocatedTerms
 from vpem.terms.families.mixture import LAWS, MixedMixture, scaling_of
 from vpem.terms.features import FeatureTerms, RowTerms
-from vpem.terms.missing import MissingTerms, terms_of
+from vpem.terms.missing import terms_of
 from vpem.terms.rows import Arranges, MemoryRows, Rows, Shaped, arrange_rows, observed_moments
 from vpem.terms.statistics import Sums, enough_rows
 from vpem.terms.units import Scaling
@@ -60,14 +60,7 @@ class _Embedded(Shaped):
         """Numbers (m, e) of some rows of these parts."""
         out = np.empty((rows.stop - rows.start, self.shape[1]), dtype=self.dtype)
         for part, places in zip(parts, self.terms.places, strict=True):
-            if isinstance(part, LocatedTerms):
-                data = part.inner.rows.read(rows)
-                if isinstance(part.inner, MissingTerms):
-                    there = part.inner.observed[rows] != 0
-                    data = np.where(there, data, np.nan).astype(data.dtype)
-            else:
-                data = part.rows.read(rows)
-            begins = self.ends[places]
+            data, begins = part.numbers(rows), self.ends[places]
             if not part.features.n_levels.any():
                 out[:, begins] = NEAR_NORMAL.get(part.law.name, np.asarray)(data)
                 continue
@@ -305,21 +298,14 @@ class MixedTerms(RowTerms):
         """
         values = np.empty((len(indices), self.blocks.n_features))
         for terms, places in zip(self.parts, self.places, strict=True):
-            if isinstance(terms, LocatedTerms):
-                values[:, places] = terms.inner.at_rows(indices)
-            else:
-                rows = terms.rows.take(indices).astype(np.float64)
-                values[:, places] = np.where(np.isnan(rows), terms.usual, rows)
+            values[:, places] = terms.at_rows(indices)
         return values
 
     def middle(self, mixture: MixedMixture) -> Doubles:
         """A centre (d,) that is no row: means of numbers, the commonest levels of categories."""
         middle, weights = np.empty(self.blocks.n_features), mixture.weights.mean(axis=0)
         for terms, part, places in zip(self.parts, mixture.parts, self.places, strict=True):
-            if isinstance(terms, LocatedTerms):
-                middle[places] = weights @ part.core.means
-            else:
-                middle[places] = terms.usual
+            middle[places] = terms.middle(part, weights)
         return middle
 
     def start(self, centres: Doubles) -> MixedMixture:
@@ -373,8 +359,6 @@ class MixedTerms(RowTerms):
     def of_clusters(self, centres: Doubles, n_roots: int) -> MixedStatistics:
         """Statistics of no rows, of as many clusters as centres; nothing is expected of them."""
         for terms in self.parts:
-            terms.latest = None
-            if isinstance(terms, LocatedTerms):
-                terms.inner.latest = None
+            terms.forget()
         first = self.at_rows(np.zeros(1, dtype=np.intp))
         return self.empty(np.repeat(first, len(centres), axis=0), n_roots)

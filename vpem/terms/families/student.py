@@ -20,10 +20,8 @@ from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.terms.families.counts import shape_of
 from vpem.terms.families.family import Features, Part, Table, Tables
 from vpem.terms.families.located import GaussianLaw, LocatedTerms
-from vpem.terms.missing import MissingFactors, MissingTerms
 from vpem.terms.mixture import Factors, Mixture
-from vpem.terms.rows import marginal_terms
-from vpem.terms.statistics import MissingStatistics, Statistics, Sums, enough_rows
+from vpem.terms.statistics import Statistics, Sums, enough_rows
 
 LEAST_DOF = 1.0
 """Tails of a Cauchy: with heavier ones a few equal rows can have a likelihood beyond all bounds
@@ -109,38 +107,13 @@ class StudentTerms(LocatedTerms):
 
     def add_terms(self, ready: StudentFactors, rows: slice, out: Floats) -> None:
         apart, log_dets = self._apart(ready, rows)
-        terms = student_terms(apart, log_dets, ready.dof, self._widths(rows))
+        terms = student_terms(apart, log_dets, ready.dof, self.inner.widths_of(rows))
         terms += self.constants(rows)[:, :, None]
         out += terms.astype(out.dtype, copy=False)
 
-    def _widths(self, rows: slice) -> Indices:
-        """Features that rows have of each hub, (B, m), or (B, 1) where they have all."""
-        blocks, inner = self.inner.blocks, self.inner
-        if not isinstance(inner, MissingTerms):
-            return blocks.widths[:, None]
-        observed = inner.observed[rows]
-        counts = [observed[:, a:b].sum(axis=1) for a, b in pairwise(blocks.offsets)]
-        return np.stack(counts).astype(np.intp)
-
     def _apart(self, factors: StudentFactors, rows: slice) -> tuple[Table, Table]:
         """Mahalanobis distances (B, m, K) of what rows have, and log-determinants of that part."""
-        inner, gaussian = self.inner, factors.gaussian
-        if isinstance(inner, MissingTerms):
-            assert isinstance(gaussian, MissingFactors)
-            # Log-determinants of the scatter of what rows have: terms of rows at the means.
-            observed = inner.observed[rows]
-            nowhere = np.zeros(observed.shape)
-            at_means = marginal_terms(
-                nowhere, observed, inner.plan(rows), inner.blocks, np.zeros_like(gaussian.means),
-                gaussian.mixture.covariances, gaussian.inverse, gaussian.log_dets, inner.n_threads,
-            )  # fmt: skip
-            log_dets = at_means.astype(np.float64, copy=False)
-            distances = inner.local(gaussian, rows).astype(np.float64) - log_dets
-            np.maximum(distances, 0.0, out=distances)
-        else:
-            alone = replace(gaussian, log_dets=np.zeros_like(gaussian.log_dets))
-            distances = inner.local(alone, rows).astype(np.float64)
-            log_dets = gaussian.log_dets.T[:, None, :].astype(np.float64)
+        distances, log_dets = self.inner.apart(factors.gaussian, rows)
         self._distances = (factors, rows, distances)
         return distances, log_dets
 
@@ -166,7 +139,7 @@ class StudentTerms(LocatedTerms):
         inner, blocks, factors = self.inner, self.inner.blocks, self.latest
         shape = (blocks.n_blocks, *responsibilities.shape[1:])
         all_of = np.broadcast_to(responsibilities, shape)
-        width = self._widths(rows)[:, :, None]
+        width = inner.widths_of(rows)[:, :, None]
         if factors is None:
             scales, gaps = np.ones((1, 1, 1)), np.zeros((1, 1, 1))
         else:
@@ -181,14 +154,14 @@ class StudentTerms(LocatedTerms):
         statistics.there += counted.sum(axis=1)
         statistics.gaps += (counted * gaps).sum(axis=1)
         weights = np.ascontiguousarray(all_of * scales, dtype=inner.rows.dtype)
-        if isinstance(inner, MissingTerms) and factors is not None:
-            varying = np.ascontiguousarray(responsibilities)
-            inner.summarize_by(statistics.moments, weights, rows, factors.gaussian, varying)
-        else:
+        if factors is None:
             inner.summarize(statistics.moments, weights, rows)
-        if self.by_feature:
-            assert isinstance(inner, MissingTerms)
-            there = inner.observed[rows].astype(np.float64)
+        else:
+            inner.summarize_by(
+                statistics.moments, weights, rows, factors.gaussian, responsibilities
+            )
+        if self.by_feature and (observed := inner.there(rows)) is not None:
+            there = observed.astype(np.float64)
             for b, (a, e) in enumerate(pairwise(blocks.offsets)):
                 statistics.seen[:, a:e] += counted[b].T @ there[:, a:e]
 
@@ -202,26 +175,21 @@ class StudentTerms(LocatedTerms):
         """
         inner, blocks, moments = self.inner, self.inner.blocks, statistics.moments
         seen = statistics.seen if self.by_feature else blocks.of_feature(statistics.there)
-        if isinstance(moments, MissingStatistics):
-            scaled = moments.seen if self.by_feature else blocks.of_feature(moments.seen)
-        else:
-            scaled = blocks.of_feature(moments.counts)
+        scaled = moments.per_feature(blocks)
         # Statistics of a Gaussian: about locations first moments are 0 of however many rows.
         some = scaled > 0
         safe = np.where(some, scaled, 1.0)
         moved = inner.recentred(moments, moments.shifts + np.where(some, moments.first / safe, 0.0))
         moved.first *= seen / safe
         moved.counts = statistics.counts
-        if isinstance(moved, MissingStatistics):
+        if moved.seen is not None:
             moved.seen = statistics.seen if self.by_feature else statistics.there
         least: Doubles | float = 0.0
         if row is not None:
             core = inner.update_early(moved, row)
             least = row * enough_rows(blocks.widths[:, None])
         else:
-            core = inner.update(moved)
-            if isinstance(inner, MissingTerms):
-                least = inner.least_seen
+            core, least = inner.update(moved), inner.least_seen
         core, there = replace(core, weights=weights), statistics.there
         if self.latest is None:
             return self._part(core)
