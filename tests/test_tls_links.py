@@ -372,7 +372,7 @@ def test_strangers_get_nothing_and_nobody_waits_for_them(tmp_path):
                 stranger.send(openings[place % len(openings)])
         lab.put(0, 0, b"a member")
         assert hub.receive(1, 0) == b"a member"
-        door = hub._board._door
+        door = hub._door
         assert len([guest for guest in door._guests if guest.begun]) <= STRANGERS
         assert len(door._guests) <= STRANGERS + WAITING
         for stranger in strangers:
@@ -527,7 +527,7 @@ def test_who_is_gone_is_not_waited_for_with_the_last_words(tmp_path, monkeypatch
     with posts(*a_study(tmp_path / "two", ("hub", "lab"))) as (hub, lab):
         lab.put(0, 0, b"hello")
         assert hub.receive(1, 0) == b"hello"
-        lab._board._wait_for(lab._links[0].end())  # as members do who end without a word
+        lab._wait_for(lab._links[0].end())  # as members do who end without a word
         hub.announce_end("it cannot use its data", 2)
         ends_alone(hub)
 

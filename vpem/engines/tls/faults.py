@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -16,8 +16,8 @@ from typing import Any
 from websockets import exceptions as ws
 
 from vpem.engines.engine import StalledError
-from vpem.engines.tls.trust import Identity, Member, Roster, refusal_of, written_address
-from vpem.engines.tls.wire import Called, Refusal, TaggedMessage
+from vpem.engines.tls.trust import Member, refusal_of, written_address
+from vpem.engines.tls.wire import Called
 from vpem.errors import Setting, VpemError, printable
 
 ASTRAY = timedelta(minutes=5)
@@ -271,24 +271,6 @@ class LinkTimes:
     opening: float = 10.0  # for a connection to be opened
     pauses: tuple[float, float] = (0.05, 5.0)  # between attempts: first, longest
     patience: int = 4  # times that others may answer in a member's place
-
-
-@dataclass
-class Here:
-    """What the links of a member know of it; `failed` gets the error that ends the run."""
-
-    roster: Roster
-    identity: Identity
-    rank: int
-    version: str
-    session: str  # number of this process
-    times: LinkTimes
-    arrived: Callable[[int, TaggedMessage], None]  # a message, whole
-    changed: Callable[[], None]  # a link came up, went down, or ended
-    failed: Callable[[VpemError], None]
-    say: Callable[[str], None]  # who was turned away
-    clock: Callable[[], datetime]  # time of day, in UTC
-    farewell: Refusal | None = None  # why this member has ended
 
 
 class Parted(VpemError):

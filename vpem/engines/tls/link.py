@@ -12,13 +12,14 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from socket import socket, socketpair
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
+from vpem import __version__
 from vpem.engines.tls.dial import dial
-from vpem.engines.tls.faults import Damage, Fault, GoneOn, Here, LeftOut, Refused, Trouble, closed
+from vpem.engines.tls.faults import Damage, Fault, GoneOn, LeftOut, Refused, Trouble, closed
 from vpem.engines.tls.relay import ABSENT, CHUNK, PAIRED, PING, RELAY, WAIT, either
 from vpem.engines.tls.trust import Identity, Member, Roster, client_context, not_valid
 from vpem.engines.tls.wire import (
@@ -41,12 +42,15 @@ from vpem.engines.tls.wire import (
     refuse,
 )
 
+if TYPE_CHECKING:
+    from vpem.engines.tls.mailbox import Post
+
 
 class Link:
     """Messages to and from one member, in the loop's thread; without ``open`` it dials."""
 
     def __init__(
-        self, here: Here, rank: int, open: Callable[[], Awaitable[Line]] | None = None
+        self, here: Post, rank: int, open: Callable[[], Awaitable[Line]] | None = None
     ) -> None:
         self.here = here
         self.member: Member = here.roster.members[rank]
@@ -93,7 +97,7 @@ class Link:
             self.incoming.ask(tags)
         except Damaged as damage:
             sentence = self._damaged(str(damage))
-            self.here.failed(Damage(sentence))
+            self.here.fail(Damage(sentence))
             if self.connection is not None:
                 self._last = asyncio.create_task(refuse(self.connection, Refusal(sentence)))
         self._make_room()
@@ -120,11 +124,11 @@ class Link:
                 self.vacant = isinstance(trouble.__context__, ConnectionRefusedError)
                 strange = strange + 1 if trouble.kind == "tls" else 0
                 if strange == self.here.times.patience:
-                    self.here.failed(Refused(str(trouble), trouble.kind))
+                    self.here.fail(Refused(str(trouble), trouble.kind))
                     return
             except Refused as error:
                 self.refused = True
-                self.here.failed(error)
+                self.here.fail(error)
                 return
             self.here.changed()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -207,7 +211,7 @@ class Link:
             here.roster.study,
             here.roster.edition,
             here.roster.text,
-            here.version,
+            __version__,
             here.identity.name,
             here.session,
             self.session,
@@ -226,7 +230,7 @@ class Link:
         # The first member says who is left out; else wait until both ends know it.
         known, reported = set(missing), set(theirs.without)
         if self.rank == 0 and reported > known:
-            here.failed(GoneOn(self.member.name, theirs.without))
+            here.fail(GoneOn(self.member.name, theirs.without))
         elif self.rank == 0 and reported != known:
             self.returned = True
             here.changed()
@@ -245,7 +249,7 @@ class Link:
         own_name, name = self.here.identity.name, self.member.name
         if refusal.left_out:
             self.refused = True
-            self.here.failed(LeftOut(f"{name} says: {refusal.sentence}"))
+            self.here.fail(LeftOut(f"{name} says: {refusal.sentence}"))
             raise Trouble(refusal.sentence)
         if not refusal.exit_code:
             kind = "taken" if refusal.taken else "answer"
@@ -260,9 +264,9 @@ class Link:
         own_name = here.identity.name
         if theirs.name != name:
             return f"{name}, by its certificate, says that it is {theirs.name}"
-        if theirs.version != here.version:
+        if theirs.version != __version__:
             return (
-                f"{own_name} has vpem {here.version} and {name} has {theirs.version}; all members "
+                f"{own_name} has vpem {__version__} and {name} has {theirs.version}; all members "
                 "need the same version"
             )
         if theirs.study != here.roster.study:
@@ -343,7 +347,7 @@ class Link:
                 raise Damaged
             self.parted = farewell
         else:
-            self.here.arrived(self.rank, message)
+            self.here.take(self.rank, message)
             return
         self.here.changed()
 

@@ -15,11 +15,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from vpem import __version__
 from vpem.engines.tls.dial import PATH, dial
 from vpem.engines.tls.faults import (
     Damage,
-    Here,
     LinkTimes,
     Parted,
     Refused,
@@ -70,7 +68,7 @@ SAY_AFTER = (10.0, 60.0)
 
 
 class Post:
-    """Links of a member to all others, which live in a thread of their own.
+    """Links of a member to all others, which live in a thread of their own, and what they know.
 
     Others dial this member at ``listen``, by default at its door, and may be unheard of for
     ``timeout`` seconds (None: for ever); for ``beginning`` seconds the first member may be in any
@@ -91,7 +89,8 @@ class Post:
         times: LinkTimes | None = None,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
-        wrong = identity_error(roster, identity, None if clock is None else clock())
+        self.clock = clock or (lambda: datetime.now(UTC))
+        wrong = identity_error(roster, identity, self.clock() if clock else None)
         if wrong:
             raise InputError(wrong)
         rank = roster.rank_of(identity.name)
@@ -99,8 +98,12 @@ class Post:
         self.rank: int = rank
         self.timeout = timeout
         self.beginning, self.log_key = 0.0, b""
-        self.roster = roster
+        self.roster, self.identity, self.times = roster, identity, times or LinkTimes()
         self.names = [member.name for member in roster.members]
+        self.session = secrets.token_hex(16)
+        """Number of this process."""
+        self.farewell: Refusal | None = None
+        """Why this member has ended."""
         self._note = note
         self._tell = tell
         self._listen = listen
@@ -111,21 +114,19 @@ class Post:
         self._sentences: deque[str] = deque(maxlen=50)
         self._turned_away = ""
         self._listener: socket.socket | None = None
-        self._here = here = Here(
-            roster,
-            identity,
-            rank,
-            __version__,
-            secrets.token_hex(16),
-            times or LinkTimes(),
-            self._arrived,
-            self._wake,
-            self._fail,
-            self._say,
-            clock or (lambda: datetime.now(UTC)),
-        )
-        self._board = Switchboard(here)
-        self._links = self._board.links
+        self._client = client_context(identity, believed(roster))
+        self._loop = asyncio.new_event_loop()
+        # Nothing is said about what strangers and cut connections do to transports.
+        self._loop.set_exception_handler(lambda loop, context: None)
+        # The server of a star passes on between parties, where there is no other for that.
+        first = roster.members[0]
+        self._passer = roster.relay or (first if first.address is not None else None)
+        self._relay = Relay() if self._passer is first and rank == 0 else None
+        self._lobby = Lobby(roster, identity, self._relay)
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        others = (other for other in range(len(roster.members)) if other != rank)
+        self._links = {other: Link(self, other, self._opener(other)) for other in others}
 
     # ---- the program's side ----------------------------------------------------------------------
 
@@ -137,7 +138,12 @@ class Post:
             self._listener = where
         elif where is not None:
             self._listener = listening(*where, this_member.name)
-        self._board.start(self._listener)
+        self._thread = threading.Thread(target=self._run, name="vpem links", daemon=True)
+        self._thread.start()
+
+    def _call(self, work: Callable[..., object], *given: object) -> None:
+        """Let something be done in the links' thread."""
+        self._loop.call_soon_threadsafe(work, *given)
 
     def put(
         self, to: int, tag: int, message: bytes | bytearray | memoryview, topic: str = ""
@@ -145,10 +151,10 @@ class Post:
         """Send a message to another member; it is on its way at once, without waiting for any."""
         data = message if isinstance(message, bytes) else bytes(message)
         if to == self.rank:
-            self._arrived(to, TaggedMessage(tag, topic, data))
+            self.take(to, TaggedMessage(tag, topic, data))
             return
         self._log(True, to, topic, data)
-        self._board.call(self._links[to].add, TaggedMessage(tag, topic, data))
+        self._call(self._links[to].add, TaggedMessage(tag, topic, data))
 
     def arrived(self, source: int, tag: int) -> bool:
         """Whether a message has come."""
@@ -158,7 +164,7 @@ class Post:
     def ask(self, source: int, tags: Sequence[int]) -> None:
         """Say what will be taken of a member, which may send only so much of anything else."""
         self._asked.update((source, tag) for tag in tags)
-        self._board.call(self._links[source].ask, tags)
+        self._call(self._links[source].ask, tags)
 
     def receive(self, source: int, tag: int) -> bytes | bytearray | memoryview:
         """Wait for a message of another member, and return it.
@@ -178,7 +184,7 @@ class Post:
     def flush(self, seconds: float = 10.0) -> None:
         """Wait, for so long at most, until all that was sent over links that are there has come."""
         end, put = time.monotonic() + seconds, threading.Event()
-        self._board.call(put.set)  # behind all that was put
+        self._call(put.set)  # behind all that was put
         put.wait(seconds)
         while any(link.connection and link.out.kept for link in self._links.values()):
             if time.monotonic() > end:
@@ -189,7 +195,7 @@ class Post:
     def announce_end(self, sentence: str, code: int) -> None:
         """Send all other members why this one ends."""
         farewell = Refusal(printable(sentence)[:TEXT], code)
-        self._here.farewell = farewell  # for all that come from now on
+        self.farewell = farewell  # for all that come from now on
         for other, link in self._links.items():
             if not (link.finished or link.parted):
                 self.put(other, FAREWELL, farewell.pack(), "farewell")
@@ -208,9 +214,24 @@ class Post:
 
     def close(self) -> None:
         """End all links, when all that was sent has been received, or after a few seconds."""
-        self._board.close()
+        if self._thread is not None:
+            self._wait_for(self._finish())
+            self._call(self._loop.stop)
+            self._thread.join()
+            self._thread = None
+        self._loop.close()
         if self._listener is not None:
             self._listener.close()
+
+    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in the loop, and see signals meanwhile."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            try:
+                return future.result(LOOK_EVERY)
+            except TimeoutError:
+                if future.done():
+                    raise
 
     # ---- waiting ---------------------------------------------------------------------------------
 
@@ -227,7 +248,7 @@ class Post:
     def _wait(self, source: int, tag: int) -> TaggedMessage:
         """Wait until a message has come, or never will."""
         link = self._links[source]
-        self._board.call(link.need)
+        self._call(link.need)
         said = 0
         while True:
             ending = self._ending(link)  # before a look for what came before the end
@@ -298,112 +319,58 @@ class Post:
 
     # ---- what links report, in their thread ------------------------------------------------------
 
-    def _arrived(self, source: int, message: TaggedMessage) -> None:
+    def take(self, source: int, message: TaggedMessage) -> None:
+        """Take a message, whole."""
         with self._changed:
             self._boxes[source, message.tag].append(message)
             self._changed.notify_all()
 
-    def _wake(self) -> None:
+    def changed(self) -> None:
+        """Note that a link came up, went down, or ended."""
         with self._changed:
             self._changed.notify_all()
 
-    def _fail(self, error: VpemError) -> None:
+    def fail(self, error: VpemError) -> None:
+        """Note the error that ends the run."""
         if self._failed is None:
             self._failed = error
-        self._wake()
+        self.changed()
 
-    def _say(self, sentence: str) -> None:
+    def say(self, sentence: str) -> None:
+        """Say who was turned away."""
         self._sentences.append(sentence)
         self._turned_away = sentence
-        self._wake()
-
-
-class Switchboard:
-    """Links of a member to all others, by number; what they call (`Here`) runs in their thread."""
-
-    def __init__(self, here: Here) -> None:
-        self._here = here
-        self._roster, identity, rank = here.roster, here.identity, here.rank
-        roster = here.roster
-        self._client = client_context(identity, believed(roster))
-        self._loop = asyncio.new_event_loop()
-        self.call = self._loop.call_soon_threadsafe
-        # Nothing is said about what strangers and cut connections do to transports.
-        self._loop.set_exception_handler(lambda loop, context: None)
-        # The server of a star passes on between parties, where there is no other for that.
-        first = roster.members[0]
-        self._passer = roster.relay or (first if first.address is not None else None)
-        self._relay = Relay() if self._passer is first and rank == 0 else None
-        self._lobby = Lobby(roster, identity, self._relay)
-        self._thread: threading.Thread | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.links = {
-            other: Link(here, other, self._opener(other))
-            for other in range(len(roster.members))
-            if other != rank
-        }
-
-    # ---- from the thread of the program ----------------------------------------------------------
-
-    def start(self, listener: socket.socket | None) -> None:
-        """Begin to live, and to accept connections."""
-        self._thread = threading.Thread(
-            target=self._run, args=(listener,), name="vpem links", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        """End all links, when all that was sent has been received, or after a few seconds."""
-        if self._thread is not None:
-            self._wait_for(self._finish())
-            self.call(self._loop.stop)
-            self._thread.join()
-            self._thread = None
-        self._loop.close()
-
-    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in the loop, and see signals meanwhile."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        while True:
-            try:
-                return future.result(LOOK_EVERY)
-            except TimeoutError:
-                if future.done():
-                    raise
+        self.changed()
 
     # ---- in the links' thread --------------------------------------------------------------------
 
-    def _run(self, listener: socket.socket | None) -> None:
+    def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        context, here = self._lobby.context(), self._here
-        self._door = door = Door(context, self._welcome, here.say, here.times.opening)
-        if listener is not None:
-            self._start(door.serve(listener))
-        members = self._roster.members
-        hidden = any(member.address is None for member in members[self._here.rank + 1 :])
-        if self._passer is not None and members[self._here.rank].address is None and hidden:
+        context, works = self._lobby.context(), [self._tick()]
+        self._door = door = Door(context, self._welcome, self.say, self.times.opening)
+        if self._listener is not None:
+            works.insert(0, door.serve(self._listener))
+        members = self.roster.members
+        hidden = any(member.address is None for member in members[self.rank + 1 :])
+        if self._passer is not None and members[self.rank].address is None and hidden:
             # Some members can only call this one by a relay.
             admit = partial(door.admit, address="the relay")
-            self._start(calls(self._passer, self._here.identity, self._roster, admit))
-        self._start(self._tick())
+            works.append(calls(self._passer, self.identity, self.roster, admit))
+        self._tasks.update(map(self._loop.create_task, works))
         self._loop.run_forever()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
 
     async def _tick(self) -> None:
         before = self._loop.time()
         while True:
             await asyncio.sleep(TICK)
             now = self._loop.time()
-            for link in self.links.values():
+            for link in self._links.values():
                 link.tick(min(now - before, 2 * TICK))  # not while this process was stopped
             before = now
 
     def _opener(self, other: int) -> Callable[[], Coroutine[Any, Any, Line]] | None:
         """Return what opens a connection to a member, or None if that is its part."""
-        rank, members = self._here.rank, self._roster.members
+        rank, members = self.rank, self.roster.members
         this_member, member = members[rank], members[other]
         passer = None if member.address is not None else self._passer
         if passer is None and member.address is None:
@@ -416,8 +383,8 @@ class Switchboard:
         async def open() -> Line:
             stream = None
             if passer is not None:
-                stream = await through(passer, member, self._here.identity, self._roster)
-            seconds = self._here.times.opening
+                stream = await through(passer, member, self.identity, self.roster)
+            seconds = self.times.opening
             return await dial(
                 this_member.name, member, self._client, stream, seconds, members=members
             )
@@ -429,14 +396,14 @@ class Switchboard:
             await self._lobby.welcome(connection, path)
             return
         shown = certificate_of(connection)
-        for member in self._roster.left_out:
+        for member in self.roster.left_out:
             if member.certificate == shown:
                 sentence = (
-                    f"{self._roster.name} has gone on without {member.name}, which was not heard of"
+                    f"{self.roster.name} has gone on without {member.name}, which was not heard of"
                 )
                 await refuse(connection, Refusal(sentence, left_out=True))
                 connection.cut()
-        for link in self.links.values():
+        for link in self._links.values():
             if link.member.certificate != shown:
                 continue
             if await link.answers():
@@ -444,7 +411,7 @@ class Switchboard:
                     f"another process takes part as {link.member.name} already; end one of them, "
                     "and keep that key from everybody else"
                 )
-                self._here.say(f"a connection was rejected: {sentence}")
+                self.say(f"a connection was rejected: {sentence}")
                 await refuse(connection, Refusal(sentence, taken=True))
                 connection.cut()
             else:
@@ -456,29 +423,29 @@ class Switchboard:
         except Refused as error:
             if link.session and not isinstance(error, Damage):
                 # A second process of a member who takes part already.
-                self._here.say(str(error))
+                self.say(str(error))
             else:
                 link.refused = True
-                self._here.failed(error)
+                self.fail(error)
 
     # ---- the end ---------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
-        for link in self.links.values():
+        for link in self._links.values():
             known = link.session or link.out.kept
-            if known and not (link.parted or link.finished or self._here.farewell):
+            if known and not (link.parted or link.finished or self.farewell):
                 link.add(TaggedMessage(FINISHED, "", b""))
         spent, before = 0.0, self._state()
-        while owed := max(map(self._owed, self.links.values()), default=0.0):
+        while owed := max(map(self._owed, self._links.values()), default=0.0):
             await asyncio.sleep(SOON)
             spent, state = spent + SOON, self._state()
             if state != before:
                 spent, before = 0.0, state
             if spent > owed:
                 break
-        while self._relay is not None and self._relay.pairs and not self._here.farewell:
+        while self._relay is not None and self._relay.pairs and not self.farewell:
             await asyncio.sleep(0.05)  # others still talk with each other through this process
-        await asyncio.gather(*(link.end() for link in self.links.values()))
+        await asyncio.gather(*(link.end() for link in self._links.values()))
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
@@ -490,7 +457,7 @@ class Switchboard:
         # Who is busy and has no room for the rest is alive while it is heard.
         return [
             (link.out.done, link.out.held_back and link.connection and link.connection.heard)
-            for link in self.links.values()
+            for link in self._links.values()
         ]
 
     def _owed(self, link: Link) -> float:
@@ -504,9 +471,9 @@ class Switchboard:
             if link.session:
                 gone = link.connection is None and (link.left or link.vacant)
             else:
-                first = self.links.get(0)
+                first = self._links.get(0)
                 # The first member answers no one before it has heard from all.
                 met = first is not None and first.incoming.messages > (first.parted is not None)
                 gone = met and link.vacant
             return LINGER[0] if (link.session or link.opens) and not gone else 0.0
-        return LINGER[bool(link.session and not self._here.farewell)]
+        return LINGER[bool(link.session and not self.farewell)]
