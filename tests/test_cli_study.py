@@ -341,6 +341,7 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("x --star h:1 --hop 0", "no such option: --hop (did you mean '--hops'?); see 'vpem fit -"),
         ("x --star h:1 --hops a", "'--hops': must be an integer, got 'a'; see 'vpem fit --"),
         ("x --star h:1 --hops -1", "--hops must be an integer of at least 0, got -1"),
+        ("x --star h:1 -k x", "--components must be numbers and ranges with commas between, such"),
         ("x --star h:1 --hops 0 7", "'7' is neither an option of 'vpem fit' nor the value of one"),
         ("x --star h:1 --rounds 5", "--rounds is about consensus rounds"),
         ("x --star h:1 --link-failure 0.1", "--link-failure makes links fail or agents silent"),
@@ -352,7 +353,7 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("x --star h:1 --engine mpi", "--engine is not for a study"),
         ("x --star h:1 --agents 3", "--agents is for one file, and members have one each"),
         ("x --star h:1 --command fti", "--command must be one of fit, "),
-        ("--hops 0 x --star h:1", "the name of the study comes first, before --hops"),
+        ("--hops 0 x --star h:1", "the name of the study comes first: vpem study init"),
         ("x y --star h:1", "'y' is neither an option nor its value"),
         ("../x --star h:1", "the name of a study must be 1 to 40 letters"),
         ("x", "how do members reach each other? Give --star HOST:PORT"),
@@ -426,6 +427,7 @@ def test_what_is_run_is_changed(capsys, hub):
         ),
         (("--tol", "-1"), "--tol must be a finite number of at least 0"),
         (("-o", "model.h5"), "each member gives it itself"),
+        (("-k", "x"), "--components must be numbers and ranges with commas between, such as 1-8"),
         (("heart",), "'heart' is neither an option nor its value; the study comes first"),
     ):
         result = run(capsys, "study", "change", "heart.toml", *words)

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,9 @@ OWN = ("engine", "parties", "shards", "threads", "jobs", "strict")
 OF_ONE_FILE = ("agents", "workers", "worker-rows", "partition", "dataset")
 """Options for data in one file, which members of a study do not have."""
 
+LISTS = ("components", "hops")
+"""Options that may be lists of numbers, which are read only when a command runs."""
+
 NUMBER = re.compile(r"-\.?\d.*")
 
 
@@ -68,18 +72,15 @@ def typed(table: Report) -> list[str]:
 
 
 def agree_on(
-    context: Any,
-    commands: Sequence[str],
-    name: str,  # the word taken for the study's name
-    topology: str,  # for commands with --topology
-    before: Mapping[str, Report] | None = None,
-) -> list[Agreed]:
-    """Return some commands of a study with their options.
+    context: Any, study: Study, commands: Sequence[str], topology: str | None = None
+) -> Study:
+    """Return a study that runs these commands, too, and says what that shows to whom.
 
     Words that the command of the context ('vpem study init' or 'change') does not know itself are
-    options of these commands; each goes to those that have it. The options ``before`` hold where
-    no new one replaces them. InputError if an option is local to each member, or a command refuses
-    its options; ClickException if no command has an option, or its value has the wrong type.
+    options of these commands; each goes to those that have it. What the study has stays where no
+    new option replaces it. InputError if an option is local to each member, a command refuses its
+    options, or a run could not go on without a lost member, but should; ClickException if no
+    command has an option, or its value has the wrong type.
     """
     leaves = context.find_root().command.commands
     runnable = [  # those with --engine
@@ -89,43 +90,25 @@ def agree_on(
     ]
     for one in commands:
         check_choice("command", one, runnable)
-    early = [name] if name.startswith("-") else []
-    if early and any(_param(leaves[one], name) for one in commands):
-        raise InputError(f"the name of the study comes first, before {name}")
-    groups: list[list[str]] = []  # an option each, and the values after it
-    for word in (*early, *context.args):
+    tables = {one: dict(study.options.get(one, {})) for one in (*study.options, *commands)}
+    added: dict[str, list[str]] = {one: [] for one in tables}
+    takers: dict[str, Any] = {}  # of the last option, and of the values after it
+    for word in context.args:
         if word.startswith("-") and not NUMBER.fullmatch(word):
-            groups.append([word])
-        elif groups:
-            groups[-1].append(word)
-        else:
+            takers = {one: param for one in commands if (param := _param(leaves[one], word))}
+            for one, param in takers.items():
+                tables[one].pop(key_of(param), None)
+            if not takers:
+                refuse_as_own(context, word)
+                takers = {commands[0]: None}  # which refuses it, in its words
+        elif not takers:
             raise InputError(
                 f"{word!r} is neither an option nor its value; {EXAMPLES[context.info_name]}"
             )
-    known = {one: dict(table) for one, table in (before or {}).items()}
-    known |= {one: {} for one in commands if one not in known}
-    added: dict[str, list[str]] = {one: [] for one in known}
-    for group in groups:
-        takers = {one: param for one in commands if (param := _param(leaves[one], group[0]))}
-        if not takers:
-            refuse_as_own(context, group[0])
-            added[commands[0]] += group  # which refuses it, in its words
-        for one, param in takers.items():
-            added[one] += group
-            known[one].pop(key_of(param), None)
-    agreed = [
-        _agreed(context, one, [*typed(table), *added[one]], topology)
-        for one, table in known.items()
-    ]
+        for one in takers:
+            added[one].append(word)
+    agreed = agreed_before(context, replace(study, options=tables), added, topology)
     speak_of(context.command.params)
-    return agreed
-
-
-def running(study: Study, agreed: Sequence[Agreed]) -> Study:
-    """Return a study that says what is run, and what that shows to whom.
-
-    InputError where a run could not go on without a lost member, but should.
-    """
     for command, _, values, _ in agreed if study.if_lost == "without" else ():
         rows, wait = values.get("split") == "rows", "let it wait"
         elsewhere = rows or command not in ("fit", "kmeans") or values.get("sum") == "tree"
@@ -150,10 +133,19 @@ def running(study: Study, agreed: Sequence[Agreed]) -> Study:
     return replace(study, runs=tuple(runs), shows=tuple(one.text for one in shows))
 
 
-def agreed_before(context: Any, study: Study) -> list[Agreed]:
-    """Return the commands of a study, their options parsed as each command would."""
-    tables = study.options.items()
-    return [_agreed(context, one, typed(table), study.topology) for one, table in tables]
+def agreed_before(
+    context: Any,
+    study: Study,
+    added: Mapping[str, Sequence[str]] | None = None,
+    topology: str | None = None,  # default: the study's
+) -> list[Agreed]:
+    """Return the commands of a study, their options, and words added, parsed as each would."""
+    return [
+        _agreed(
+            context, one, [*typed(table), *(added or {}).get(one, ())], topology or study.topology
+        )
+        for one, table in study.options.items()
+    ]
 
 
 def refuse_as_own(context: Any, word: str) -> None:
@@ -163,6 +155,13 @@ def refuse_as_own(context: Any, word: str) -> None:
         parser = context.command.make_parser(context)
         parser.ignore_unknown_options = False
         parser.parse_args([word])
+
+
+def refuse_first(context: Any, word: Path | str) -> None:
+    """Refuse an option where the name of a study is to be, which comes first."""
+    if str(word).startswith("-"):
+        refuse_as_own(context, str(word))
+        raise InputError(EXAMPLES[context.info_name])
 
 
 EXAMPLES = {
@@ -183,30 +182,27 @@ def _param(leaf: Any, word: str) -> Any:
     return None
 
 
-def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
+def _agreed(context: Any, name: str, words: Sequence[str], topology: str) -> Agreed:
     """Parse the options of one command, and check them as the command would."""
     above = context.find_root()
     leaf = above.command.commands[name]
-    keys = {key_of(param) for param in leaf.params}
-    needed = [param for param in leaf.params if param.param_type_name == "argument"]
-    parser = leaf.make_parser(leaf.context_class(leaf, info_name=name, parent=above))
-    parsed, stray, _ = parser.parse_args(list(words))
-    for value in [parsed.get(param.name) for param in needed]:
-        if isinstance(value, str | list | tuple):  # Clicks differ in what stands for nothing
-            stray += [value] if isinstance(value, str) else value
-    if stray:
+    arguments = [one for one in leaf.params if one.param_type_name == "argument"]
+    options = [one for one in leaf.params if one not in arguments]
+    keys = [*map(key_of, options)]
+    implied = ["DATA" for one in arguments if one.required]
+    more = ["--parties"] * ("parties" in keys) + ["--topology", topology] * ("topology" in keys)
+    context = leaf.make_context(name, [*implied, *more, *words], parent=above)
+    given = (context.params[one.name] or () for one in arguments)
+    files = chain.from_iterable(one if isinstance(one, list | tuple) else [one] for one in given)
+    for stray in islice(files, len(implied), None):
         raise InputError(
-            f"{stray[0]!r} is neither an option of 'vpem {name}' nor the value of one; each member "
-            "names its data itself"
+            f"{str(stray)!r} is neither an option of 'vpem {name}' nor the value of one; each "
+            "member names its data itself"
         )
-    implied = ["DATA" for param in needed if param.required] + ["--parties"] * ("parties" in keys)
-    implied += ["--topology", topology] * ("topology" in keys)
-    context = leaf.make_context(name, [*implied, *words], parent=above)
     settings, table = leaf.callback.settings, {}
     local = {*leaf.roles(), *OWN_OPTIONS, *(one for one, about in settings.items() if about.local)}
-    for param in leaf.params:
-        source, key = source_of(context, param)[0], key_of(param)
-        if param in needed or key == "parties" or source != "command line":
+    for param, key in zip(options, keys, strict=True):
+        if key == "parties" or source_of(context, param)[0] != "command line":
             continue
         if key in OF_ONE_FILE:
             raise InputError(f"{name_of(param)} is for one file, and members have one each")
@@ -219,6 +215,8 @@ def _agreed(context: Any, name: str, words: list[str], topology: str) -> Agreed:
     refuse_idle(context)
     refuse_repeatable(context.params)
     records = leaf.callback.records(context.params)
+    for key in set(table).intersection(LISTS):
+        parse_numbers(f"--{key}", str(table[key]))
     if "sums" in records and (topology := context.params.get("topology")):
         # Only whether the graph has a server matters here; its size is not known yet.
         settled(make_graph("star" if topology == "star" else "path", 3), records["sums"])

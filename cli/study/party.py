@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vpem.errors import FileError, InputError, VpemError, printable, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural, size
+from vpem.records import Settings, off, setting, unset, words_in
 
 from ..commands.use import refuse_given
 from ..display import PrintedTable, Screen, print_json, show, table
@@ -20,16 +22,19 @@ from ..outputs import FOLDER, READ, WRITTEN
 
 if TYPE_CHECKING:
     from vpem.engines.tls.party_check import Finding
-    from vpem.engines.tls.relay import Passed
+    from vpem.engines.tls.server import Serving
     from vpem.engines.tls.trust import Identity, Member, Roster
     from vpem.errors import Setting
-    from vpem.files.studies.identities import MembershipRequest
     from vpem.files.studies.study import Study
     from vpem.network.schema import Report
 
 StudyFile = Annotated[
     Path, READ, typer.Argument(metavar="STUDY", help="The study: NAME.toml, as its organiser sent "
     "it. Keys, certificates and requests lie beside it."),
+]  # fmt: skip
+OwnData = Annotated[
+    list[Path] | None, READ, typer.Argument(help="The member's data (HDF5, CSV, Parquet), which "
+    "are opened as the study's runs will, and searched for what these will refuse. Default: none."),
 ]  # fmt: skip
 As = Annotated[
     str | None,
@@ -38,11 +43,25 @@ As = Annotated[
     ),
 ]
 Days = Annotated[int, typer.Option(help="For how many days the certificate is valid.")]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        help="Where to listen for others, HOST:PORT or PORT; 0.0.0.0 or [::] means all addresses "
+        "of this machine. Default: the port of its address in the study, on all interfaces."
+    ),
+]
 
 
-def those_of(facts: Mapping[str, object], title: str | None = None) -> PrintedTable:
-    """Return a table of the facts that are there."""
-    return table([(name, fact) for name, fact in facts.items() if fact], "", "", title=title)
+def facts_in(facts: Report, title: str | None = None) -> PrintedTable:
+    """Return a table of the facts that are there; a list has a line for each."""
+    listed = [(name, fact if isinstance(fact, list) else [fact]) for name, fact in facts.items()]
+    rows = [
+        (name * (not place), line)
+        for name, lines in listed
+        for place, line in enumerate(lines)
+        if line
+    ]
+    return table(rows, "", "", title=title)
 
 
 def in_words(about: Report) -> list[str]:
@@ -51,27 +70,22 @@ def in_words(about: Report) -> list[str]:
     return [" ".join(words[:6]), " ".join(words[6:])]
 
 
-def card(about: Report, *facts: tuple[str, object], title: str | None = None) -> PrintedTable:
-    """Return a table of facts, and of a certificate: until when it holds, and its fingerprint."""
-    mark = about["fingerprint"]
-    rows = [*facts, ("valid until", about["valid_until"][:10]), ("fingerprint", mark[:32])]
-    rows += [("", mark[32:]), *zip(("in words", ""), in_words(about), strict=True)]
-    return table(rows, "", "", title=title)
-
-
-def card_of(request: MembershipRequest, *facts: tuple[str, object], title: str) -> PrintedTable:
-    """Return a table of the contents of a request, below other facts."""
-    from vpem.engines.tls.trust import fingerprint
-
-    member, brings = request.member, "features that it does not name"
-    if member.features:
-        brings = f"{plural(len(member.features), 'feature')}: {shorten(member.features, 8)}"
-    brings = brings if member.holds else "no data"
-    facts = (*facts, ("brings", brings), ("dialled at", member.where or "-"))
-    shown = card(member.describe(), *facts, title=title)
-    if request.before is not None:
-        shown.rows.append(["before", fingerprint(request.before)[:32] + "..."])
-    return shown
+def card(first: Report, about: Report, title: str | None = None) -> PrintedTable:
+    """Return a table of facts, and of what describes a certificate or a request."""
+    mark, before = about["fingerprint"], about.get("before")
+    if "study" in about:
+        named = about["features"]
+        brings = (
+            f"{plural(len(named), 'feature')}: {shorten(named, 8)}"
+            if named
+            else "features that it does not name"
+        )
+        first |= {"brings": brings if about["data"] else "no data"}
+        first |= {"dialled at": about["address"] or "-"}
+        title = title or f"{about['name']} asks to be in {about['study']}"
+    facts = {"valid until": about["valid_until"][:10], "fingerprint": [mark[:32], mark[32:]]}
+    facts |= {"in words": in_words(about), "before": before and f"{before[:32]}..."}
+    return facts_in(first | facts, title)
 
 
 def show_request(file: Path, json: bool) -> None:
@@ -79,12 +93,8 @@ def show_request(file: Path, json: bool) -> None:
     with Screen():
         from vpem.files.studies.identities import read_request
 
-        request = read_request(file)
-        if json:
-            about = {**request.member.describe(), "features": request.member.features}
-            print_json({"study": request.study, **about})
-        else:
-            show(card_of(request, title=f"{request.member.name} asks to be in {request.study}"))
+        about = read_request(file).describe()
+        print_json(about) if json else show(card({}, about))
 
 
 def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None:
@@ -130,18 +140,17 @@ def init(
     Example: vpem party init --name lab
     """
     with Screen(quiet) as screen:
-        from vpem.engines.tls.trust import Member
-        from vpem.files.studies.identities import certificate_of, make_identity
+        from vpem.files.studies.identities import make_identity, member_of
 
         if folder is not None and not folder.is_dir():
             raise FileError(f"there is no folder {folder}")
         identity = make_identity(folder or Path(), name, days)
-        about = Member(name, certificate_of(identity)).describe()
+        about = member_of(identity.certificate).describe()
         screen.say(f"wrote {identity.key}, which is to stay secret, and {identity.certificate}")
         if json:
             print_json(about)
         elif not quiet:
-            show(card(about, ("name", name)))
+            show(card({"name": name}, about))
 
 
 @app.command("show")
@@ -158,64 +167,48 @@ def show_identity(
     Example: vpem party show lab.crt
     """
     with Screen():
-        from vpem.engines.tls.trust import Member
         from vpem.files.studies import identities
-        from vpem.files.studies.signed import common_name
 
-        if file is None:
-            names = identities.identities_in(Path())
-            if not names:
-                raise InputError("there is no key here; make one by 'vpem party init --name ...'")
-            own = {name: identities.read_identity(Path(), name) for name in names}
-            shown = [Member(name, identities.certificate_of(one)) for name, one in own.items()]
-        elif file.suffix == ".request":
-            shown = [identities.read_request(file).member]
+        if file is not None and file.suffix == ".request":
+            members = [identities.read_request(file).member]
+        elif file is not None:
+            members = [identities.member_of(file)]
         else:
-            certificate = identities.read_certificate(file)
-            shown = [Member(common_name(certificate), certificate)]
-        abouts = [one.describe() for one in shown]
+            members = identities.members_in(Path())
+        abouts = [one.describe() for one in members]
+        if not abouts:
+            raise InputError("there is no key here; make one by 'vpem party init --name ...'")
         if json:
             print_json({"certificates": abouts})
         else:
-            show(*(card(about, ("name", about["name"])) for about in abouts))
+            show(*(card({"name": about["name"]}, about) for about in abouts))
+
+
+class Asking(Settings, kept=False):
+    """What a request says, beside what its data do."""
+
+    address: str | None = unset(
+        "HOST:PORT where others can dial this member; without it, it only dials.", often=True
+    )
+    listen: str | None = unset(
+        "HOST:PORT where the member listens on its own machine, if others dial another address (a "
+        "forwarded port).",
+        often=True,
+    )
+    features: str | None = unset(
+        "Names of features, separated by commas: in place of DATA, or only these of it.", often=True
+    )
 
 
 @app.command()
 def request(
     context: typer.Context,
     file: StudyFile,
-    data: Annotated[
-        list[Path] | None,
-        READ,
-        typer.Argument(
-            help="The member's data (HDF5, CSV, Parquet), whose features the request names. "
-            "Default: none are named."
-        ),
-    ] = None,
+    data: OwnData = None,
     name: As = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where others can dial this member; without it, it only dials.",
-        ),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where the member listens on its own machine, if others dial another address (a "
-            "forwarded port).",
-        ),
-    ] = None,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of features, separated by commas: in place of DATA, or only these of it."
-        ),
-    ] = None,
     quiet: Quiet = False,
     *,
+    asking: Asking,
     table: Annotated[TableSettings, Without("worker_column")],
 ) -> None:
     """Request to take part in a study: write NAME.request.
@@ -228,8 +221,7 @@ def request(
     Example: vpem party request heart.toml lab.csv
     """
     with Screen(quiet) as screen:
-        from vpem.files.studies.identities import only_identity, write_request
-        from vpem.files.studies.signed import address_of
+        from vpem.files.studies.identities import only_identity
         from vpem.files.studies.study import MOST_FEATURES, read_study
 
         from .options import look_at
@@ -247,28 +239,29 @@ def request(
                 names = ()
         else:
             refuse_given(table, "applies to DATA; name the file", "features")
-            if table.features:
-                names = tuple(part.strip() for part in table.features.split(","))
+            names = tuple(map(str, words_in("features", table.features)))
             if "" in names or len(set(names)) < len(names):
                 raise InputError(
                     "--features must be different names, separated by commas, got "
                     f"{table.features!r}"
                 )
-        at, door = (None if one is None else address_of(one) for one in (address, listen))
-        sent = write_request(study, who, address=at, listen=door, features=names)
-        _show_sent(study, sent, screen)
+        _send(study, who, screen, address=asking.address, listen=asking.listen, features=names)
 
 
-def _show_sent(study: Study, request: MembershipRequest, screen: Screen) -> None:
+def _send(study: Study, who: str, screen: Screen, **said: Any) -> None:
+    """Write a request of a member of a study, and show what is to be compared."""
+    from vpem.files.studies.identities import write_request
+
+    sent = write_request(study, who, **said)
     if screen.quiet:
         return
-    title = f"Send {request.path.name} to {study.organiser}, and read your words to them"
-    show(card_of(request, ("request", request.path), title=title))
+    title = f"Send {sent.path.name} to {study.organiser}, and read your words to them"
+    show(card({"request": sent.path}, sent.describe(), title))
     warn_of_refusals(study, screen, so_far=True)
-    if request.member.name != study.organiser:
+    if who != study.organiser:
         about = study.member(study.organiser).describe()
         title = f"The organiser of {study.name}: let them read these words to you"
-        show(card(about, ("name", study.organiser), title=title))
+        show(card({"name": study.organiser}, about, title))
 
 
 @app.command()
@@ -283,16 +276,14 @@ def renew(file: StudyFile, name: As = None, days: Days = 365, quiet: Quiet = Fal
     """
     with Screen(quiet) as screen:
         from vpem.files.studies import identities
-        from vpem.files.studies.signed import check_days
-        from vpem.files.studies.study import read_study
+        from vpem.files.studies import study as studies
 
-        check_days(days)
-        study = read_study(file)
+        study = studies.read_study(file)
         who = identities.only_identity(study.folder, name)
         identities.known_identity(study, who)
         identity = identities.renew_identity(study.folder, who, days)
         screen.say(f"wrote {identity.key} and {identity.certificate}; the old ones are {who}.old.*")
-        _show_sent(study, identities.write_request(study, who), screen)
+        _send(study, who, screen)
 
 
 @app.command()
@@ -351,7 +342,7 @@ def log(
     rows = [
         [one["kind"], one["peer"], *(f"{one[key]:,}" for key in counts)] for one in report["totals"]
     ]
-    show(those_of(facts), table(rows, "kind", "peer", *heads, right=heads))
+    show(facts_in(facts), table(rows, "kind", "peer", *heads, right=heads))
 
 
 @app.command()
@@ -400,49 +391,39 @@ def budget(
             "left": one["left"] is not None
             and f"epsilon {one['left']:.3g} for one more run (policy.toml)",
         }
-        show(those_of(facts, Path(one["file"]).name))
+        show(facts_in(facts, Path(one["file"]).name))
+
+
+class Checking(Settings, kept=False):
+    """How links are checked."""
+
+    idle: float = setting(
+        3.0,
+        "Leave each link without data for so many seconds: some networks cut links that are silent "
+        "for long.",
+        least=0.0,
+        most=500.0,  # then the other end gives up
+        often=True,
+    )
+    serve: bool = off(
+        "Answer the checks of others, until Ctrl-C. A member that waits in a run of the study, and "
+        "a relay, answer them anyway.",
+        often=True,
+    )
 
 
 @app.command()
 def check(
     context: typer.Context,
     file: StudyFile,
-    data: Annotated[
-        list[Path] | None,
-        READ,
-        typer.Argument(
-            help="The member's data, which are opened as the study's runs will, and searched for "
-            "what these will refuse. Default: they are not checked.",
-        ),
-    ] = None,
+    data: OwnData = None,
     name: As = None,
-    idle: Annotated[
-        float,
-        typer.Option(
-            help="Leave each link without data for so many seconds: some networks cut links that "
-            "are silent for long."
-        ),
-    ] = 3.0,
-    serve: Annotated[
-        bool,
-        typer.Option(
-            "--serve",
-            help="Answer the checks of others, until Ctrl-C. A member that waits in a run of the "
-            "study, and a relay, answer them anyway.",
-        ),
-    ] = False,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where to listen for others. Default: the port of the member's address, if it has "
-            "one, on all interfaces.",
-        ),
-    ] = None,
+    listen: Listen = None,
     json: Json = False,
     quiet: Quiet = False,
     *,
-    settings: Annotated[TableSettings, Without("worker_column")],
+    links: Checking,
+    table_settings: Annotated[TableSettings, Without("worker_column")],
 ) -> None:
     """Check this member's data, and its links with others.
 
@@ -455,35 +436,24 @@ def check(
     Example: vpem party check heart.toml lab.csv
     """
     with Screen(quiet) as screen:
-        from vpem.checks import check_number
-        from vpem.engines.tls.relay import Relay
-        from vpem.engines.tls.server import Serving
-        from vpem.files.studies.identities import check_links, identity_of, only_identity
-        from vpem.files.studies.signed import address_of
-        from vpem.files.studies.study import read_study
+        from vpem.files.studies import identities, signed
+        from vpem.files.studies import study as studies
 
-        check_number("idle", idle, least=0.0, most=500.0)  # then the other end gives up
-        study = read_study(file)
-        who = only_identity(study.folder, name)
-        member, first = study.member(who), study.roster.members[0]
-        door = member.door if listen is None else address_of(listen)
-        findings = _look_at_data(context, study, member, data or [], settings, screen)
-        if serve and all(one.state == "ok" for one in findings):
-            relay = study.roster.relay
+        study = studies.read_study(file)
+        who = identities.only_identity(study.folder, name)
+        member, first, relay = study.member(who), study.roster.members[0], study.roster.relay
+        door = signed.door_of(listen) or member.door
+        findings = _look_at_data(context, study, member, data or [], table_settings, screen)
+        if links.serve and all(one.state == "ok" for one in findings):
             if door is None and relay is None and (first is member or first.address is None):
                 raise InputError(
                     f"no member can dial {who}, which has neither an address nor a relay"
                 )
-            passes_on = Relay() if first is member and relay is None else None
-
-            def newest() -> tuple[Roster, Identity]:
-                edition = read_study(file)
-                return edition.roster, identity_of(edition, who)
-
-            serving = Serving(file, newest, who, screen.say, screen.warn, passes_on)
-            serving.run(door, ": it answers checks until Ctrl-C")
-        certificate, *links = check_links(study, who, door, idle)
-        findings = [certificate, *findings, *links]
+            read = partial(identities.identity_of, name=who)
+            passes_on = first is member and relay is None
+            _serve(file, who, read, screen, passes_on).run(door, ": it answers checks until Ctrl-C")
+        certificate, *found = identities.check_links(study, who, door, links.idle)
+        findings = [certificate, *findings, *found]
         failed = [one for one in findings if one.state == "fails"]
         if json:
             checks = [
@@ -494,11 +464,16 @@ def check(
             about = {"study": study.id, "edition": study.edition, "name": who, "checks": checks}
             print_json({"works": not failed, **about})
         elif not quiet:
-            rows, before = list[tuple[str, ...]](), ""
-            for one in findings:
-                peer, before = "" if one.peer == before else one.peer, one.peer
-                noted = "" if one.state == "ok" else one.state
-                rows.append((peer, one.what, one.observation, noted))
+            peers = ["", *(one.peer for one in findings)]
+            rows = [
+                [
+                    one.peer * (one.peer != before),
+                    one.what,
+                    one.observation,
+                    one.state.removeprefix("ok"),
+                ]
+                for one, before in zip(findings, peers, strict=False)
+            ]
             show(table(rows, "with", "what", "found", "", title=f"{study.name} as {who}"))
             for one in findings:
                 if one.sentence:
@@ -552,23 +527,8 @@ def _look_at_data(
 
 
 def relay(
-    file: Annotated[
-        Path,
-        READ,
-        typer.Argument(
-            metavar="STUDY",
-            help="The study, NAME.toml, which names this relay; its key and "
-            "certificate lie beside it.",
-        ),
-    ],
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where to listen; 0.0.0.0 or [::] means all addresses of this machine. Default: "
-            "the port of the study's address, on all interfaces.",
-        ),
-    ] = None,
+    file: StudyFile,
+    listen: Listen = None,
     log: Annotated[
         Path | None,
         WRITTEN,
@@ -591,64 +551,32 @@ def relay(
     Example: vpem relay heart.toml --listen 0.0.0.0:443
     """  # fmt: skip
     with Screen(quiet) as screen:
-        from vpem.engines.tls.relay import Relay
-        from vpem.engines.tls.server import Serving
-        from vpem.files.studies.identities import certificate_of, read_identity, usable
-        from vpem.files.studies.signed import address_of
-        from vpem.files.studies.study import read_study
+        from vpem.files.studies.identities import relay_identity
+        from vpem.files.studies.signed import door_of
 
-        def newest() -> tuple[Roster, Identity]:
-            edition = read_study(file)
-            known = edition.roster.relay
-            if known is None:
-                raise InputError(f"{file} names no relay any more")
-            identity = usable(read_identity(edition.folder, known.name))
-            if certificate_of(identity) != known.certificate:
-                raise InputError(
-                    f"the certificate {identity.certificate} is not the one that {file} has for "
-                    f"its relay {known.name}; give it to {edition.organiser}"
-                )
-            return edition.roster, identity
+        serving = _serve(file, "the relay", relay_identity, screen)
+        roster, passing = serving.roster, serving.relay
+        if log is not None and passing is not None:
+            passing.note_in(log, screen.warn, study=roster.study, edition=roster.edition)
+        door = door_of(listen) or (None if roster.relay is None else roster.relay.door)
+        serving.run(door, ": it sees who talks with whom and how much, and nothing else")
 
+
+def _serve(
+    file: Path,
+    name: str,
+    own: Callable[[Study], Identity],
+    screen: Screen,
+    passes_on: bool = True,
+) -> Serving:
+    """Return what answers members of a study by name of the newest edition in its file."""
+    from vpem.engines.tls.relay import Relay
+    from vpem.engines.tls.server import Serving
+    from vpem.files.studies.study import read_study
+
+    def newest() -> tuple[Roster, Identity]:
         study = read_study(file)
-        relayed = study.roster.relay
-        where = address_of(listen) if listen is not None else relayed.door if relayed else None
-        if where is None:
-            raise InputError(
-                f"{file} names no relay; its organiser names one when the study is made: vpem "
-                "study init --relay HOST:PORT --relay-certificate FILE"
-            )
-        passing = Relay(None if log is None else _noting(log, screen, study))
-        serving = Serving(file, newest, "the relay", screen.say, screen.warn, passing)
-        serving.run(where, ": it sees who talks with whom and how much, and nothing else")
+        return study.roster, own(study)
 
-
-def _noting(path: Path, screen: Screen, study: Study) -> Callable[[Passed], None]:
-    """Return what adds a line of JSON on what a relay passes on; a full disk stops no relay.
-
-    The file may be moved away meanwhile.
-    """
-    from json import dumps
-
-    from vpem.files.studies.signed import now
-
-    works, keys = True, ("event", "from", "to", "bytes", "bytes_back", "seconds")
-
-    def note(passed: Passed | None = None) -> None:
-        nonlocal works
-        line: Report = {"event": "begun", "study": study.id, "edition": study.edition}
-        if passed is not None:
-            line = dict(zip(keys, vars(passed).values(), strict=True))
-            line["seconds"] = round(passed.seconds, 3)
-        try:
-            if works:
-                with open(path, "a", encoding="utf-8") as file:
-                    file.write(dumps({"time": now(), **line}) + "\n")
-        except OSError as error:
-            works, sentence = False, f"{path} cannot be written: {error.strerror or error}"
-            if passed is None:
-                raise FileError(sentence) from None
-            screen.warn(f"{sentence}; nothing is logged any more")
-
-    note()
-    return note
+    relay = Relay() if passes_on else None
+    return Serving(file, newest, name, screen.say, screen.warn, relay)

@@ -22,7 +22,7 @@ from ..commands.doctor import demo_of_study
 from ..display import Screen, print_json, show, table
 from ..options import Json, Quiet
 from ..outputs import READ
-from .party import As, card_of, in_words, those_of, warn_of_refusals
+from .party import As, card, facts_in, in_words, warn_of_refusals
 
 if TYPE_CHECKING:
     from vpem.files.studies.study import Study
@@ -53,7 +53,7 @@ def show_study(report: Report) -> None:
     width = min(96, get_terminal_size((96, 24)).columns)
     folded = partial(fill, width=width, subsequent_indent="  ", break_on_hyphens=False)
     show(
-        those_of(facts),
+        facts_in(facts),
         table(members, "member", "is", "dialled at", "features", "valid until", title="Members"),
         table(words, "member", "fingerprint in words"),
         "What is run\n",
@@ -127,29 +127,26 @@ class NewStudy(Settings, heading="Study", kept=False):
         """
         from secrets import token_hex
 
-        from vpem.engines.tls.trust import Member, Roster
-        from vpem.files.studies import identities
-        from vpem.files.studies.signed import address_of, check_name, common_name, now
+        from vpem.engines.tls.trust import Roster
+        from vpem.files.studies import identities, signed
         from vpem.files.studies.study import Study
 
-        star, address = self.topology in (None, "star"), self.star or self.address
+        star, number, folder, relay = self.topology in (None, "star"), token_hex(16), Path(), None
         if star and self.star is None and self.relay is None:
             raise InputError(
                 "how do members reach each other? Give ", Setting("star", "HOST:PORT"),
                 ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
             )  # fmt: skip
-        check_name(name, "the name of a study")
-        folder, number, relay = Path(), token_hex(16), None
-        who = identities.only_identity(folder, organiser)
-        own = identities.certificate_of(identities.read_identity(folder, who))
-        at, door = (None if one is None else address_of(one) for one in (address, self.listen))
-        member = Member(who, own, at, self.data or not star, listen=door)
-        if self.relay is not None and self.relay_certificate is not None:
-            certificate = identities.read_certificate(self.relay_certificate)
-            relay = Member(common_name(certificate), certificate, address_of(self.relay), False)
+        signed.check_name(name, "the name of a study")
+        own = identities.read_identity(folder, identities.only_identity(folder, organiser))
+        member = identities.member_of(
+            own.certificate, self.star or self.address, self.listen, self.data or not star
+        )
+        if self.relay_certificate is not None:
+            relay = identities.member_of(self.relay_certificate, self.relay, holds=False)
         return Study(
-            folder / f"{name}.toml", name, number, 1, __version__, who, now(), self.result,
-            float(self.timeout), {}, Roster(number, name, 1, (member,), relay),
+            folder / f"{name}.toml", name, number, 1, __version__, own.name, signed.now(),
+            self.result, float(self.timeout), {}, Roster(number, name, 1, (member,), relay),
             if_lost=self.if_lost,
         )  # fmt: skip
 
@@ -190,16 +187,16 @@ def init(
     Example: vpem study init lungs --topology cycle --address hub.org:443 --align ids -k 2
     """
     with Screen(quiet) as screen:
-        from .options import agree_on, running
+        from .options import agree_on, refuse_first
 
+        refuse_first(context, name)
         if (there := Path(f"{name}.toml")).exists():
             raise InputError(
                 f"{there} exists, and 'vpem study show {there}' shows it; give the new study "
                 "another name"
             )
-        agreed = agree_on(context, command or ["fit"], name, setup.topology or "star")
         first = setup.first_edition(name, organiser)
-        _sign(running(first, agreed), screen, shown=True)
+        _sign(agree_on(context, first, command or ["fit"], setup.topology), screen, shown=True)
 
 
 @app.command("show")
@@ -246,7 +243,6 @@ def approve(
     Example: vpem study approve lab.request
     """
     with Screen(quiet) as screen:
-        from vpem.engines.tls import trust
         from vpem.files.studies import identities
         from vpem.files.studies.study import read_study
 
@@ -256,14 +252,13 @@ def approve(
             which or (local_file if local_file.exists() else request.parent / local_file)
         )
         following = identities.approved(study, joining)
-        if fingerprint is not None:
-            plain = " ".join(fingerprint.lower().replace(":", "").split())
-            certificate = joining.member.certificate
-            words = trust.fingerprint_words(certificate)
-            if plain.replace(" ", "") != trust.fingerprint(certificate) and plain != words:
-                raise InputError(
-                    f"{request} has another fingerprint than the one given: its words are {words}"
-                )
+        about, said = joining.describe(), (fingerprint or "").lower().replace(":", "").split()
+        alike = said == about["words"].split() or "".join(said) == about["fingerprint"]
+        if fingerprint is not None and not alike:
+            raise InputError(
+                f"{request} has another fingerprint than the one given: its words are "
+                f"{about['words']}"
+            )
         asks = fingerprint is None and not yes
         if asks or not quiet:
             purpose = {
@@ -271,15 +266,14 @@ def approve(
                 "renew": "have a new certificate (signed by the old key, too)",
                 "change": "change what it said before",
             }[identities.check_request(study, joining)]
-            title = f"{joining.member.name} asks to be in {study.name}"
-            show(card_of(joining, ("wants to", purpose), title=title))
+            show(card({"wants to": purpose}, about))
         if asks:
             if not sys.stdin.isatty():
                 raise InputError(
                     "nothing was signed: there is no terminal for the question; compare the words, "
                     "then give them with --fingerprint, or give --yes"
                 )
-            print(f"Is this {joining.member.name}? [y/N] ", end="", file=sys.stderr, flush=True)
+            print(f"Is this {about['name']}? [y/N] ", end="", file=sys.stderr, flush=True)
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 raise InputError("nothing was signed")
         _sign(following, screen)
@@ -334,11 +328,9 @@ def change(
         from vpem.files.studies.identities import following
         from vpem.files.studies.study import IF_LOST, read_study
 
-        from .options import EXAMPLES, agree_on, refuse_as_own, running
+        from .options import agree_on, refuse_first
 
-        if str(file).startswith("-"):
-            refuse_as_own(context, str(file))
-            raise InputError(EXAMPLES["change"])
+        refuse_first(context, file)
         study = read_study(file)
         if if_lost is not None:
             check_choice("if_lost", if_lost, IF_LOST)
@@ -351,9 +343,8 @@ def change(
                 " says how members reach each other; for another one make a new study: vpem study "
                 "init",
             )
-        names = command or list(study.options)
-        agreed = agree_on(context, names, str(file), study.topology, study.options)
-        _sign(running(following(study), agreed), screen, shown=True)
+        commands = command or list(study.options)
+        _sign(agree_on(context, following(study), commands), screen, shown=True)
 
 
 @app.command()

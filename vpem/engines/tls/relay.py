@@ -10,18 +10,22 @@ much.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
 from vpem.engines.tls.wire import Answered
+from vpem.errors import FileError
 
 RELAY = "/relay/"
 """How the paths begin that a relay serves."""
@@ -82,6 +86,32 @@ class Relay:
         self._here: Counter[str] = Counter()
         self._come = asyncio.Condition()
         self._calls: dict[str, tuple[str, asyncio.Future[Answered]]] = {}
+
+    def note_in(self, path: Path, warn: Callable[[str], None], **about: Any) -> None:
+        """Add lines of JSON to a file: what it is ``about``, then each event; it may be moved away.
+
+        A disk that is full later stops no relay.
+        """
+        keys, works = ("event", "from", "to", "bytes", "bytes_back", "seconds"), True
+
+        def note(passed: Passed | None) -> None:
+            nonlocal works
+            line = {"time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "event": "begun", **about}
+            if passed is not None:
+                line = {"time": line["time"], **dict(zip(keys, vars(passed).values(), strict=True))}
+                line["seconds"] = round(passed.seconds, 3)
+            try:
+                if works:
+                    with open(path, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(line) + "\n")
+            except OSError as error:
+                works, sentence = False, f"{path} cannot be written: {error.strerror or error}"
+                if passed is None:
+                    raise FileError(sentence) from None
+                warn(f"{sentence}; nothing is logged any more")
+
+        note(None)
+        self.note = note
 
     async def serve(self, connection: Answered, name: str, path: str) -> None:
         """Serve a member's connection until it ends; the path it asks for is `RELAY` and more."""

@@ -29,8 +29,10 @@ from vpem.files.json_text import as_toml
 from vpem.files.opening import PathLike, open_regular
 from vpem.files.studies.signed import (
     Fields,
+    address_of,
     check_days,
     check_name,
+    common_name,
     make_certificate,
     make_key,
     moment,
@@ -126,6 +128,11 @@ def identities_in(folder: Path) -> list[str]:
     return [name for name in names if not name.endswith(".old") and _whole(_files(folder, name))]
 
 
+def members_in(folder: Path) -> list[Member]:
+    """Return those whose key and certificate are in a folder, as the certificates call them."""
+    return [member_of(read_identity(folder, name).certificate) for name in identities_in(folder)]
+
+
 def read_identity(folder: Path, name: str, *, old: bool = False) -> Identity:
     """Return the files of a member that has a key and a certificate in a folder, unread."""
     check_name(name)
@@ -153,6 +160,18 @@ def read_certificate(file: Path, name: str | None = None) -> bytes:
 def certificate_of(identity: Identity) -> bytes:
     """Return the certificate (DER) of a member."""
     return read_certificate(identity.certificate, identity.name)
+
+
+def member_of(
+    certificate: Path, address: str | None = None, listen: str | None = None, holds: bool = True
+) -> Member:
+    """Return whose certificate (PEM) this is; others dial an address, HOST:PORT, if it has one.
+
+    It listens there too, or at ``listen``.
+    """
+    content = read_certificate(certificate)
+    at, door = (None if one is None else address_of(one) for one in (address, listen))
+    return Member(common_name(content), content, at, holds, listen=door)
 
 
 def key_of(identity: Identity) -> Ed25519PrivateKey:
@@ -252,6 +271,23 @@ def known_identity(study: Study, name: str) -> Identity:
         f"the certificate {identity.certificate} is not the one that {study.path} has of {name}; "
         f"ask {study.organiser} for its newest edition, or send it a request (vpem party request)"
     )
+
+
+def relay_identity(study: Study) -> Identity:
+    """Return the key and certificate, beside a study, of the relay that it names."""
+    relay = study.roster.relay
+    if relay is None:
+        raise InputError(
+            f"{study.path} names no relay; its organiser names one when the study is made: vpem "
+            "study init --relay HOST:PORT --relay-certificate FILE"
+        )
+    identity = usable(read_identity(study.folder, relay.name))
+    if certificate_of(identity) != relay.certificate:
+        raise InputError(
+            f"the certificate {identity.certificate} is not the one that {study.path} has for its "
+            f"relay {relay.name}; give it to {study.organiser}"
+        )
+    return identity
 
 
 def check_links(
@@ -424,13 +460,19 @@ class MembershipRequest:
     made: str = ""  # UTC
     before: bytes | None = None  # renewed certificate (DER), whose key has signed too
 
+    def describe(self) -> Report:
+        """Return who wants to be a member of what as plain values."""
+        about = {"study": self.study, **self.member.describe(), "features": self.member.features}
+        before = None if self.before is None else fingerprint(self.before)
+        return about | {"data": self.member.holds, "address": self.member.where, "before": before}
+
 
 def write_request(
     study: Study,
     name: str,
     *,
-    address: tuple[str, int] | None = None,  # where others can dial it
-    listen: tuple[str, int] | None = None,  # where its door is, if elsewhere
+    address: str | None = None,  # HOST:PORT where others can dial it
+    listen: str | None = None,  # where its door is, if elsewhere
     features: tuple[str, ...] = (),  # at most `MOST_FEATURES`
 ) -> MembershipRequest:
     """Write NAME.request beside a study; what a member does not change stays as the study has it.
@@ -443,14 +485,14 @@ def write_request(
             "none"
         )
     identity, before = usable(read_identity(study.folder, name)), None
-    member = Member(name, certificate_of(identity), address, True, features, listen)
+    member = replace(member_of(identity.certificate, address, listen), features=features)
     if study.roster.rank_of(name) is not None:
         known = study.member(name)
         if member.certificate != known.certificate:  # its own key was renewed
             before = known_identity(study, name)
         member = replace(
-            member, address=address or known.address, holds=known.holds or bool(features),
-            features=features or known.features, listen=listen or known.listen,
+            member, address=member.address or known.address, holds=known.holds or bool(features),
+            features=features or known.features, listen=member.listen or known.listen,
         )  # fmt: skip
     request = MembershipRequest(
         study.folder / f"{name}.request",

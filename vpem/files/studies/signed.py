@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vpem.checks import check_int, read_int
-from vpem.errors import FileError, InputError, brief, did_you_mean
+from vpem.errors import FileError, InputError, Setting, brief, did_you_mean
 from vpem.files.json_text import TOML_TIMES, as_toml, parse_toml
 from vpem.files.opening import PathLike, read_text
 from vpem.network.schema import Report
@@ -68,6 +68,17 @@ def address_of(text: str) -> tuple[str, int]:
             f"{brief(text)}"
         )
     return bare, number
+
+
+def door_of(text: str | None) -> tuple[str, int] | None:
+    """Return where to listen by ``HOST:PORT``, or by a port alone, on all interfaces."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    number = read_int(port) or 0
+    if not 0 < number < 1 << 16:
+        raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {brief(text)}")
+    return host.strip("[]"), number
 
 
 def moment(time: datetime) -> str:
