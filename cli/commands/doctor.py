@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,7 @@ import typer
 
 from vpem.errors import FileError, VpemError, printable
 
-from ..display import Screen, print_json, show, table
+from ..display import print_json, show, table, tell
 from ..names import leaves
 from ..options import Json, variables
 from ..outputs import FOLDER
@@ -110,17 +110,19 @@ class Play:
 
 
 @contextmanager
-def folder(keep: Path | None) -> Iterator[Path]:
-    """Make a folder, which is removed in the end, unless it is to be kept."""
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="vpem-demo-") as temporary:
-            yield Path(temporary)
-        return
-    try:
-        keep.mkdir(mode=0o700)
-    except OSError as error:
-        raise FileError(f"{keep} cannot be made: {error.strerror}; give a new folder") from None
-    yield keep
+def playing(keep: Path | None, *names: str, messages: bool = False) -> Iterator[Play]:
+    """Make a folder, with one for each name; it is removed unless it is to be kept."""
+    if keep is not None:
+        try:
+            keep.mkdir(mode=0o700)
+        except OSError as error:
+            raise FileError(f"{keep} cannot be made: {error.strerror}; give a new folder") from None
+    with nullcontext(keep) if keep else tempfile.TemporaryDirectory(prefix="vpem-demo-") as home:
+        for name in names:
+            Path(home, name).mkdir(mode=0o700)
+        yield Play(Path(home), messages)
+    if keep is not None:
+        tell(f"all files are in {keep}")
 
 
 STEPS = (
@@ -146,15 +148,12 @@ def demo(keep: Keep = None) -> None:
 
     Example: vpem demo --keep try
     """
-    with Screen() as screen, folder(keep) as home:
-        play = Play(home, messages=True)
+    with playing(keep, messages=True) as play:
         for sentence, words in STEPS:
             play.tell(sentence)
             print(play.run("", words), flush=True)
-        if keep is None:
-            screen.say("nothing was kept; 'vpem demo --keep try' keeps all files in the folder try")
-        else:
-            screen.say(f"all files are in {keep}")
+    if keep is None:
+        tell("nothing was kept; 'vpem demo --keep try' keeps all files in the folder try")
 
 
 SERVER = "hub"
@@ -172,18 +171,16 @@ def demo_of_study(keep: Keep = None) -> None:
 
     Example: vpem study demo --keep try
     """
-    with Screen() as screen, folder(keep) as home:
-        import numpy as np
+    import numpy as np
 
-        from vpem.files.data import read_dataset
-        from vpem.files.examples import example_path
-        from vpem.files.parties.joining import cut
-        from vpem.files.results import write_columns
-        from vpem.network.partition import contiguous
+    from vpem.files.data import read_dataset
+    from vpem.files.examples import example_path
+    from vpem.files.parties.joining import cut
+    from vpem.files.results import write_columns
+    from vpem.network.partition import contiguous
 
-        members = (SERVER, *PARTIES)
-        for who in members:
-            (home / who).mkdir(mode=0o700)
+    members, words = (SERVER, *PARTIES), {}
+    with playing(keep, *members) as play:
         data = read_dataset(example_path("breast_cancer"))
         parts = contiguous(data.n_features, len(PARTIES), names=PARTIES)
         for part, who in zip(
@@ -191,25 +188,21 @@ def demo_of_study(keep: Keep = None) -> None:
         ):
             patients = np.array([f"P{row:03}" for row in np.asarray(part.ids)])
             values = dict(zip(part.feature_names, part.X.T, strict=True))
-            write_columns(home / who / f"{who}.csv", {"patient": patients} | values, "table")
-        play = Play(home)
+            write_columns(play.home / who / f"{who}.csv", {"patient": patients} | values, "table")
         play.tell("Each makes a key, which stays at home:")
-        words = {}
         for who in members:
-            lines = play.run(who, "party init", "--name", who).splitlines()
-            place = next(n for n, line in enumerate(lines) if line.strip().startswith("in words"))
-            words[who] = " ".join([*lines[place].split()[2:], *lines[place + 1].split()])
+            after = play.run(who, "party init", "--name", who).partition("in words")[2]
+            words[who] = " ".join(" ".join(after.splitlines()[:2]).split())
         play.tell("The server's organiser says what will be run, and signs it:")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
-        options = ["--hops", "0", "-k", "2", "--align", "ids", "--scale", "standard"]
-        options.append("--secure-sum")
-        print(play.run(SERVER, "study init", "heart", "--star", address, *options))
+        options = "--hops 0 -k 2 --align ids --scale standard --secure-sum"
+        print(play.run(SERVER, f"study init heart --star {address} {options}"))
         play.tell("Each party requests to take part; words are compared by telephone:")
         for who in PARTIES:
             play.send("heart.toml", SERVER, who)
-            play.run(who, "party request", "heart.toml", f"{who}.csv", "--id-column", "patient")
+            play.run(who, f"party request heart.toml {who}.csv --id-column patient")
             play.send(f"{who}.request", who, SERVER)
             play.run(SERVER, "study approve", f"{who}.request", "--fingerprint", words[who])
         for who in PARTIES:
@@ -218,11 +211,9 @@ def demo_of_study(keep: Keep = None) -> None:
         processes: dict[str, subprocess.Popen[str]] = {}
         try:
             for who in members:
-                fit = ["fit", "--study", "heart.toml", "--as", who]
-                if who != SERVER:
-                    fit += [f"{who}.csv", "--id-column", "patient"]
-                    fit += ["--labels", f"{who}-clusters.csv"]
-                processes[who] = play.start(who, *fit)
+                own = f" {who}.csv --id-column patient --labels {who}-clusters.csv"
+                fit = f"fit --study heart.toml --as {who}{own * (who != SERVER)}"
+                processes[who] = play.start(who, *fit.split())
             printed = {who: play.end(who, process) for who, process in processes.items()}
         finally:
             for process in processes.values():
@@ -234,7 +225,5 @@ def demo_of_study(keep: Keep = None) -> None:
         play.tell("What each party has now, of its own patients:")
         for who in PARTIES:
             play.show(who, "head", f"-{ROWS + 1}", f"{who}-clusters.csv")
-            lines = (home / who / f"{who}-clusters.csv").read_text(encoding="utf-8").splitlines()
-            print("\n".join(lines[: ROWS + 1]))
-        if keep is not None:
-            screen.say(f"all files are in {keep}")
+            file = play.home / who / f"{who}-clusters.csv"
+            print("\n".join(file.read_text(encoding="utf-8").splitlines()[: ROWS + 1]))
