@@ -12,10 +12,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .session import Where
 
 __all__ = ["main"]
 
@@ -53,28 +49,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return 0
         from .app import invoke
 
-        code = invoke(words)
-        sys.stdout.flush()
-        _place().close()
-        return code
-    except KeyboardInterrupt as error:
-        return _place().interrupted(143 if type(error).__name__ == "Terminated" else 130)
-    except BrokenPipeError:
-        # The reader of stdout has gone: there is no one left to report to.
-        from .display import drop_stdout
+        return invoke(words)
+    except (Exception, KeyboardInterrupt) as error:
+        from .app import ended_by
 
-        drop_stdout()
-        if _place().own_users:
-            _place().close()
-        return 0
-    except Exception as error:
-        from .app import sentence_of
-
-        return _place().fail(error, sentence_of(error, words))
-
-
-def _place() -> Where:
-    """Where this process runs: alone, in an MPI job, or in a study."""
-    from .session import joined
-
-    return joined()
+        return ended_by(error, words)

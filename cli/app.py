@@ -12,48 +12,22 @@ import os
 import re
 import sys
 from collections import UserDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from importlib import import_module
-from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from vpem import __version__
-from vpem.errors import VpemError, brief
+from vpem.errors import VpemError
 
+from . import options
 from .display import drop_stdout
-from .names import (
-    ELSE,
-    SHOW,
-    STUDY,
-    WHOLE,
-    hint,
-    in_options,
-    is_flag,
-    key_of,
-    leaves,
-    meant,
-    name_of,
-    speak_of,
-)
-from .options import (
-    check_environment,
-    load,
-    noting_origins,
-    origin_of,
-    refuse_idle,
-    show_config,
-    spread,
-    variable_of,
-    variables,
-    why_refused,
-)
+from .names import SHOW, STUDY, WHOLE, is_flag, key_of, speak_of
 from .outputs import Role, begin
-from .session import join_job, joined, launched
+from .session import Terminated, join_job, joined, launched
 
 HEADINGS = (
     "Options", "Data", "Individuals", "Model", "Prior", "Selection", "Network", "Privacy", "Output",
@@ -81,13 +55,14 @@ FIRST = re.compile(r"(?<=[\w)\]'])\.(?= [A-Z])")
 
 def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """Return the options of a command by headings, without hidden ones; a short list has one."""
-    options = [one for one in params if one.param_type_name == "option" and not one.hidden]
-    if sum(key_of(one) not in HOMES["Configuration"] for one in options) <= FEW:
-        return [("Options", options)]
+    shown = [one for one in params if one.param_type_name == "option" and not one.hidden]
+    if sum(key_of(one) not in HOMES["Configuration"] for one in shown) <= FEW:
+        return [("Options", shown)]
     groups: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
-    for one in options:
-        home = (heading for heading, names in HOMES.items() if key_of(one) in names)
-        groups[getattr(one, "rich_help_panel", None) or next(home, "Options")].append(one)
+    homes = {name: heading for heading, names in HOMES.items() for name in names}
+    for one in shown:
+        heading = getattr(one, "rich_help_panel", None) or homes.get(key_of(one), "Options")
+        groups[heading].append(one)
     return [(heading, group) for heading, group in groups.items() if group]
 
 
@@ -107,11 +82,11 @@ def often(command: Any) -> list[Any] | None:
 
     They are settings that are needed often, and all that the command has of its own.
     """
-    options = [copy(one) for _, group in grouped(command.params) for one in group]
-    if isinstance(command, TyperGroup) or len(options) <= MANY:
+    listed = [copy(one) for _, group in grouped(command.params) for one in group]
+    if isinstance(command, TyperGroup) or len(listed) <= MANY:
         return None
     known, shown = command.callback.settings, []
-    for one in options:
+    for one in listed:
         if known[one.name].often if one.name in known else one.rich_help_panel is None:
             one.help = in_brief(one.help or "")
             one.opts = [word for word in one.opts if word[:2] != "--"] + [f"--{key_of(one)}"]
@@ -119,24 +94,26 @@ def often(command: Any) -> list[Any] | None:
     return shown
 
 
-def _say(context: typer.Context, param: Any, value: bool) -> None:
-    """Print the version or the whole help, which `vpem_cli.run` does where that is all."""
-    if value and not context.resilient_parsing:
+EARLY = ("config", "version", "help_all", "study")
+"""Parameters whose values are taken before others are read."""
+
+
+def _early(context: typer.Context, param: Any, value: Any) -> Any:
+    """Take the options of a file or a study, or print what is asked for, where that is all."""
+    if not value or context.resilient_parsing:
+        return value
+    if param.name == "config":
+        options.load(context, value)
+    elif param.name == "study":
+        from .study.options import load_study
+
+        load_study(context, value)
+    else:
         context.meta[WHOLE] = True
         print(f"vpem {__version__}" if param.name == "version" else context.get_help())
         raise typer.Exit
+    return value
 
-
-def _study(context: typer.Context, param: Any, value: Path | None) -> Path | None:
-    if value is None:
-        return None
-    from .study.options import load_study
-
-    return load_study(context, value)
-
-
-EAGER = {"config": load, "version": _say, "help_all": _say, "study": _study}
-"""What is done with values of parameters before others are read."""
 
 EXAMPLES = 2
 """Most examples in the brief help of a command."""
@@ -188,25 +165,20 @@ class Command(_Manners, TyperCommand):
         ctx.meta[SHOW] = "--show-config" in args
         speak_of(self.params)
         if not ctx.resilient_parsing:
-            check_environment(ctx)
-        known, kinds = self.params, get_type_hints(self.callback)
-        self.params = [_read_here(param, kinds[param.name]) for param in known]
-        try:
-            rest = super().parse_args(ctx, args)
-        finally:
-            self.params = known
+            options.check_environment(ctx)
+        rest = super().parse_args(ctx, args)
         if ctx.meta[SHOW] or ctx.resilient_parsing:
             return rest
         if STUDY in ctx.meta:
             from .study.options import check_data
 
             check_data(ctx)
-        for param in known:
+        for param in self.params:
             if param.required and ctx.params.get(param.name) in (None, [], ()):
                 if STUDY in ctx.meta and param.name == "data":
                     ctx.params[param.name] = []
-                else:
-                    param.process_value(ctx, None)  # raises what the parser itself does
+                else:  # this raises what the parser itself does
+                    type(param).process_value(param, ctx, None)
         return rest
 
     def make_parser(self, ctx: Any) -> Any:
@@ -248,15 +220,15 @@ class Command(_Manners, TyperCommand):
         """Run the command; sentences about a value say where it came from."""
         joined().agree(ctx)
         if ctx.meta[SHOW]:
-            return show_config(ctx) if joined().speaks else None
-        with noting_origins(ctx):
+            return options.show_config(ctx) if joined().speaks else None
+        with options.noting_origins(ctx):
             begin(ctx, self.roles())
-            refuse_idle(ctx)
+            options.refuse_idle(ctx)
         if STUDY in ctx.meta:
             from .study.member import meet
 
             meet(ctx)
-        with noting_origins(ctx):
+        with options.noting_origins(ctx):
             return super().invoke(ctx)
 
 
@@ -268,56 +240,6 @@ class Group(_Manners, TyperGroup):
         with formatter.section("Commands"):
             members: Any = self.commands
             formatter.write_dl([*members.listed(() if WHOLE in ctx.meta else None)])
-
-
-def _read_here(param: Any, kind: Any) -> Any:
-    """Return a parameter that is not required, and whose values are read here.
-
-    Whether data are missing is known once the member of a study is known. Typer would read values
-    by a library that takes as long to load as NumPy.
-    """
-    while get_args(kind):
-        kind = next(one for one in get_args(kind) if one is not NoneType)
-
-    def process_value(context: Any, value: Any) -> Any:
-        try:
-            value = _value_of(value, kind, several=param.multiple or param.nargs == -1)
-        except ValueError as error:
-            if not context.resilient_parsing:
-                raise typer.BadParameter(str(error), ctx=context, param=param) from None
-        skipped = param.callback is None or context.resilient_parsing
-        return value if skipped else param.callback(context, param, value)
-
-    read = copy(param)
-    read.required, read.process_value = False, process_value
-    return read
-
-
-WORDS_OF_FLAGS = ("0 false f no n off", "1 true t yes y on")
-
-
-def _value_of(value: Any, kind: Any, several: bool = False) -> Any:
-    """Return a word as a value of this type; ValueError if it is none."""
-    if several:
-        return [_value_of(one, kind) for one in value or ()]
-    if not isinstance(value, str) or kind is str:
-        return value
-    if kind is Path:
-        if "\0" in value or (os.path.exists(value) and not os.access(value, os.R_OK)):
-            raise ValueError(f"file {value!r} is not readable")
-        return Path(value)
-    if kind is bool:
-        for truth, words in enumerate(WORDS_OF_FLAGS):
-            if value.strip().lower() in words.split():
-                return bool(truth)
-        raise ValueError(f"must be a valid boolean, got {value!r}")
-    from vpem.checks import read_float, read_int
-
-    number = read_int(value) if kind is int else read_float(value)
-    if number is None:
-        what = "an integer" if kind is int else "a number"
-        raise ValueError(f"must be {what}, got {brief(value)}")
-    return number
 
 
 def _begun(context: typer.Context, incomplete: str) -> list[str]:
@@ -353,8 +275,8 @@ def show_help(
         root.invoke(again)
 
 
-Maker = tuple[Callable[..., Any] | str, str, dict[str, Any] | None]
-"""A function, or "module:name" of one or of an app; what it does; settings of its parser."""
+Maker = tuple[Any, ...]
+"""A function, or "module:name" of it or of an app; what it does; settings of its parser, if any."""
 
 
 class Members(UserDict[str, Any]):
@@ -366,62 +288,63 @@ class Members(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if self.data[name] is None:
-            home, _, parsing = self.makers[name]
+            home, _, *parsing = self.makers[name]
             if isinstance(home, str):
                 module, _, attribute = home.partition(":")
                 home = getattr(import_module(f".{module}", __package__), attribute)
-            self.data[name] = _made(home, parsing, (*self.path, name))
+            self.data[name] = _made(home, (*self.path, name), *parsing)
         return self.data[name]
 
     def listed(self, path: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
         """Yield names of commands and what they do; with a path, also those of subgroups."""
-        for name, (home, summary, _) in self.makers.items():
+        for name, (home, summary, *_) in self.makers.items():
             yield " ".join((*(path or ()), name)), summary
             if path is not None and str(home).endswith(":app"):
                 yield from self[name].commands.listed((*path, name))
 
 
-def _made(one: Any, parsing: dict[str, Any] | None, path: tuple[str, ...]) -> Any:
+def _made(one: Any, path: tuple[str, ...], parsing: dict[str, Any] | None = None) -> Any:
     """Return the command of a function, or the group of an app."""
-    if isinstance(one, typer.Typer):
-        group = typer.Typer(
-            name=path[-1], cls=Group, help=one.info.help, no_args_is_help=True,
-            add_completion=False, rich_markup_mode=None,
-        )  # fmt: skip
-        group.callback()(spread(lambda: None, path, ["help_all"]))
-        makers: dict[str, Maker] = {}
-        for info in list[Any](one.registered_commands):
-            summary = (inspect.getdoc(info.callback) or "").partition("\n\n")[0].split()
-            name = info.name or info.callback.__name__
-            makers[name] = info.callback, " ".join(summary), info.context_settings
-        return tree(group, makers, path)
-    maker = typer.Typer(add_completion=False, rich_markup_mode=None)
-    maker.command(path[-1], cls=Command, context_settings=parsing)(
-        spread(one, path, ["config", "show_config", "help_all"])
-    )
-    command: Any = typer.main.get_command(maker)
-    for param in command.params:
-        if param.help:
-            param.help = param.help.replace("{command}", " ".join(("vpem", *path)))
-    for name, param in variables(path, command).items():
-        param.envvar, param.show_envvar = name, False
-    return _settled(command)
+    if not isinstance(one, typer.Typer):
+        maker = typer.Typer(add_completion=False, rich_markup_mode=None)
+        maker.command(path[-1], cls=Command, context_settings=parsing)(
+            options.spread(one, path, ["config", "show_config", "help_all"])
+        )
+        command: Any = typer.main.get_command(maker)
+        for name, param in options.variables(path, command).items():
+            param.envvar, param.show_envvar = name, False
+        return _settled(command, path)
+    group = typer.Typer(
+        name=path[-1], cls=Group, help=one.info.help, no_args_is_help=True,
+        add_completion=False, rich_markup_mode=None,
+    )  # fmt: skip
+    group.callback()(options.spread(lambda: None, path, ["help_all"]))
+    makers: dict[str, Maker] = {}
+    for info in list[Any](one.registered_commands):
+        summary = (inspect.getdoc(info.callback) or "").partition("\n\n")[0].split()
+        name = info.name or info.callback.__name__
+        makers[name] = info.callback, " ".join(summary), info.context_settings
+    return tree(group, makers, path)
 
 
-def _settled(command: Any) -> Any:
-    """Let parameters that all commands have act on their own."""
+def _settled(command: Any, path: tuple[str, ...]) -> Any:
+    """Let parameters be read here, and those that all commands have act on their own."""
+    kinds = get_type_hints(command.callback)
     for param in command.params:
-        if param.name in EAGER:
-            param.is_eager, param.callback = True, EAGER[param.name]
+        param.help = param.help and param.help.replace("{command}", " ".join(("vpem", *path)))
+        if param.name in EARLY:
+            param.is_eager, param.callback = True, _early
         if getattr(param, "rich_help_panel", "") == "Configuration":
             param.expose_value = False
             param.metavar = "FILE" if param.name == "config" else None
+        if param.name in kinds:
+            options.read_here(param, kinds[param.name])
     return command
 
 
 def tree(app: typer.Typer, makers: dict[str, Maker], path: tuple[str, ...] = ()) -> Any:
     """Return the group of an app, whose commands are made at their first use."""
-    group = _settled(typer.main.get_command(app))
+    group = _settled(typer.main.get_command(app), path)
     group.commands = Members(path, makers)
     return group
 
@@ -444,25 +367,52 @@ app = typer.Typer(
     ),
 )
 
-app.callback()(spread(lambda: None, (), ["version", "help_all"]))
+app.callback()(options.spread(lambda: None, (), ["version", "help_all"]))
 
-COMMANDS = {
-    "fit": ("commands.fit", "Fit a Gaussian mixture to features, or rows, that are distributed."),
-    "select": ("commands.select", "Fit a grid of models and choose the best by a criterion."),
-    "kmeans": ("commands.fit", "Cluster rows by k-means, rows or features being distributed."),
-    "fedem": ("commands.fit", "Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM."),
-    "impute": ("commands.impute", "Impute a matrix from the parts of it that observers saw."),
-    "saem": ("commands.saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
-    "predict": ("commands.use", "Assign rows to components or centres; predict individuals."),
-    "score": ("commands.use", "Compute log-likelihood, BIC and AIC of data under a model."),
-    "show": ("commands.model", "Show a model, or another file that vpem has written."),
-    "sample": ("commands.use", "Draw rows from a model, each labelled with its component."),
-    "evaluate": ("commands.use", "Compare components or clusters with labels."),
-    "plot": ("commands.use", "Draw a model: its components, how they differ, how the fit went."),
-    "report": ("commands.use", "Write a page on a model: how well it fits, with all pictures."),
-    "relay": ("study.party", "Pass sealed messages on between members of a study."),
-    "doctor": ("commands.doctor", "Check this installation: problems, with advice, then facts."),
-    "demo": ("commands.doctor", "Show the main job: fit real data, compare, predict, draw."),
+COMMANDS: dict[str, Maker] = {
+    "fit": (
+        "commands.fit:fit",
+        "Fit a Gaussian mixture to features, or rows, that are distributed.",
+    ),
+    "select": (
+        "commands.select:select",
+        "Fit a grid of models and choose the best by a criterion.",
+    ),
+    "kmeans": (
+        "commands.fit:kmeans",
+        "Cluster rows by k-means, rows or features being distributed.",
+    ),
+    "fedem": (
+        "commands.fit:fedem",
+        "Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.",
+    ),
+    "impute": (
+        "commands.impute:impute",
+        "Impute a matrix from the parts of it that observers saw.",
+    ),
+    "saem": ("commands.saem:saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
+    "predict": (
+        "commands.use:predict",
+        "Assign rows to components or centres; predict individuals.",
+    ),
+    "score": ("commands.use:score", "Compute log-likelihood, BIC and AIC of data under a model."),
+    "show": ("commands.model:show", "Show a model, or another file that vpem has written."),
+    "sample": ("commands.use:sample", "Draw rows from a model, each labelled with its component."),
+    "evaluate": ("commands.use:evaluate", "Compare components or clusters with labels."),
+    "plot": (
+        "commands.use:plot",
+        "Draw a model: its components, how they differ, how the fit went.",
+    ),
+    "report": (
+        "commands.use:report",
+        "Write a page on a model: how well it fits, with all pictures.",
+    ),
+    "relay": ("study.party:relay", "Pass sealed messages on between members of a study."),
+    "doctor": (
+        "commands.doctor:doctor",
+        "Check this installation: problems, with advice, then facts.",
+    ),
+    "demo": ("commands.doctor:demo", "Show the main job: fit real data, compare, predict, draw."),
     "help": ("app:show_help", "Show the help of a command."),
     "data": ("commands.data:app", "Import, fetch, simulate, split and describe datasets."),
     "model": ("commands.model:app", "Show and export fitted models."),
@@ -481,16 +431,13 @@ COMMANDS = {
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    makers: dict[str, Maker] = {}
-    for name, (home, summary) in COMMANDS.items():
-        makers[name] = home if ":" in home else f"{home}:{name}", summary, None
-    return tree(app, makers)
+    return tree(app, COMMANDS)
 
 
 def invoke(words: list[str]) -> int:
     """Parse the words, run the command they name, and return its exit code."""
     _join(words)
-    parser = command()
+    parser, code = command(), 0
     if os.environ.get("_VPEM_COMPLETE"):
         # The help has no markup that Rich must remove, and a shell is waiting.
         sys.modules["rich"] = None  # type: ignore[assignment]
@@ -500,12 +447,28 @@ def invoke(words: list[str]) -> int:
         with parser.make_context("vpem", words.copy()) as context:
             parser.invoke(context)
     except typer.Exit as end:
-        return int(end.exit_code)
+        code = int(end.exit_code)
     except Exception as error:
         if type(error).__name__ != "NoArgsIsHelpError":
             raise
         print(error.format_message(), file=sys.stderr)  # type: ignore[attr-defined]
-        return 2
+        code = 2
+    sys.stdout.flush()
+    joined().close()
+    return code
+
+
+def ended_by(error: Exception | KeyboardInterrupt, words: list[str]) -> int:
+    """Say what ended a command, and return its exit code; a defect of vpem is raised."""
+    where = joined()
+    if isinstance(error, KeyboardInterrupt):
+        return where.interrupted(143 if isinstance(error, Terminated) else 130)
+    if not isinstance(error, BrokenPipeError):
+        return where.fail(error, options.sentence_of(error, words))
+    # The reader of stdout has gone: there is no one left to report to.
+    drop_stdout()
+    if where.own_users:
+        where.close()
     return 0
 
 
@@ -524,8 +487,8 @@ def _join(words: list[str]) -> None:
     chosen, file = value_in("--engine"), value_in("--config")
     if chosen is None and (file or any(name[:5] == "VPEM_" for name in os.environ)):
         path = _path_in(words)
-        chosen = os.environ.get(variable_of(path, "engine"))
-        file = file or os.environ.get(variable_of(path, "config"))
+        chosen = os.environ.get(options.variable_of(path, "engine"))
+        file = file or os.environ.get(options.variable_of(path, "config"))
         if file and not chosen:
             from vpem.files.json_text import read_toml
 
@@ -546,61 +509,3 @@ def _path_in(words: list[str]) -> list[str]:
     while place < len(words) and words[place] in getattr(node, "commands", ()):
         node, place = node.commands[words[place]], place + 1
     return words[:place]
-
-
-def sentence_of(error: Exception, words: list[str]) -> str | None:
-    """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
-    said = in_options(error) if isinstance(error, VpemError) else None
-    if isinstance(error, OSError):
-        try:
-            os.getcwd()
-        except OSError:
-            gone = "the working folder has been removed: go to one that exists"
-            return f"{said}; {gone}" if said else gone
-    if said is not None:
-        return said
-    if isinstance(error, MemoryError):
-        size = f" ({error})" if str(error) else ""
-        return f"not enough memory{size}; try fewer rows or --dtype float32"
-    if isinstance(error, OSError) and error.filename is None:
-        # Files are dealt with where they are opened: what has no name is a stream.
-        drop_stdout()
-        return f"standard output cannot be written: {error.strerror or 'it is closed'}"
-    return _usage(error, words) if hasattr(error, "format_message") else None
-
-
-def _usage(error: Any, words: list[str]) -> str:
-    """One sentence for options and arguments that the parser refuses, with the nearest name."""
-    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
-    name, what = getattr(error, "option_name", None), ""
-    near: list[str] = []
-    path = context.command_path if context else " ".join(["vpem", *_path_in(words)])
-    if type(error).__name__ == "NoSuchOption" and name and context:
-        why = why_refused(context.info_name, name)
-        if why is not None:
-            return in_options(why)
-        options = context.command.get_params(context)
-        known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
-        # A long option with one dash is read as short ones: search for the word as typed.
-        typed = [word for word in words if word.startswith(name) and name[1] != "-"]
-        what, word = "option", next(iter(typed), name)
-        near = [known[one] for one in meant(word, known)]
-    elif "No such command" in str(error) and context:
-        what, word = "command", str(error).split("'")[1] if "'" in str(error) else ""
-        name, near = word, _commands(word, context)
-    if what:
-        advice = (f"; {advice}" for words, advice in ELSE if word.strip("-") in words)
-        sentence = f"no such {what}: {name}{hint(near) or next(advice, '')}"
-    else:
-        sentence = " ".join(str(error.format_message()).split()).rstrip(".")
-        sentence = sentence[:1].lower() + sentence[1:]
-    origin = origin_of(context, param) if context and param else None
-    return f"{'; '.join(filter(None, (sentence, origin)))}; see '{path} --help'"
-
-
-def _commands(word: str, context: Any) -> list[str]:
-    """Return the commands that a word may stand for: of this group, or of others by full name."""
-    below = [path for path, _ in leaves(context.find_root().command) if len(path) > 1]
-    names, in_group = [path[-1] for path in below], meant(word, context.command.commands)
-    found = [] if in_group and word not in names else meant(word, dict.fromkeys(names))
-    return [" ".join(("vpem", *path)) for path in below if path[-1] in found] or in_group

@@ -19,16 +19,17 @@ from contextlib import contextmanager
 from dataclasses import Field
 from functools import wraps
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from vpem.errors import FileError, InputError, did_you_mean, printable
+from vpem.errors import FileError, InputError, VpemError, brief, did_you_mean, printable
 from vpem.records import Rule, Settings, describe_field, off, refused, unset
 from vpem.rules import OF_COMMANDS, ROWS, algorithm_of
 
-from .display import print_json
-from .names import FILE, hint, in_options, is_flag, key_of, meant, name_of, near_file
+from .display import drop_stdout, print_json
+from .names import ELSE, FILE, hint, in_options, is_flag, key_of, leaves, meant, name_of, near_file
 from .outputs import READ, WRITTEN, Role
 
 if TYPE_CHECKING:
@@ -289,14 +290,13 @@ def options_of(content: Report, file: Path, context: Any) -> dict[tuple[str, ...
         raise InputError(f"{file}: {error}") from None
 
 
-def load(context: Any, param: Any, value: Path | None) -> None:
-    """Take options from the file that --config names: the callback of its parameter."""
-    if value is not None and not context.resilient_parsing:
-        from vpem.files.json_text import read_toml
+def load(context: Any, file: Path) -> None:
+    """Take options from the file that --config names."""
+    from vpem.files.json_text import read_toml
 
-        tables = options_of(read_toml(value), value, context)
-        take_defaults(context, value, tables.get(path_of(context), {}))
-        context.meta[FILE] = value
+    tables = options_of(read_toml(file), file, context)
+    take_defaults(context, file, tables.get(path_of(context), {}))
+    context.meta[FILE] = file
 
 
 def _tables(
@@ -480,3 +480,103 @@ def refuse_idle(context: Any) -> None:
         for when, why in rules.get(param.name, ()) if is_given(context, param) else ():
             if when(values):
                 raise refused(name_of(param), why)
+
+
+def read_here(param: Any, kind: Any) -> None:
+    """Let values of a parameter be read here, and be required only once all are read.
+
+    Whether data are missing is known once the member of a study is known. Typer would read values
+    by a library that takes as long to load as NumPy.
+    """
+    while get_args(kind):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+
+    def process_value(context: Any, value: Any) -> Any:
+        try:
+            value = _value_of(value, kind, several=param.multiple or param.nargs == -1)
+        except ValueError as error:
+            if not context.resilient_parsing:
+                raise typer.BadParameter(str(error), ctx=context, param=param) from None
+        skipped = param.callback is None or context.resilient_parsing
+        return value if skipped else param.callback(context, param, value)
+
+    param.process_value = process_value
+
+
+WORDS_OF_FLAGS = ("0 false f no n off", "1 true t yes y on")
+
+
+def _value_of(value: Any, kind: Any, several: bool = False) -> Any:
+    """Return a word as a value of this type; ValueError if it is none."""
+    if several:
+        return [_value_of(one, kind) for one in value or ()]
+    if not isinstance(value, str) or kind is str:
+        return value
+    if kind is Path:
+        if "\0" in value or (os.path.exists(value) and not os.access(value, os.R_OK)):
+            raise ValueError(f"file {value!r} is not readable")
+        return Path(value)
+    if kind is bool:
+        for truth, words in enumerate(WORDS_OF_FLAGS):
+            if value.strip().lower() in words.split():
+                return bool(truth)
+        raise ValueError(f"must be a valid boolean, got {value!r}")
+    from vpem.checks import read_float, read_int
+
+    number = read_int(value) if kind is int else read_float(value)
+    if number is None:
+        what = "an integer" if kind is int else "a number"
+        raise ValueError(f"must be {what}, got {brief(value)}")
+    return number
+
+
+def sentence_of(error: Exception, words: list[str]) -> str | None:
+    """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
+    said = in_options(error) if isinstance(error, VpemError) else None
+    if isinstance(error, OSError):
+        try:
+            os.getcwd()
+        except OSError:
+            gone = "the working folder has been removed: go to one that exists"
+            return f"{said}; {gone}" if said else gone
+    if said is None and isinstance(error, MemoryError):
+        size = f" ({error})" if str(error) else ""
+        return f"not enough memory{size}; try fewer rows or --dtype float32"
+    if said is None and isinstance(error, OSError) and error.filename is None:
+        # Files are dealt with where they are opened: what has no name is a stream.
+        drop_stdout()
+        return f"standard output cannot be written: {error.strerror or 'it is closed'}"
+    return _usage(error, words) if hasattr(error, "format_message") else said
+
+
+def _usage(error: Any, words: list[str]) -> str:
+    """One sentence for options and arguments that the parser refuses, with the nearest name."""
+    context, param = error.ctx, getattr(error, "param", None)
+    name, what, near = getattr(error, "option_name", ""), "", list[str]()
+    if type(error).__name__ == "NoSuchOption" and name:
+        why = why_refused(context.info_name, name)
+        if why is not None:
+            return in_options(why)
+        options = context.command.get_params(context)
+        known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
+        # A long option with one dash is read as short ones: search for the word as typed.
+        typed = [word for word in words if word.startswith(name) and name[1] != "-"]
+        what, word = "option", next(iter(typed), name)
+        near = [known[one] for one in meant(word, known)]
+    elif "No such command" in str(error):
+        what, name = "command", str(error).split("'")[1] if "'" in str(error) else ""
+        word, near = name, meant(name, context.command.commands)
+        # Commands of other groups are called by their full names.
+        below = [path for path, _ in leaves(context.find_root().command) if len(path) > 1]
+        if not near or name in {path[-1] for path in below}:
+            found = meant(name, dict.fromkeys(path[-1] for path in below))
+            near = [" ".join(("vpem", *path)) for path in below if path[-1] in found] or near
+    if what:
+        advice = (f"; {advice}" for words, advice in ELSE if word.strip("-") in words)
+        sentence = f"no such {what}: {name}{hint(near) or next(advice, '')}"
+    else:
+        sentence = " ".join(str(error.format_message()).split()).rstrip(".")
+        sentence = sentence[:1].lower() + sentence[1:]
+    origin = origin_of(context, param) if param else None
+    said = "; ".join(filter(None, (sentence, origin)))
+    return f"{said}; see '{context.command_path if context else 'vpem'} --help'"

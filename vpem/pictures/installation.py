@@ -108,7 +108,8 @@ def libraries(report: Report) -> Problems:
     """Versions of Python, vpem and the libraries that it needs, each of which is loaded."""
     from vpem import __version__
 
-    report["libraries"] = found = {"python": sys.version.split()[0], "vpem": __version__}
+    found: Report = {"python": sys.version.split()[0], "vpem": __version__}
+    report["libraries"] = found
     for name, module in NEEDED.items():
         found[name] = _version(name)
         yield from _loading(module, f"broken: {name}", f"pip install {name}")
@@ -151,7 +152,8 @@ def processors(report: Report) -> Problems:
 
 def kernels(report: Report) -> Problems:
     """How the kernels are built, which instructions they use, and whether they agree with NumPy."""
-    report["kernels"] = found = {"built": []}
+    found: Report = {"built": []}
+    report["kernels"] = found
     core = import_module("vpem._core")
     folder = Path(str(core.__file__)).parent
     sources = {path.stem for path in folder.glob("*.pyx")}  # there in a clone
