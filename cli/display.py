@@ -14,7 +14,7 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -238,6 +238,7 @@ class ProgressLine:
         self.began = self.last_line = self._first = time.monotonic()
         self.iterations = 0
         self.latest: Any = None
+        self.known: Sequence[str] = ()
         self._restart = ""
         self._shown: Sequence[str] = ()
         self._over = threading.Event()
@@ -250,9 +251,11 @@ class ProgressLine:
         if self.iterations == 1:
             self._first = time.monotonic()
         self.latest = progress
+        if (known := self.facts(progress)) is not None:
+            self.known = [*known]
         self.remind()
         if self.is_due():
-            self.tell(self.place(progress), *self.facts(progress))
+            self.tell(self.place(progress), *self.known)
 
     def restarting(self, number: int, count: int, most: int) -> None:
         """Count restarts from 1 to ``count``, each with ``most`` iterations at most."""
@@ -265,7 +268,7 @@ class ProgressLine:
         if is_terminal() and self.is_due():
             parts = [f"reading {os.path.basename(path)}: {100 * part:.0f} %{_of_size(path)}"]
             if self.latest is not None:
-                parts = [self.place(self.latest), *parts, *self.facts(self.latest)]
+                parts = [self.place(self.latest), *parts, *self.known]
             self.tell(*parts)
 
     def starting(self, step: str) -> None:
@@ -277,11 +280,10 @@ class ProgressLine:
         most = "" if self.most is None else f"/{self.most}"
         return f"{self._restart}iteration {progress.iteration}{most}"
 
-    def facts(self, progress: Any) -> Iterator[str]:
-        """Yield the results of an iteration (`vpem.steps.runs.Progress`), most important first."""
-        yield f"log-likelihood {progress.log_likelihood:.6f}"
-        if progress.change is not None:
-            yield f"change {progress.change:+.0e}"
+    def facts(self, progress: Any) -> Iterable[str] | None:
+        """Return the results of an iteration, most important first; None: those before hold."""
+        facts: list[str] | None = progress.facts()
+        return facts
 
     def remind(self) -> None:
         """Note once, after a second, that the result of a run will not be kept."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from vpem.steps.runs import Progress
 from vpem_cli import display as showing
 from vpem_cli.commands.saem import SaemCounter
 from vpem_cli.commands.select import SearchProgress
@@ -35,7 +36,7 @@ def terminal(monkeypatch):
 
 
 def iteration(number):
-    return SimpleNamespace(iteration=number, log_likelihood=-1.25, change=1e-3)
+    return Progress(number, -1.25, 1e-3)
 
 
 def run(made, clock, seconds, step=0.25):
@@ -332,7 +333,7 @@ def test_a_line_of_80_columns_has_restart_iteration_result_time_and_rate(capsys,
     made.restarting(3, 10, 1000)
     for number in range(1, 150):
         clock.time += 0.5
-        made(SimpleNamespace(iteration=number, log_likelihood=-1234.123456, change=1e-12))
+        made(Progress(number, -1234.123456, 1e-12))
     assert capsys.readouterr().err.split("\r\x1b[J")[-1] == (
         "restart 3/10, iteration 149/1000  log-likelihood -1234.123456  1:14  2 it/s"
     )

@@ -319,13 +319,14 @@ def test_signals_wait_until_a_process_has_been_begun(monkeypatch):
 
 
 def test_signals_wait_for_what_is_being_written():
+    from vpem.fits.selection.search import waiting
     from vpem_cli.commands.select import stopping
 
     written = []
 
     def disturbed():
-        with stopping(lambda: f"{len(written)} is kept") as whole:
-            with whole():
+        with stopping(lambda: f"{len(written)} is kept"):
+            with waiting():
                 signal.raise_signal(signal.SIGTERM)
                 written.append("one")
             written.append("another")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vpem.errors import InputError, Setting, shorten
 from vpem.fits.settings import PrivacySettings
@@ -46,8 +46,6 @@ from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.network.schema import Report
@@ -394,7 +392,7 @@ def kmeans(
         task = Task(run, data, parties, holding, graph, settings, memory_limit)
         source, workers, settings = task.source, task.workers, task.settings
         check_absent(task.graph, sums, settings)
-        with run.working(_Progress, source.X) as progress:
+        with run.working(ProgressLine, source.X) as progress:
             task.connect(sums)
             X, weights, about = task.data()
             about |= {"sample_weight": weights, "callback": progress, "saver": run.saver}
@@ -425,11 +423,3 @@ def kmeans(
         more = {"participation": settings.participation}
         tell = partial(task.describe, clustering, ran, "cluster", **more)
         task.finish(clustering, FitOutcome(clustering.converged, tell, write))
-
-
-class _Progress(ProgressLine):
-    """Inertia and rate of a long run."""
-
-    def facts(self, progress: Any) -> Iterator[str]:
-        yield f"inertia {progress.inertia:.6g}"
-        yield f"{plural(progress.changed, 'row')} changed"

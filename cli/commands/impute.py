@@ -31,7 +31,7 @@ from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine, place_parties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from vpem.fits.observers import Completed
     from vpem.network.schema import Report
@@ -255,7 +255,7 @@ def impute(
                 sums.changed(compress=settings.compress),
                 settings.changed(compress=None),
             )
-        with run.working(_Progress) as progress:
+        with run.working(ProgressLine) as progress:
             progress.most = settings.max_iter
             network = run.spread_network(connect_workers(joined, sums), workers=True)
             fit = fit_imputation(
@@ -291,23 +291,6 @@ def impute(
         run.finish(FitOutcome(
             fit.converged, tell, write, lambda report: _show(report, fit), draw, apart=True
         ))  # fmt: skip
-
-
-class _Progress(ProgressLine):
-    """Objective and rate of a long run."""
-
-    objective: float | None = None
-
-    def __call__(self, progress: Any) -> None:
-        objective = getattr(progress, "objective", None)  # not every iteration has one
-        self.objective = self.objective if objective is None else objective
-        super().__call__(progress)
-
-    def facts(self, progress: Any) -> Iterator[str]:
-        if not hasattr(progress, "objective"):
-            yield from super().facts(progress)
-        elif self.objective is not None:
-            yield f"penalized log-likelihood an entry {self.objective:.6f}"
 
 
 def _show(report: Report, fit: Completed) -> None:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,30 +47,17 @@ NAMES = {"bic": "BIC", "aic": "AIC", "icl": "ICL", "heldout": "held-out log-like
 
 
 @contextmanager
-def stopping(what: Callable[[], str]) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """End the block with an error at Ctrl-C or SIGTERM, but never inside what is yielded."""
+def stopping(what: Callable[[], str]) -> Iterator[None]:
+    """End the block with an error at Ctrl-C or SIGTERM."""
     caught: list[int] = []
-    busy = False
 
     def note(number: int, _: Any) -> None:
         caught.append(number)
-        if not busy:
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def whole() -> Iterator[None]:
-        nonlocal busy
-        busy = True
-        try:
-            yield
-        finally:
-            busy = False
-        if caught:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
     try:
         with runner.handling(note):
-            yield whole
+            yield
     except KeyboardInterrupt:
         if not caught:
             raise
@@ -278,7 +265,7 @@ class Search:
         if self.n_kept:
             screen.say(f"{self._so_far()} already")
         unkept = None if settings.kept_in else "--state FILE or --output FILE"
-        with stopping(self._kept) as whole:
+        with stopping(self._kept):
             with run.working(
                 lambda quiet, other: SearchProgress(quiet, other and unkept)
             ) as progress:
@@ -286,7 +273,7 @@ class Search:
                 selection = search(
                     self.problem, self.cells, criterion=settings.criterion, n_init=fits.n_init,
                     n_folds=settings.n_folds, n_jobs=self.n_jobs, record=self.record,
-                    tell=progress, whole=whole,
+                    tell=progress,
                 )  # fmt: skip
             choice, held_out = selection.choice, selection.criterion == "heldout"
             small = choice.one_standard_error if settings.one_standard_error else None

@@ -380,6 +380,13 @@ class KMeansProgress:
     inertia: float
     changed: int
 
+    def facts(self) -> list[str]:
+        """Say how the iteration went, the most important first."""
+        return [
+            f"inertia {self.inertia:.6g}",
+            f"{self.changed} row{'' if self.changed == 1 else 's'} changed",
+        ]
+
 
 Callback = Callable[[KMeansProgress], None]
 

@@ -163,6 +163,12 @@ class FedProgress:
     memories: Doubles
     memory: Doubles
 
+    def facts(self) -> list[str] | None:
+        """Say how the iteration went; None where it was not recorded."""
+        if self.objective is None:
+            return None
+        return [f"penalized log-likelihood an entry {self.objective:.6f}"]
+
 
 @dataclass
 class FedRun:

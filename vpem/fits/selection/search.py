@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
@@ -187,13 +187,11 @@ class _Process:
         # Ctrl-C is for the first process; the others ignore it from the start. Signals wait until
         # the problem has been sent whole. The tracker's own start would let them through.
         try:
-            with _waiting() as waited, _masked():
+            with waiting(), _masked():
                 try:
                     self._process.start()
                 finally:
                     theirs.close()
-            for one in waited[:1]:
-                signal.raise_signal(one)
         except BaseException:
             if self._process.pid is not None:
                 self.end()
@@ -235,21 +233,23 @@ class _Process:
 
 
 @contextmanager
-def _waiting() -> Iterator[list[int]]:
-    """Collect signals that would end this process, for later.
+def waiting() -> Iterator[None]:
+    """Let signals that would end this process do so once the block is over.
 
     A mask applies to one thread: another, of BLAS say, may take the signal all the same.
     """
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield noted
+        yield
         return
     handlers = {one: signal.signal(one, lambda number, _: noted.append(number)) for one in ENDINGS}
     try:
-        yield noted
+        yield
     finally:
         for one, handler in handlers.items():
             signal.signal(one, signal.SIG_DFL if handler is None else handler)
+    for number in noted[:1]:
+        signal.raise_signal(number)
 
 
 @contextmanager
@@ -482,7 +482,6 @@ def search(
     n_jobs: int | None = 1,
     record: Record | None = None,
     tell: Callable[[Trial, Outcome], None] | None = None,
-    whole: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Selection:
     """Fit every cell of a grid, and find the best.
 
@@ -490,8 +489,8 @@ def search(
     under a fit to the others. ``n_jobs`` processes have one thread each, and do not change the
     results; None: in this one, with all restarts of a cell in one fit, which `Problem.keep` is
     shown. Where agents live in several processes all of them do one trial after another together.
-    ``record`` has what was done before, and keeps what is done; ``tell`` is called with every trial
-    that is over, and ``whole`` makes a context in which what is kept is written undisturbed.
+    ``record`` has what was done before, and keeps what is done: signals wait for it. ``tell`` is
+    called with every trial that is over.
     """
     check_choice("criterion", criterion, CRITERIA)
     check_int("n_init", n_init, least=1)
@@ -514,13 +513,13 @@ def search(
     done: dict[str, Outcome] = {} if record is None else dict(record.results)
     to_do = [one for trials in trials_by_cell.values() for one in trials if one.key not in done]
     for trial, result in run_trials(problem, to_do, n_jobs):
-        with whole():
-            done[trial.key] = result
-            # What was refused before any work, or lost with its process, is tried again.
-            if record is not None and not (result.get("refused") or result.get("lost")):
+        done[trial.key] = result
+        # What was refused before any work, or lost with its process, is tried again.
+        if record is not None and not (result.get("refused") or result.get("lost")):
+            with waiting():
                 record.add(trial.key, result)
-            if tell is not None:
-                tell(trial, result)
+        if tell is not None:
+            tell(trial, result)
     judged = [
         summary(cell, problem, [done[trial.key] for trial in trials])
         for cell, trials in trials_by_cell.items()
