@@ -101,7 +101,7 @@ def test_a_download_is_kept_and_made_once(capsys, known, site):
     result = done(capsys, "data", "fetch", "htru2")
     assert result.out == ""
     assert len(result.err.splitlines()) == 1
-    assert result.err.startswith("wrote htru2.h5: 30 rows, 8 features, labels, 8 agents; R. Lyon")
+    assert result.err.startswith("wrote htru2.h5: 30 rows, 8 features, labels; R. Lyon")
     check("htru2.h5")
     done(capsys, "data", "fetch", "htru2", "-o", "again.h5", "--quiet")
     check("again.h5")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ import typer
 
 from vpem.errors import InputError, Setting, check_choice, shorten
 from vpem.files.table_settings import TableSettings
-from vpem.pictures.contents import number, plural
+from vpem.pictures.contents import lines_of, plural
 from vpem.records import Settings, changed, off, rule, setting, unset
 from vpem.settings import HoldingSettings
 
@@ -21,13 +21,13 @@ from ..display import Screen, print_json, show, table
 from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
 from ..session import Where
+from .use import table_of
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.files.readers.tabular import ColumnProfile
     from vpem.network.schema import Report
-
-    from ..display import PrintedTable
+    from vpem.pictures.contents import Lines
 
 
 app = typer.Typer(
@@ -47,6 +47,28 @@ class Writing(Settings, kept=False):
 
     force: bool = off("Replace an existing output.")
     quiet: bool = off("Print only errors, and the output of --json.", flags="-q --quiet")
+
+    @contextmanager
+    def to(self, output: Path) -> Iterator[tuple[Screen, Callable[..., None]]]:
+        """Check where a dataset will go; inside, a function writes it and prints what it has."""
+        with Screen(self.quiet) as screen:
+            from vpem.files.datasets import write_dataset
+            from vpem.files.hdf5 import check_writable
+
+            check_writable(output, self.force, "datasets")
+
+            def write(dataset: Dataset, more: str = "", **beside: Any) -> None:
+                write_dataset(output, dataset, self.force, **beside)
+                screen.say(f"wrote {output}: {_size(dataset)}{more}")
+
+            yield screen, write
+
+
+def _size(dataset: Dataset) -> str:
+    parts = [plural(dataset.n_samples, "row"), plural(dataset.n_features, "feature")]
+    parts += [name for name in ("ids", "labels") if getattr(dataset, name) is not None]
+    parts += [plural(dataset.partition.n_agents, "agent")] if dataset.partition else []
+    return ", ".join(parts)
 
 
 class ImportSettings(HoldingSettings, TableSettings, heading="Data", kept=False):
@@ -90,42 +112,25 @@ def import_(
 
     Example: vpem data import pulsars.csv --no-header --label-column -1 --agents 8 -o pulsars.h5
     """
-    with Screen(writing.quiet) as screen:
+    with writing.to(output) as (screen, write):
         from vpem.checks import check_finite
-        from vpem.files.datasets import write_dataset
         from vpem.files.families import settle, summarize_features
-        from vpem.files.hdf5 import check_writable
-        from vpem.terms.rows import check_missing
 
-        check_writable(output, writing.force, "datasets")
         reading = table.into(TableSettings)
         tell = teller(screen.say, families=True)
         dataset = read_one(source, reading, Where(), tell, sample_weight=table.sample_weight)
+        keep = table.missing == "keep"
+        hint = ("keep them as missing with ", Setting("missing", "keep"))
         try:
-            if table.missing == "keep":
-                check_missing(dataset.X, dataset.feature_names)
-            else:
-                hint = ("keep them as missing with ", Setting("missing", "keep"))
-                check_finite(dataset.X, dataset.feature_names, hint)
+            check_finite(dataset.X, dataset.feature_names, hint, gaps=keep)
         except InputError as error:
             raise InputError(f"{dataset.source}: ", *error.parts) from None
         if table.agents is not None or table.partition is not None:
             dataset = replace(dataset, partition=partition_of(dataset, table, True))
         dataset = settle(dataset, reading.family, dataset.partition)
         tell_families(dataset, reading, screen.say)
-        write_dataset(output, dataset, writing.force)
-        lacking = ""
-        if table.missing == "keep":
-            lacking = f", {summarize_features(dataset.X).missing.sum()} values missing"
-        screen.say(f"wrote {output}: {_size(dataset)}{lacking}")
-
-
-def _size(dataset: Dataset) -> str:
-    parts = [plural(dataset.n_samples, "row"), plural(dataset.n_features, "feature")]
-    parts += [name for name in ("ids", "labels") if getattr(dataset, name) is not None]
-    if dataset.partition is not None:
-        parts.append(plural(dataset.partition.n_agents, "agent"))
-    return ", ".join(parts)
+        missing = f", {summarize_features(dataset.X).missing.sum()} values missing" if keep else ""
+        write(dataset, missing)
 
 
 class SimulationSettings(Settings, kept=False):
@@ -152,17 +157,12 @@ def simulate(output: Output, *, mixture: SimulationSettings, writing: Writing) -
 
     Example: vpem data simulate -n 5000 -d 12 -k 4 --overlap 0.1 --agents 6 -o mixture.h5
     """
-    with Screen(writing.quiet) as screen:
-        from vpem.files.datasets import write_dataset
+    with writing.to(output) as (_, write):
         from vpem.files.examples import simulate as draw
-        from vpem.files.hdf5 import check_writable
 
-        check_writable(output, writing.force, "datasets")
         dataset, truth = draw(**mixture.values())
-        write_dataset(output, dataset, writing.force, truth)
         components = plural(mixture.n_components, "component")
-        overlap = f"overlap {float(truth['overlap']):.4g}"
-        screen.say(f"wrote {output}: {_size(dataset)}, {components}, {overlap}")
+        write(dataset, f", {components}, overlap {float(truth['overlap']):.4g}", truth=truth)
 
 
 @app.command()
@@ -181,16 +181,12 @@ def repack(
 
     Example: vpem data repack data/wine.h5 -o repacked.h5
     """
-    with Screen(writing.quiet) as screen:
+    with writing.to(output) as (_, write):
         from vpem.files.data import read_dataset
-        from vpem.files.datasets import read_about, read_truth, write_dataset
-        from vpem.files.hdf5 import check_writable
+        from vpem.files.datasets import read_about, read_truth
 
-        check_writable(output, writing.force, "datasets")
         whole = read_dataset(source, dataset, memory_limit=0)
-        truth, about = read_truth(source), read_about(source)
-        write_dataset(output, whole, writing.force, truth, about)
-        screen.say(f"wrote {output}")
+        write(whole, truth=read_truth(source), about=read_about(source))
 
 
 @app.command("list")
@@ -228,8 +224,8 @@ def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return [value / file if value.is_dir() else value] if value else [Path(file)]
 
 
-class CopySettings(Settings, heading="Output", kept=False):
-    """Where copies go, and what is printed."""
+class CopySettings(Settings, kept=False):
+    """Where copies go."""
 
     output: Path | None = unset(
         "Write here; a name that ends in .csv makes a table. Default: the dataset's own name, in "
@@ -237,8 +233,6 @@ class CopySettings(Settings, heading="Output", kept=False):
         flags="-o --output",
         file=Role(writes=True, files=_targets),
     )
-    force: bool = changed(Writing, "force", help="Replace existing files.")
-    quiet: bool = changed(Writing, "quiet")
 
 
 @app.command()
@@ -252,6 +246,7 @@ def copy(
     ] = None,
     *,
     to: CopySettings,
+    writing: Writing,
 ) -> None:
     """Copy a dataset that comes with vpem, or all of them.
 
@@ -261,17 +256,17 @@ def copy(
 
     Example: vpem data copy -o examples
     """
-    with Screen(to.quiet) as screen:
+    with Screen(writing.quiet) as screen:
         from vpem.files.examples import EXAMPLES, copy_all, copy_example
 
         if name is None:
             folder = to.output or EXAMPLES_FOLDER
-            copy_all(folder, to.force)
+            copy_all(folder, writing.force)
             screen.say(f"wrote {len(EXAMPLES)} datasets, and their sources, to {folder}")
             return
         example = EXAMPLES[check_choice("dataset", name, EXAMPLES)]
         (target,) = _targets(to.output, {"name": name})
-        copy_example(name, target, to.force)
+        copy_example(name, target, writing.force)
         screen.say(
             f"wrote {target}: {example.rows} rows, {example.columns} columns; {example.source} "
             f"({example.licence})"
@@ -315,22 +310,14 @@ def fetch(
 
     Example: vpem data fetch htru2 --from pulsars.csv -o htru2.h5
     """
-    with Screen(writing.quiet) as screen:
-        from vpem.files.datasets import write_dataset
-        from vpem.files.examples import OPEN, fetch, kept_in
-        from vpem.files.hdf5 import check_writable
+    from vpem.files.examples import OPEN, fetch, kept_in
 
-        check_choice("dataset", name, OPEN)
-        if files.given is None:
-            reads("--cache", kept_in(OPEN[name], files.cache))
-        target = files.output or Path(f"{name}.h5")
-        check_writable(target, writing.force, "datasets")
+    check_choice("dataset", name, OPEN)
+    if files.given is None:
+        reads("--cache", kept_in(OPEN[name], files.cache))
+    with writing.to(files.output or Path(f"{name}.h5")) as (_, write):
         dataset, about = fetch(name, files.given, files.cache)
-        write_dataset(target, dataset, writing.force, about=about)
-        screen.say(
-            f"wrote {target}: {dataset.n_samples} rows, {dataset.n_features} features, labels, "
-            f"{dataset.n_features} agents; {about['source']}"
-        )
+        write(dataset, f"; {about['source']}", about=about)
 
 
 class CutSettings(HoldingSettings, kept=False):
@@ -380,49 +367,38 @@ def split(
         from vpem.files.hdf5 import check_writable
         from vpem.files.parties.joining import cut, file_stems
         from vpem.files.temporaries import new_folder
-        from vpem.network.partition import contiguous
+        from vpem.network.partition import Partition
 
         tell = teller(screen.say, families=True)
         whole = read_one(source, table, Where(), tell, dataset=cutting.dataset)
-        if cutting.agents is not None:
-            # More agents than features are refused.
-            names = [f"party{number}" for number in range(min(cutting.agents, whole.n_features))]
-            parties = contiguous(whole.n_features, cutting.agents, names=names)
-        elif cutting.partition is None and whole.partition is None:
+        if cutting.agents is None and cutting.partition is None and whole.partition is None:
             raise InputError(
                 f"{source} does not say which party gets which features; give --agents N or "
                 "--partition FILE"
             )
-        else:
-            parties = partition_of(whole, cutting, True)
+        parties = partition_of(whole, cutting, True)
+        if cutting.agents is not None:
+            names = tuple(f"party{number}" for number in range(parties.n_agents))
+            parties = Partition(parties.features, names)
         whole = settle(whole, table.family, parties)
-        if table.family is not None:
-            tell_families(whole, table, screen.say)
-        parts = cut(
-            whole, parties, shuffle=cutting.shuffle, drop_ids=cutting.drop_ids, seed=cutting.seed
-        )
+        tell_families(whole, table, screen.say)
+        how: Report = {name: getattr(cutting, name) for name in ("seed", "shuffle", "drop_ids")}
+        parts = cut(whole, parties, **how)
         files = [output / f"{stem}.h5" for stem in file_stems(parties.names)]
         writes("--output", *files)
-        with new_folder(output, parents=True):
+        with new_folder(output, *files, parents=True):
             for file in files:
                 check_writable(file, writing.force, "datasets")
-            new = [file for file in files if not file.exists()]
-            try:
-                for file, part in zip(files, parts, strict=True):
-                    write_dataset(file, part, writing.force)
-            except BaseException:
-                for file in new:
-                    file.unlink(missing_ok=True)
-                raise
+            for file, part in zip(files, parts, strict=True):
+                write_dataset(file, part, writing.force)
         listed = []
         for file, part in zip(files, parts, strict=True):
-            sizes = f"{plural(part.n_samples, 'row')}, {plural(part.n_features, 'feature')}"
-            screen.say(f"wrote {file}: {sizes}")
+            screen.say(f"wrote {file}: {_size(part)}")
             listed.append({"name": file.stem, "file": str(file), "rows": part.n_samples,
                            "features": list(part.feature_names)})  # fmt: skip
     if printing.json:
-        settings = {"seed": cutting.seed, "shuffled": cutting.shuffle, "drop_ids": cutting.drop_ids}
-        print_json({"source": str(source), **settings, "parties": listed})
+        print_json({"source": str(source), "seed": cutting.seed, "shuffled": cutting.shuffle,
+                    "drop_ids": cutting.drop_ids, "parties": listed})  # fmt: skip
 
 
 @app.command()
@@ -442,39 +418,30 @@ def describe(
     Example: vpem data describe data/breast_cancer.h5
     """
     with Screen(printing.quiet):
-        summary = _summary(data, table, dataset)
-    if printing.json or not printing.quiet:
-        _tell(summary, printing.json)
+        _describe(data, table, printing.json, printing.quiet, dataset)
 
 
 def show_data(path: Path, json: bool = False) -> None:
     """Print what `describe` does; a table of results may have no features but labels."""
-    summary: Report = {}
     try:
-        summary = _summary(path, TableSettings())
+        _describe(path, TableSettings(), json)
     except InputError as error:
-        with suppress(InputError):
-            summary = _summary(path, TableSettings(features="label"))
-        if not summary:
+        try:
+            _describe(path, TableSettings(features="label"), json)
+        except InputError:
             raise error from None
-    _tell(summary, json)
 
 
-def _tell(summary: Report, json: bool) -> None:
-    if json:
-        print_json(summary)
-    else:
-        show(*_tables(summary))
-
-
-def _summary(data: Path, table: TableSettings, path: str | None = None) -> Report:
+def _describe(
+    data: Path, reading: TableSettings, json: bool, quiet: bool = False, path: str | None = None
+) -> None:
     from vpem.files.datasets import read_about
     from vpem.files.families import describe_dataset, settle
     from vpem.files.opening import format_of
 
     profiles: list[ColumnProfile] = []
-    dataset = read_one(data, table, Where(), None, dataset=path, profiles=profiles)
-    dataset = settle(dataset, table.family, dataset.partition)
+    dataset = read_one(data, reading, Where(), None, dataset=path, profiles=profiles)
+    dataset = settle(dataset, reading.family, dataset.partition)
     stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
     summary = describe_dataset(dataset) | {"about": read_about(data) if stored else {}}
     families = {one["name"]: one["family"] for one in summary["features"]}
@@ -482,69 +449,66 @@ def _summary(data: Path, table: TableSettings, path: str | None = None) -> Repor
     for one in columns:
         if one["use"] == "feature" and dataset.kinds is not None:
             one["use"] = families[one["name"]]
-    return summary
+    if json:
+        print_json(summary)
+    elif not quiet:
+        facts = [("file", summary["path"]), *summary["about"].items(), *lines_of(summary, SIZES)]
+        listed = {"columns": COLUMNS} if columns else {"features": FEATURES}
+        tables = [
+            table_of(summary[name], lines, MOST_ROWS, right=NUMBERS)
+            for name, lines in {"agents": AGENTS, "labels": LABELS, **listed}.items()
+            if summary[name] is not None
+        ]
+        show(table(facts, "dataset", ""), *tables)
 
 
-def _tables(summary: Report) -> list[PrintedTable]:
-    edges, labels, agents = summary["edges"], summary["labels"], summary["agents"]
-    missing = str(summary["n_missing"])
-    if summary["n_missing"]:
-        share = summary["n_missing"] / (summary["n_samples"] * summary["n_features"])
-        missing += f" ({100 * share:.2g} %)"
-    facts = [
-        ("file", summary["path"]),
-        *summary["about"].items(),
-        ("rows", summary["n_samples"]),
-        ("features", summary["n_features"]),
-        ("type", f"{summary['dtype']}, {summary['bytes'] / 1e6:.4g} MB"),
-        ("ids", "yes" if summary["has_ids"] else "no"),
-        ("labels", "no" if labels is None else f"{len(labels)} different"),
-        ("agents", "not assigned" if agents is None else summary["n_agents"]),
-        ("graph", "none" if edges is None else plural(len(edges), "edge")),
-        ("constant features", summary["n_constant"]),
-        ("values missing (NaN)", missing),
-        ("values infinite", summary["n_non_finite"] - summary["n_missing"]),
-    ]
-    tables = [_filled(facts, "dataset", "")]
-    if agents is not None:
-        agent_rows = [(a["name"], len(a["features"]), shorten(a["features"])) for a in agents]
-        tables.append(_filled(agent_rows, "agent", "number", "features", right=("number",)))
-    if labels is not None:
-        counts = [(item["label"], item["count"]) for item in labels]
-        tables.append(_filled(counts, "label", "rows", right=("rows",)))
-    if summary["columns"]:
-        rows = []
-        for one in summary["columns"]:
-            few = one["kind"] == "text" and one["different"] is not None
-            kind = f"text, {one['different']} different" if few else one["kind"]
-            ends = (one["least"] or "-", one["most"] or "-")
-            lacking = "-" if one["missing"] is None else one["missing"]
-            rows.append((one["name"], kind, lacking, *ends, one["use"]))
-        names = ("column", "holds", "missing", "least", "most", "use")
-        return [*tables, _filled(rows, *names, right=names[2:5])]
-    heads = ("mean", "sd", "min", "max")
-    features = [
-        (f["name"], *(number(f[head]) for head in heads), _notes(f)) for f in summary["features"]
-    ]
-    return [*tables, _filled(features, "feature", *heads, "note", right=heads)]
+def _missing(summary: Report) -> str:
+    missing, size = summary["n_missing"], summary["n_samples"] * summary["n_features"]
+    return f"{missing} ({100 * missing / size:.2g} %)" if missing else "0"
 
 
 def _notes(feature: Report) -> str:
-    notes = ["constant"] if feature["constant"] else []
-    if feature["levels"]:
-        notes.append(f"categorical: {shorten(feature['levels'])}")
-    elif feature["family"] != "gaussian":
-        notes.append(feature["family"])
-    if feature["missing"]:
-        notes.append(f"{feature['missing']} missing")
-    if feature["non_finite"] > feature["missing"]:
-        notes.append(f"{feature['non_finite'] - feature['missing']} infinite")
-    return ", ".join(notes)
+    odd = feature["non_finite"] - feature["missing"]
+    family = "" if feature["family"] == "gaussian" else feature["family"]
+    levels = f"categorical: {shorten(feature['levels'])}" if feature["levels"] else family
+    counts = {"missing": feature["missing"], "infinite": odd}
+    counted = [f"{count} {what}" for what, count in counts.items() if count]
+    return ", ".join(filter(None, ["constant" * feature["constant"], levels, *counted]))
 
 
-def _filled(
-    rows: Sequence[tuple[Any, ...]], *columns: str, right: tuple[str, ...] = ()
-) -> PrintedTable:
-    left = len(rows) - MOST_ROWS
-    caption = f"and {left} more; --json shows all" if left > 0 else None
-    return table(rows[:MOST_ROWS], *columns, right=right, caption=caption)
+SIZES: Lines = {
+    "rows": "{n_samples}",
+    "features": "{n_features}",
+    "type": lambda summary: f"{summary['dtype']}, {summary['bytes'] / 1e6:.4g} MB",
+    "ids": "{has_ids:yes|no}",
+    "labels": lambda summary: f"{len(summary['labels'])} different" if summary["labels"] else "no",
+    "agents": "{n_agents:?not assigned}",
+    "graph": lambda summary: (
+        "none" if summary["edges"] is None else plural(len(summary["edges"]), "edge")
+    ),
+    "constant features": "{n_constant}",
+    "values missing (NaN)": _missing,
+    "values infinite": lambda summary: str(summary["n_non_finite"] - summary["n_missing"]),
+}
+AGENTS: Lines = {
+    "agent": "{name}",
+    "number": lambda agent: str(len(agent["features"])),
+    "features": lambda agent: shorten(agent["features"]),
+}
+LABELS: Lines = {"label": "{label}", "rows": "{count}"}
+COLUMNS: Lines = {
+    "column": "{name}",
+    "holds": lambda column: (
+        column["kind"] + f", {column['different']} different"
+        * (column["kind"] == "text" and column["different"] is not None)
+    ),
+    "missing": "{missing:?-}", "least": "{least:?-}", "most": "{most:?-}", "use": "{use}",
+}  # fmt: skip
+FEATURES: Lines = {
+    "feature": "{name}", "mean": "{mean:.6g}", "sd": "{sd:.6g}", "min": "{min:.6g}",
+    "max": "{max:.6g}", "note": _notes,
+}  # fmt: skip
+"""What tables say of a dataset, its agents, labels, columns and features."""
+
+NUMBERS = ("number", "rows", "missing", "least", "most", "mean", "sd", "min", "max")
+"""Columns that are aligned on the right."""

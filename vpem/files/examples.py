@@ -132,11 +132,12 @@ def copy_all(folder: PathLike, force: bool = False) -> None:
     """Copy all datasets and licences into a folder; nothing if a file exists, unless ``force``."""
     home = Path(folder)
     names = [*(example.file for example in EXAMPLES.values()), "README.md"]
-    with new_folder(home):
-        for name in names:
-            check_writable(home / name, force)
-        for name in names:
-            _copy(folder_of_examples() / name, home / name, force)
+    files = [home / name for name in names]
+    with new_folder(home, *files):
+        for file in files:
+            check_writable(file, force)
+        for file in files:
+            _copy(folder_of_examples() / file.name, file, force)
 
 
 def _copy(source: Path, target: PathLike, force: bool) -> None:
@@ -193,7 +194,7 @@ def fetch(
     given: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> tuple[Dataset, dict[str, str]]:
-    """Return an open dataset of `OPEN`, one agent a feature, and what is known of its origin.
+    """Return an open dataset of `OPEN`, and what is known of its origin.
 
     A copy that is ``given`` is read instead of a download, with a warning if it is another file
     whose columns fit. Downloads are kept in ``cache``: by default VPEM_CACHE, or the user's cache.

@@ -89,8 +89,12 @@ def temporary_beside(target: Path, mode: int = 0o666) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(folder: Path, *, parents: bool = False) -> Iterator[None]:
-    """Make a folder; if the block raises, those that were made go again where they are empty."""
+def new_folder(folder: Path, *files: Path, parents: bool = False) -> Iterator[None]:
+    """Make a folder; if the block raises, it goes again, with its parents where they are empty.
+
+    Files that the block makes in it go, too, but none that was there before.
+    """
+    new_files = [one for one in files if not one.exists()]
     new_folders = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         try:
@@ -101,9 +105,9 @@ def new_folder(folder: Path, *, parents: bool = False) -> Iterator[None]:
             ) from None
         yield
     except BaseException:
-        for one in new_folders:
+        for remove in [*(one.unlink for one in new_files), *(one.rmdir for one in new_folders)]:
             with suppress(OSError):
-                one.rmdir()
+                remove()
         raise
 
 
