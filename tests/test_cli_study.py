@@ -361,7 +361,7 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("x --star h:1 --topology cycle", "--star says where a star's server is; on other"),
         ("x --topology cycle --address h:1 --star h:1", "--star says where a star's server is"),
         ("x --star h:1 --address h:1", "give --star or --address, not both"),
-        ("x --relay h:1", "--relay and --relay-certificate go together"),
+        ("x --relay h:1", "--relay goes with its certificate, which members pin; add --relay-c"),
         ("x --topology cycle --listen h:1", "--listen is for a member that others dial"),
         ("x --star h:1 --as lab", "lab.key does not exist; there is hub"),
         ("x --star h:1 --if-lost go", "--if-lost must be one of wait, without, got 'go'"),

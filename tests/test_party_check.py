@@ -441,7 +441,10 @@ def test_the_own_data_are_looked_at(tmp_path, capsys, monkeypatch):
     (tmp_path / "lab" / "lab.csv").write_text("patient,iron\na,1\nb,2\nc,4\n")
     (tmp_path / "lab" / "poor.csv").write_text("zinc,iron\n2,1\n3,\n3,4\n")
     serving = ("lab.csv", "--serve", "--listen", "none")
-    assert "--listen must be PORT or HOST:PORT" in run_words(capsys, "party", "check", "heart.toml", *serving).err
+    assert (
+        "--listen must be PORT or HOST:PORT"
+        in run_words(capsys, "party", "check", "heart.toml", *serving).err
+    )
     for words, state, said in (
         (["lab.csv"], "ok", "3 rows, 1 feature, as the study takes them"),
         (["lab.csv", "--features", "patient"], "fails", "patient"),

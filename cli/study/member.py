@@ -24,13 +24,13 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NoReturn
 
 from vpem._core.threads import thread_count
-from vpem.checks import check_number, read_int
+from vpem.checks import check_number
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.faults import Fault, GoneOn, LeftOut, Parted, Returned, Unheard
 from vpem.engines.tls.mailbox import Post
 from vpem.engines.tls.trust import INTRODUCTION, Member, MemberSigns
-from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, brief
+from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError
 from vpem.files.checkpoints import FileSaver, read_state
 from vpem.files.hdf5 import atomic_write
 from vpem.files.opening import check_readable
@@ -38,6 +38,7 @@ from vpem.files.parties.opening import Party
 from vpem.files.studies.identities import identity_of, only_identity
 from vpem.files.studies.logs import MessageLog, log_beside
 from vpem.files.studies.policy import LEAST_ROWS, PolicyError, file_digest
+from vpem.files.studies.signed import door_of
 from vpem.files.studies.study import Study
 from vpem.files.table_settings import TableSettings
 from vpem.files.temporaries import check_ending
@@ -130,13 +131,13 @@ def check_introduced(names: Sequence[str], everyones: Sequence[Any], study: str)
     and the fewest parties with data that its policy allows. Returns whether all resume from
     checkpoints, if there are any: a member has come back.
     """
-    for name, one in zip(names, everyones, strict=True):
-        if one[0] != everyones[0][0]:
+    commands, terms = [one[0] for one in everyones], [one[1] for one in everyones]
+    for name, command in zip(names, commands, strict=True):
+        if command != commands[0]:
             raise InputError(
-                f"{names[0]} runs 'vpem {everyones[0][0]}' and {name} 'vpem {one[0]:.40}'; all "
+                f"{names[0]} runs 'vpem {commands[0]}' and {name} 'vpem {command:.40}'; all "
                 f"members of {study} must run the same command"
             )
-    terms = [one[1] for one in everyones]
     goes_on = any(one.get("--resume", [None])[0] == IF_ANY for one in terms)
     must = f"all members of {study} must have the same"
     check_alike(names, terms, must, but="--resume" if goes_on else "")
@@ -234,7 +235,7 @@ class Meeting(Where):
         self._post = Post(
             roster,
             identity,
-            listen=None if listen is None else _door(listen),
+            listen=door_of(listen),
             timeout=float(options["timeout"]),
             note=self._log.record_message,
             tell=self._tell,
@@ -311,13 +312,14 @@ class Meeting(Where):
         if self._first in names:
             return f"they cannot without {self._first}, the first member of {self._whole.name}"
         left = sum(one.holds and one.name not in names for one in members)
-        needs = [(2, "a fit needs two parties")]
-        if self._options.get("secure_sum"):  # of two each knows what the other added
-            needs = [(3, "masked sums need three parties")]
-        for name, fewest in self.fewest.items():
-            if name not in names:
-                needs.append((fewest, f"{name}'s policy requires {fewest} parties"))
-        few = (f"{needed}, and {left} would be left" for fewest, needed in needs if left < fewest)
+        # Of two parties under masks each knows what the other added.
+        least, what = (3, "masked sums need three") if self.outlast else (2, "a fit needs two")
+        needs = {f"{what} parties": least} | {
+            f"{name}'s policy requires {fewest} parties": fewest
+            for name, fewest in self.fewest.items()
+            if name not in names
+        }
+        few = (f"{why}, and {left} would be left" for why, least in needs.items() if left < least)
         return next(few, None)
 
     def begin_again(self, *again: str, without: Sequence[str] | None = None) -> NoReturn:
@@ -362,27 +364,26 @@ class Meeting(Where):
             return encode([self.study.roster.study, self.study.roster.text, *said])
 
         introduction = [*introduction, os.urandom(16)]  # no two runs are introduced alike
-        introduction = [*introduction, self._signs.sign(signed(introduction), INTRODUCTION)]
-        introductions: Any
+        introduction += [self._signs.sign(signed(introduction), INTRODUCTION)]
         post, names, others = self._post, self.engine.names, range(1, self.engine.size)
+        everyones: Any = [introduction]
         usual = post.timeout
         if self.gone_on and usual is not None:
             post.timeout = max(usual, BEGINNING)
         if self.engine.rank:
             post.put(0, HELLO, encode(introduction), "options")
-            while isinstance(introductions := decode(post.receive(0, HELLO)), str):
-                self._tell(introductions)
+            while isinstance(everyones := decode(post.receive(0, HELLO)), str):
+                self._tell(everyones)
         else:
-            introductions = [introduction]
             for rank in others:
-                introductions.append(introduced(decode(post.receive(rank, HELLO)), names[rank]))
+                everyones.append(introduced(decode(post.receive(rank, HELLO)), names[rank]))
                 self._there.add(rank)
             for rank in others:
-                post.put(rank, HELLO, encode(introductions), "options")
+                post.put(rank, HELLO, encode(everyones), "options")
         self._met, post.timeout = True, usual
-        if not isinstance(introductions, list) or len(introductions) != self.engine.size:
+        if not isinstance(everyones, list) or len(everyones) != self.engine.size:
             raise InputError(f"{names[0]} has not sent the introductions of all")
-        everyones = list(map(introduced, introductions, names))
+        everyones = list(map(introduced, everyones, names))
         self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
         post.log_key = self._signs.run
         self.fewest = {name: one[3] for name, one in zip(names, everyones, strict=True)}
@@ -477,10 +478,7 @@ class Meeting(Where):
                 piece: Any = engine.bcast(None)
                 if not isinstance(piece, bytes) or not 0 < len(piece) <= size - buffer.tell():
                     raise InputError(f"{first} has sent a file in pieces that do not fit")
-                if out.output is not None:
-                    buffer.write(piece)
-                else:
-                    buffer.seek(len(piece), os.SEEK_CUR)
+                (buffer.seek(len(piece), 1) if out.output is None else buffer.write(piece))
             self._delivered = True
             if out.output is None or result.apart:
                 return report
@@ -545,21 +543,14 @@ class Meeting(Where):
         except KeyboardInterrupt:
             return self.interrupted(130)
         if isinstance(error, VpemError):
-            if not isinstance(error, PolicyError):
-                whose_options(error, self.study)
+            whose_options(error, self.study)
             sentence = in_options(error)
         alike = isinstance(error, Interrupted) and error.iteration is not None
         runs_twice = isinstance(error, Fault) and error.kind == "taken"
         if alike or runs_twice or isinstance(error, LeftOut):
             self._delivered = True
         code = getattr(error, "exit_code", 2) if sentence is not None else 1
-        if isinstance(error, Parted):
-            # The sentence may say already which member ended first.
-            begins = tuple(f"{name} ended: " for name in self.engine.names)
-            sentence = str(error.sentence)
-            if not sentence.startswith(begins):
-                sentence = f"{error.name} ended: {sentence}"
-        elif isinstance(error, Returned):
+        if isinstance(error, Returned):
             sentence = f"{sentence}; with --checkpoint all would have resumed from there"
         # Faults of a link concern both ends; a proxy is one's own.
         links = isinstance(error, Fault) and error.kind != "proxy"
@@ -567,12 +558,10 @@ class Meeting(Where):
             for_others = "an unexpected error; ask there"
         elif isinstance(error, PolicyError):
             for_others = error.elsewhere(self.member.name)
-        elif code > 128 and not isinstance(error, Parted):
-            for_others = INTERRUPTED  # its own sentence says what was kept there
         elif links or isinstance(error, Parted | Returned | StalledError):
             for_others = sentence
-        else:
-            for_others = PRIVATE
+        else:  # that of an interrupt says what was kept here
+            for_others = INTERRUPTED if code > 128 else PRIVATE
         if sentence is None and not sys.flags.dev_mode:
             # Where, without the error's text: that may hold what another member has sent.
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -599,11 +588,3 @@ class Meeting(Where):
             self._post.close()
             self._log.close()
             self.guard.end()
-
-
-def _door(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    number = read_int(port) or 0
-    if not 0 < number < 65536:
-        raise InputError(Setting("listen"), f" must be PORT or HOST:PORT, got {brief(address)}")
-    return host.strip("[]"), number

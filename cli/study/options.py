@@ -21,7 +21,7 @@ from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
 from vpem.files.parties.observing import entries_of, read_observed
 from vpem.files.parties.opening import Party, choose_parties, open_party
 from vpem.files.studies import identities
-from vpem.files.studies.policy import refuse_repeatable
+from vpem.files.studies.policy import PolicyError, refuse_repeatable
 from vpem.files.studies.study import Study, read_study
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import parse_numbers
@@ -204,14 +204,19 @@ def _agreed(context: Any, name: str, words: Sequence[str], topology: str) -> Agr
     for param, key in zip(options, keys, strict=True):
         if key == "parties" or source_of(context, param)[0] != "command line":
             continue
+        value = table[key] = context.params[param.name]
         if key in OF_ONE_FILE:
             raise InputError(f"{name_of(param)} is for one file, and members have one each")
+        if key == "topology" and value != topology:
+            raise InputError(
+                "--topology says how members reach each other; for another one make a new study: "
+                "vpem study init"
+            )
         if param.name in local or key in OWN:
             raise InputError(
                 f"{name_of(param)} is not for a study: each member gives it itself when it runs "
                 f"'vpem {name} --study'"
             )
-        table[key] = context.params[param.name]
     refuse_idle(context)
     refuse_repeatable(context.params)
     records = leaf.callback.records(context.params)
@@ -302,7 +307,7 @@ def whose_options(error: VpemError, study: Study) -> None:
         for part in error.parts
         if isinstance(part, Setting) and part.name in ("align", "missing") and part.value != "none"
     ]
-    if tried:
+    if tried and not isinstance(error, PolicyError):
         error.add_note(
             f"only {study.organiser} can change the options of {study.name}: vpem study change "
             f"{study.path.name} {' '.join(tried)}"

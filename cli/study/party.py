@@ -52,13 +52,15 @@ Listen = Annotated[
 ]
 
 
+NOT_NAMED = "features that it does not name"
+
+
 def facts_in(facts: Report, title: str | None = None) -> PrintedTable:
     """Return a table of the facts that are there; a list has a line for each."""
-    listed = [(name, fact if isinstance(fact, list) else [fact]) for name, fact in facts.items()]
     rows = [
         (name * (not place), line)
-        for name, lines in listed
-        for place, line in enumerate(lines)
+        for name, fact in facts.items()
+        for place, line in enumerate(fact if isinstance(fact, list) else [fact])
         if line
     ]
     return table(rows, "", "", title=title)
@@ -75,13 +77,9 @@ def card(first: Report, about: Report, title: str | None = None) -> PrintedTable
     mark, before = about["fingerprint"], about.get("before")
     if "study" in about:
         named = about["features"]
-        brings = (
-            f"{plural(len(named), 'feature')}: {shorten(named, 8)}"
-            if named
-            else "features that it does not name"
-        )
-        first |= {"brings": brings if about["data"] else "no data"}
-        first |= {"dialled at": about["address"] or "-"}
+        brings = f"{plural(len(named), 'feature')}: {shorten(named, 8)}" if named else NOT_NAMED
+        first["brings"] = brings if about["data"] else "no data"
+        first["dialled at"] = about["address"] or "-"
         title = title or f"{about['name']} asks to be in {about['study']}"
     facts = {"valid until": about["valid_until"][:10], "fingerprint": [mark[:32], mark[32:]]}
     facts |= {"in words": in_words(about), "before": before and f"{before[:32]}..."}
@@ -103,9 +101,10 @@ def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None
 
     from .options import typed
 
-    def option(setting: Setting) -> str:
-        value = True if setting.value is None else setting.value
-        return " ".join(typed({setting.name.replace("_", "-"): value}))
+    def option(one: Setting) -> str:
+        return " ".join(
+            typed({one.name.replace("_", "-"): True if one.value is None else one.value})
+        )
 
     for command, error in Guard(study).refused(so_far):
         refusal = printable(error.sentence_with(option))
@@ -480,12 +479,11 @@ def check(
                     print(printable(f"{one.state}: {one.sentence}"))
             if not failed:
                 print(f"{who} can take part in {study.name}.")
-        closed = [one.peer for one in failed if one.what == "port"]
-        command = f"vpem party check {study.path.name} --serve"
-        if closed:
-            screen.say(f"{', '.join(closed)} answers only while it runs the study or '{command}'")
+        only = f"only while it runs the study or 'vpem party check {study.path.name} --serve'"
+        if closed := ", ".join(one.peer for one in failed if one.what == "port"):
+            screen.say(f"{closed} answers {only}")
         elif member.address is not None:
-            screen.say(f"others reach {who} only while it runs the study or '{command}'")
+            screen.say(f"others reach {who} {only}")
         if failed:
             raise typer.Exit(2)
 

@@ -15,14 +15,14 @@ import typer
 from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.contents import plural
-from vpem.records import Settings, not_both, off, setting, unset
+from vpem.records import Settings, not_both, off, rule, setting, unset, without
 from vpem.settings import TOPOLOGIES
 
 from ..commands.doctor import demo_of_study
 from ..display import Screen, print_json, show, table
 from ..options import Json, Quiet
 from ..outputs import READ
-from .party import As, card, facts_in, in_words, warn_of_refusals
+from .party import As, StudyFile, card, facts_in, in_words, warn_of_refusals
 
 if TYPE_CHECKING:
     from vpem.files.studies.study import Study
@@ -67,22 +67,24 @@ class NewStudy(Settings, heading="Study", kept=False):
     """How members of a new study are linked, and what they will have."""
 
     star: str | None = unset(
-        "HOST:PORT where others dial the organiser, who adds up (a star).", often=True,
-        idle=(lambda given: given["topology"] not in (None, "star"),
-              (" says where a star's server is; on other graphs give ", Setting("address"))),
-    )  # fmt: skip
+        "HOST:PORT where others dial the organiser, who adds up (a star).",
+        often=True,
+        idle=rule(
+            lambda given: given["topology"] not in (None, "star"),
+            " says where a star's server is; on other graphs give {address}",
+        ),
+    )
     relay: str | None = unset(
         "HOST:PORT of a 'vpem relay', which passes sealed messages on between members that cannot "
         "be dialled; needs --relay-certificate.",
         often=True,
-        idle=(lambda given: given["relay_certificate"] is None,
-              (" and ", Setting("relay_certificate"), " go together: members pin it")),
-    )  # fmt: skip
+        idle=without("relay_certificate", "FILE", "goes with its certificate, which members pin"),
+    )
     relay_certificate: Path | None = unset(
-        "The relay's certificate (.crt).", file="read",
-        idle=(lambda given: given["relay"] is None,
-              (" and ", Setting("relay"), " go together: members pin it")),
-    )  # fmt: skip
+        "The relay's certificate (.crt).",
+        file="read",
+        idle=without("relay", "HOST:PORT", "is for a relay"),
+    )
     topology: str | None = unset(
         "Graph of the members: star, cycle, path, complete, ... Default: star.",
         choices=TOPOLOGIES,
@@ -95,10 +97,11 @@ class NewStudy(Settings, heading="Study", kept=False):
     )
     listen: str | None = unset(
         "HOST:PORT where the organiser listens on its own machine, if others dial another.",
-        idle=(lambda given: given["star"] is None and given["address"] is None,
-              (" is for a member that others dial; give ", Setting("star"), " or ",
-               Setting("address"))),
-    )  # fmt: skip
+        idle=rule(
+            lambda given: given["star"] is None and given["address"] is None,
+            " is for a member that others dial; give {star} or {address}",
+        ),
+    )
     data: bool = off(
         "The organiser brings data too. Without --star or --topology star it always does.",
         often=True,
@@ -158,19 +161,20 @@ app = typer.Typer(
     "Example: vpem study show heart.toml",
 )
 
-StudyFile = Annotated[Path, READ, typer.Argument(metavar="STUDY", help="The study: NAME.toml.")]
+Commands = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What will be run: fit, select, kmeans, ... Repeat it for several. Default: fit; to "
+        "change a study, all that it has.",
+    ),
+]
 
 
 @app.command(context_settings=VARIADIC)
 def init(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the study: letters, digits, - and _.")],
-    command: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What will be run: fit (the default), select, kmeans, ... Repeat it for several.",
-        ),
-    ] = None,
+    command: Commands = None,
     organiser: As = None,
     quiet: Quiet = False,
     *,
@@ -287,7 +291,7 @@ def _sign(edition: Study, screen: Screen, shown: bool = False) -> None:
     if shown and not screen.quiet:
         show_study(study.describe())
     others = [one.name for one in study.roster.members if one.name != study.organiser]
-    to = f"; send it to {', '.join(others)}" if others else ""
+    to = f"; send it to {', '.join(others)}" * bool(others)
     if study.edition == 1:
         to = (
             f", signed by {study.organiser}; send it to those who are to take part: they join by "
@@ -300,13 +304,7 @@ def _sign(edition: Study, screen: Screen, shown: bool = False) -> None:
 def change(
     context: typer.Context,
     file: StudyFile,
-    command: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Command of the options: one that the study has, or a further one that will be "
-            "run. Repeat it for several. Default: all that it has.",
-        ),
-    ] = None,
+    command: Commands = None,
     if_lost: Annotated[
         str | None,
         typer.Option(help="What becomes of a run when a member does not answer: wait, or without."),
@@ -337,12 +335,6 @@ def change(
             study = replace(study, if_lost=if_lost)
         if not (command or context.args or if_lost):
             raise InputError("nothing to change: give ", Setting("command"), " or options")
-        if any(word.partition("=")[0] == "--topology" for word in context.args):
-            raise InputError(
-                Setting("topology"),
-                " says how members reach each other; for another one make a new study: vpem study "
-                "init",
-            )
         commands = command or list(study.options)
         _sign(agree_on(context, following(study), commands), screen, shown=True)
 

@@ -5,6 +5,7 @@ Each is one sentence: what, and what to try. A fit says it, and `vpem party chec
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Sequence
@@ -274,12 +275,11 @@ class LinkTimes:
 
 
 class Parted(VpemError):
-    """Another member has ended, why, and with which exit code."""
+    """Another member has ended, why, perhaps since a third one has, and with which exit code."""
 
     def __init__(self, name: str, sentence: str, exit_code: int) -> None:
-        super().__init__(f"{name} ended: {sentence}")
-        self.name = name
-        self.sentence = sentence
+        said = re.match(r"[\w-]+ ended: ", sentence)
+        super().__init__(sentence if said else f"{name} ended: {sentence}")
         self.exit_code = exit_code
 
 
