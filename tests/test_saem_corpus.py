@@ -18,7 +18,7 @@ from vpem.saem.formats.individuals import (
     write_individuals,
 )
 from vpem.saem.individuals import document_counts, from_counts, in_words
-from vpem_cli.commands.individuals import CorpusReader, HeldIndividuals, files_in
+from vpem_cli.commands.individuals import HeldIndividuals, files_in, share_words
 
 from .thread_engine import together
 
@@ -173,8 +173,8 @@ def test_a_matrix_that_declares_what_it_has_not(some, tmp_path):
 
 
 @pytest.fixture
-def reader(tmp_path):
-    """Function: a reader of documents with these settings, and what it says."""
+def sharing(tmp_path):
+    """Function: one that gives documents common words by these settings, and what it says."""
 
     def make(**settings):
         told = []
@@ -183,7 +183,8 @@ def reader(tmp_path):
             path = tmp_path / "words.txt"
             path.write_text(settings["vocabulary"])
             settings["vocabulary"] = path
-        return CorpusReader(HeldIndividuals(**settings), screen), told
+        held = HeldIndividuals(**settings)
+        return lambda parts, engine: share_words(parts, engine, held, screen), told
 
     return make
 
@@ -199,9 +200,9 @@ def reader(tmp_path):
          ["4 times", "1 document left out"]),
     ],
 )  # fmt: skip
-def test_words_that_are_left_out_are_told(some, reader, settings, words, said):
-    made, told = reader(**settings)
-    found, kept = made.share({0: some}, None)
+def test_words_that_are_left_out_are_told(some, sharing, settings, words, said):
+    share, told = sharing(**settings)
+    found, kept = share({0: some}, None)
     assert kept == found[0].words == words
     assert len(told) == len(said)
     assert all(part in sentence for part, sentence in zip(said, told, strict=True))
@@ -215,21 +216,21 @@ def test_words_that_are_left_out_are_told(some, reader, settings, words, said):
         ({"vocabulary": "\n"}, "a line each, all different"),
     ],
 )
-def test_vocabularies_that_are_refused(some, reader, settings, words):
+def test_vocabularies_that_are_refused(some, sharing, settings, words):
     with pytest.raises(InputError, match=words):
-        reader(**settings)[0].share({0: some}, None)
+        sharing(**settings)[0]({0: some}, None)
 
 
-def test_parties_share_words(some, reader):
+def test_parties_share_words(some, sharing):
     """In one process and in two, and with words of too few documents left out."""
     other = from_counts(np.array([[1, 0, 4]]), ("cow", "dog", "ant"), ["w"])
     for settings, wanted in (({}, ("ale", "ant", "bee", "cow", "dog")),
                              ({"min_documents": 2}, ("ale", "bee", "cow"))):  # fmt: skip
-        alone, words = reader(**settings)[0].share({0: some, 1: other}, Engine())
+        alone, words = sharing(**settings)[0]({0: some, 1: other}, Engine())
 
         def work(engine, settings=settings):
             mine = {engine.rank: (some, other)[engine.rank]}
-            return reader(**settings)[0].share(mine, engine)
+            return sharing(**settings)[0](mine, engine)
 
         apart = together(2, work)
         assert {one[1] for one in apart} == {words} == {wanted}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.saem.individuals import Individuals
     from vpem.saem.results import SavedSaem
-    from vpem.saem.topics import Topics
     from vpem.sums.connect import Network
 
     from ..display import Screen
@@ -118,15 +117,6 @@ class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
         idle=[not_both("devices", "device_individuals"), OF_ONE_FILE],
     )  # fmt: skip
 
-    def refuse_words(self, masked: bool) -> None:
-        """Raise InputError where masks are to hide words that parties exchange."""
-        if masked and self.parties and self.vocabulary is None:
-            raise InputError(
-                Setting("secure_sum", True), " hides what parties have, but without a common "
-                "vocabulary they exchange their words; name the words in a file, ",
-                Setting("vocabulary"),
-            )  # fmt: skip
-
 
 def words_of(text: str) -> list[str]:
     """Read words with commas between; "none" is no words."""
@@ -141,77 +131,57 @@ def named_columns(settings: Any, id_column: str | None = None) -> dict[str, str]
     return {name: column for name, column in named.items() if column is not None}
 
 
-@dataclass(frozen=True)
-class CorpusReader:
-    """Reads documents; under masks (``hidden``) no sum over documents is taken without them.
+def share_words(
+    parts: Mapping[int, Individuals],
+    engine: Engine | None,
+    settings: HeldIndividuals,
+    screen: Screen,
+    hidden: bool = False,
+) -> tuple[dict[int, Individuals], tuple[str, ...]]:
+    """Give the documents of all parties one vocabulary; return them and it.
 
-    Columns of a table are named by ``settings``, or else as in ``fitted``, as `RowReader` has it.
+    Where masks are to hide (``hidden``) them, no sum over documents is taken.
     """
+    import numpy as np
 
-    settings: Any
-    screen: Screen
-    hidden: bool = False
-    fitted: Mapping[str, Any] = field(default_factory=dict)
-    weight: None = None
+    from vpem.saem.individuals import document_counts, in_words, join_words
 
-    def read(self, file: Path, id_column: str | None = None) -> Individuals:
-        from vpem.files.observations import is_long_csv
-        from vpem.saem.formats.individuals import COLUMNS, read_corpus
+    corpora, left = dict(parts), np.zeros(2)  # words and documents that are left out
 
-        columns = named_columns(self.settings, id_column)
-        if is_long_csv(file):
-            known = {one: self.fitted.get(one) or usual for one, usual in COLUMNS.items()}
-            columns = {one: known[one] for one in known if known[one] != COLUMNS[one]} | columns
-        return read_corpus(file, columns, self.settings.dataset)
+    def spell(words: tuple[str, ...]) -> None:
+        for part, one in corpora.items():
+            corpora[part], n_unknown = in_words(one, words)
+            left[:] += n_unknown, one.n_individuals - corpora[part].n_individuals
 
-    def share(
-        self, parts: Mapping[int, Individuals], engine: Engine | None
-    ) -> tuple[dict[int, Individuals], tuple[str, ...]]:
-        """Give the documents of all parties one vocabulary; return them and it."""
-        import numpy as np
-
-        from vpem.saem.individuals import document_counts, in_words, join_words
-
-        corpora = dict(parts)
-        settings, left = self.settings, np.zeros(2)  # words and documents that are left out
-
-        def spell(words: tuple[str, ...]) -> None:
-            for part, one in corpora.items():
-                corpora[part], n_unknown = in_words(one, words)
-                left[:] += n_unknown, one.n_individuals - corpora[part].n_individuals
-
-        if settings.vocabulary is not None:
-            words = _vocabulary(settings.vocabulary)
-        else:
-            local = list({one.words for one in corpora.values() if one.words is not None})
-            everyones = [local] if engine is None else engine.allgather(local)
-            words = join_words(sorted({tuple(one) for some in everyones for one in some}))
-        spell(words)
-        if settings.min_documents is not None or settings.max_share is not None:
-            each = [np.append(document_counts(one), one.n_individuals) for one in corpora.values()]
-            total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
-            *counts, n = (total if engine is None else engine.allreduce(total)).tolist()
-            least = settings.min_documents or 0
-            most = n * (1.0 if settings.max_share is None else settings.max_share)
-            kept = [word for word, n in zip(words, counts, strict=True) if least <= n <= most]
-            if not kept:
-                raise InputError(
-                    f"none of the {len(words)} words is in {least} documents or more, and in "
-                    f"{most:g} at most; give another ", Setting("min_documents"), " or ",
-                    Setting("max_share"),
-                )  # fmt: skip
-            spell(words := tuple(kept))
-        if engine is not None and not self.hidden:
-            left = engine.allreduce(left)
-        if left[0]:
-            times = plural(int(left[0]), "time")
-            self.screen.print_note(
-                f"words outside the vocabulary, which occur {times}, are left out"
-            )
-        if left[1]:
-            documents = plural(int(left[1]), "document")
-            self.screen.warn(f"{documents} left out: the vocabulary has none of their words")
-        return corpora, words
+    if settings.vocabulary is not None:
+        words = _vocabulary(settings.vocabulary)
+    else:
+        local = list({one.words for one in corpora.values() if one.words is not None})
+        everyones = [local] if engine is None else engine.allgather(local)
+        words = join_words(sorted({tuple(one) for some in everyones for one in some}))
+    spell(words)
+    if settings.min_documents is not None or settings.max_share is not None:
+        each = [np.append(document_counts(one), one.n_individuals) for one in corpora.values()]
+        total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
+        *counts, n = (total if engine is None else engine.allreduce(total)).tolist()
+        least = settings.min_documents or 0
+        most = n * (1.0 if settings.max_share is None else settings.max_share)
+        kept = [word for word, n in zip(words, counts, strict=True) if least <= n <= most]
+        if not kept:
+            raise InputError(
+                f"none of the {len(words)} words is in {least} documents or more, and in "
+                f"{most:g} at most; give another ", Setting("min_documents"), " or ",
+                Setting("max_share"),
+            )  # fmt: skip
+        spell(words := tuple(kept))
+    n_words, n_documents = left if engine is None or hidden else engine.allreduce(left)
+    if n_words:
+        times = plural(int(n_words), "time")
+        screen.print_note(f"words outside the vocabulary, which occur {times}, are left out")
+    if n_documents:
+        documents = plural(int(n_documents), "document")
+        screen.warn(f"{documents} left out: the vocabulary has none of their words")
+    return corpora, words
 
 
 def _vocabulary(path: Path) -> tuple[str, ...]:
@@ -230,8 +200,8 @@ def _vocabulary(path: Path) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class RowReader:
-    """Reads measurements of individuals, with what a model reads of them, and their weights.
+class Reader:
+    """Reads individuals, or documents, with what a model reads of them, and their weights.
 
     ``settings`` has ``covariates`` (dose=amt,weight) and ``doses`` (amt=AMT,rate=RATE) as the user
     typed them, and names of columns; where it has none they are as in ``fitted``, the
@@ -246,22 +216,23 @@ class RowReader:
     weight: str | None = None
     apart: bool = False  # refuses words, which other parties would learn
 
-    @property
-    def needed(self) -> list[str]:
-        """Covariates that must be there."""
-        from vpem.saem.models.model import MODELS, model_class
-
-        known = self.model in MODELS
-        reads = model_class(self.model, self.options).reads(self.options) if known else ()
-        return [*reads, *([] if self.weight is None else [self.weight])]
-
     def read(self, file: Path, id_column: str | None = None) -> Individuals:
         """Read the individuals of a file."""
         from vpem.files.observations import is_long_csv
-        from vpem.saem.formats.individuals import numbered_as, read_individuals
+        from vpem.saem.formats.individuals import (
+            COLUMNS,
+            numbered_as,
+            read_corpus,
+            read_individuals,
+        )
+        from vpem.saem.models.model import MODELS, model_class
 
         settings, fitted, is_table = self.settings, self.fitted, is_long_csv(file)
         named = named_columns(settings, id_column)
+        if self.model == CORPUS_MODEL:
+            known = {one: fitted.get(one) for one in COLUMNS if is_table}
+            other = {one: name for one, name in known.items() if name not in (None, COLUMNS[one])}
+            return read_corpus(file, other | named, settings.dataset)
         typed = _typed("covariates", settings.covariates, "dose=amt,weight")
         flags = [*named, *([] if settings.doses is None else ["doses"])]
         if flags and not is_table:
@@ -272,43 +243,43 @@ class RowReader:
         three: Report = {name: named.get(name) or fitted.get(name) or name for name in THREE}
         if len(set(three.values())) < len(three):
             raise InputError("--id, --time and --value must be three different columns")
-        known = fitted.get("covariates") or {}
-        column_of = {name: known.get(name, name) for name in self.needed} | typed
+        options, is_known = self.options, self.model in MODELS
+        needed = list(model_class(self.model, options).reads(options)) if is_known else []
+        needed += [] if self.weight is None else [self.weight]
+        column_of = fitted.get("covariates") or {}
         # Bifactor and gmm are of tables, whose columns are times.
         also = [] if self.model in ("bifactor", "gmm") else ["outcome", "censored"]
         also += ["dose"] if self.model == "curve" else []
-        maybe = {name: known.get(name, name) for name in also if name not in column_of}
-        events = None if "dose" in typed else self._events(file, (column_of | maybe).get("dose"))
+        read = {name: column_of.get(name, name) for name in needed} | typed
+        maybe = {name: column_of.get(name, name) for name in also if name not in read}
+        events = None if "dose" in typed else self._events(file, (read | maybe).get("dose"))
         if events is not None:
-            column_of.pop("dose", None)
+            read.pop("dose", None)
             maybe.pop("dose", None)
-        elif "dose" in column_of and not is_table:
-            maybe["dose"] = column_of.pop("dose")
-        texts = [] if self.apart else {*self.needed} & {*column_of} - {"dose"}
+        elif "dose" in read and not is_table:
+            maybe["dose"] = read.pop("dose")
+        texts = [] if self.apart else {*needed} & {*read} - {"dose"}
         try:
             individuals = read_individuals(
-                file, covariates=column_of, also=maybe, texts=texts, missing=self.missing,
+                file, covariates=read, also=maybe, texts=texts, missing=self.missing,
                 doses=events, **(three if is_table else {}),
             )  # fmt: skip
         except MissingColumnError as error:
-            left = [name for name, column in {**three, **column_of}.items()
+            left = [name for name, column in {**three, **read}.items()
                     if column in error.columns and name not in (*named, *typed)]  # fmt: skip
             if not left:
                 raise
-            raise InputError(f"{error}{_advice(left, bool(fitted))}") from None
-        individuals = numbered_as(
-            individuals, fitted.get("words") or {}
-        )  # words have the numbers of the fit
-        if self.weight is None:
-            return individuals
-        weights = individuals.constant(self.weight)
-        if (weights <= 0).any():
-            who = int(weights.argmin())
-            raise InputError(
-                f"{file}: the weight of individual {individuals.names[who]!r} must be above 0, got "
-                f"{weights[who]:g}; leave out individuals of weight 0"
-            )
-        return replace(individuals, weights=weights)
+            names = [f"--{name}" if name in THREE else repr(name) for name in left]
+            advice = [f"--{name} COLUMN" for name in left if name in THREE]
+            if others := [f"{name}=COLUMN" for name in left if name not in THREE]:
+                advice.append(f"--covariates {','.join(others)}")
+            of_fit = f"; that is {' and '.join(names)} of the fit" if fitted else ""
+            several = "the names of these columns" if left[1:] else "the name of this column"
+            said = f"{error}{of_fit}; give {several}: {' '.join(advice)}"
+            raise InputError(said) from None
+        # Words have the numbers of the fit.
+        individuals = numbered_as(individuals, fitted.get("words") or {})
+        return individuals if self.weight is None else individuals.with_weights(self.weight)
 
     def _events(self, file: Path, dose: str | None) -> dict[str, str] | None:
         """Return columns of doses with unusual names; None: there are no doses.
@@ -326,33 +297,6 @@ class RowReader:
             return {name: column for name, column in fitted.items() if column in header}
         amounts = "amt" in [column.lower() for column in header]
         return {} if dose is not None and dose not in header and amounts else None
-
-    def share(
-        self, parts: Mapping[int, Individuals], engine: Engine | None
-    ) -> tuple[dict[int, Individuals], None]:
-        """Number the words of all parties alike; if some individuals have doses, all have."""
-        from vpem.saem.doses import doses_of
-        from vpem.saem.formats.individuals import join_numbers, numbered_as
-
-        local = [(one.doses is not None, one.columns.get("words", {})) for one in parts.values()]
-        everyones = [local] if engine is None else engine.allgather(local)
-        have_doses, words = zip(*(one for some in everyones for one in some), strict=True)
-        tables = join_numbers(words)
-        numbered = {place: numbered_as(one, tables) for place, one in parts.items()}
-        if any(have_doses):
-            numbered = {place: replace(one, doses=doses_of(one)) for place, one in numbered.items()}
-        return numbered, None
-
-
-def _advice(left: Sequence[str], fitted: bool) -> str:
-    """Return which options name columns that the table lacks, and what to give instead."""
-    names = [f"--{name}" if name in THREE else repr(name) for name in left]
-    flags = [f"--{name} COLUMN" for name in left if name in THREE]
-    if others := [f"{name}=COLUMN" for name in left if name not in THREE]:
-        flags.append(f"--covariates {','.join(others)}")
-    of_fit = f"; that is {' and '.join(names)} of the fit" if fitted else ""
-    several = "the names of these columns" if len(left) > 1 else "the name of this column"
-    return f"{of_fit}; give {several}: {' '.join(flags)}"
 
 
 def _typed(option: str, text: str | None, like: str) -> dict[str, str]:
@@ -396,15 +340,16 @@ class Source:
         self,
         files: Sequence[Path],
         settings: HeldIndividuals,
-        reader: CorpusReader | RowReader,
+        reader: Reader,
         run: CommandRun,
+        masked: bool,
     ) -> None:
         import numpy as np
 
         from vpem.network.partition import evenly
         from vpem.saem.formats.individuals import read_devices
 
-        self.reader, self.run = reader, run
+        self.settings, self.reader, self.run, self.masked = settings, reader, run, masked
         if settings.parties:
             usual = TableSettings()
             self._of_parties(run.where.parties(files_in(files), usual, columns=False), usual)
@@ -414,7 +359,7 @@ class Source:
             raise InputError(
                 f"give one file of individuals, {got}; add --parties if each file is one party's"
             )
-        individuals = self.individuals = reader.share({0: reader.read(files[0])}, None)[0][0]
+        individuals = self.individuals = self._share({0: reader.read(files[0])}, None)[0][0]
         n, number = individuals.n_individuals, settings.devices or 1
         self.numbers = np.arange(n)
         if settings.device_individuals is not None:
@@ -426,6 +371,15 @@ class Source:
             )
         else:
             self.held = evenly(n, number, [f"device {place}" for place in range(number)])
+
+    def _share(
+        self, parts: Mapping[int, Individuals], engine: Engine | None
+    ) -> tuple[dict[int, Individuals], tuple[str, ...] | None]:
+        from vpem.saem.formats.individuals import numbered_alike
+
+        if self.reader.model != CORPUS_MODEL:
+            return numbered_alike(parts, engine), None
+        return share_words(parts, engine, self.settings, self.run.screen, self.masked)
 
     def _of_parties(self, parties: Sequence[Party], usual: TableSettings) -> None:
         """Read the individuals of this process's parties, named party/individual."""
@@ -456,7 +410,7 @@ class Source:
             own = chain([reader.read(file, party.table.id_column) for file in party.find()])
             return replace(own, names=tuple(f"{party.name}/{name}" for name in own.names))
 
-        read, words = reader.share(for_each(holders, range(len(parties)), read_party), run.engine)
+        read, words = self._share(for_each(holders, range(len(parties)), read_party), run.engine)
         said = holders.allgather({
             party: (some.n_individuals, list(some.covariates), some.doses is not None)
             for party, some in read.items()
@@ -541,16 +495,8 @@ class SaemFile(StoredFile):
             )
         return replace(saved, own_curve=self.curve)
 
-    def reader(self, request: UseRequest) -> CorpusReader | RowReader:
-        saved = self.stored
-        fitted = saved.settings.get("columns") or {}
-        if saved.model == CORPUS_MODEL:
-            return CorpusReader(request.settings, request.screen, fitted=fitted)
-        missing = saved.settings.get("missing") == "marginalize"
-        return RowReader(request.settings, saved.model, saved.model_options, missing, fitted)
-
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
-        options, noun = request.settings, self.noun
+        saved, options, noun = self.stored, request.settings, self.noun
         sentence = f"is for mixtures and clusters; {noun}s are in one file"
         request.refuse("parties processes", sentence)
         request.refuse(*self.unused)
@@ -558,7 +504,9 @@ class SaemFile(StoredFile):
             if not isinstance(options, PredictSettings):
                 request.refuse("individuals", "is about the data: give them after the model")
             return None
-        individuals, names = self.reader(request).read(request.data), options.individual
+        missing, fitted = saved.settings.get("missing"), saved.settings.get("columns") or {}
+        how = saved.model, saved.model_options, missing == "marginalize", fitted
+        individuals, names = Reader(options, *how).read(request.data), options.individual
         return individuals if names is None else individuals.named(names, noun)
 
     def predict(self, request: UseRequest) -> int:
@@ -573,13 +521,14 @@ class SaemFile(StoredFile):
         self._check(request, curves)
         individuals = self.evaluation_data(request)
         found: Any
+        heard = self.heard(request, individuals)
         if options.residuals and individuals is not None:
-            return self._tell(request, residuals_of(predictor, individuals))
-        if curves and options.population:
+            found = residuals_of(predictor, individuals)
+        elif curves and options.population:
             words = (saved.settings.get("columns") or {}).get("words") or {}
             values = options.known_values(words) if individuals is None else None
-            return self._tell(request, predictor.population(times, values, individuals))
-        if individuals is None:
+            found = predictor.population(times, values, individuals)
+        elif individuals is None:
             of_fit = options.individual
             if saved.discrete:
                 raise InputError(
@@ -594,15 +543,11 @@ class SaemFile(StoredFile):
             found = Classes(individuals.names, shares, request.proba)
         else:
             found = predictor.latents(individuals)
-        return self._tell(request, found, **self.heard(request, individuals))
-
-    def _tell(self, request: UseRequest, found: Any, **more: Any) -> int:
-        """Write what is predicted as a table, or print it as JSON; return the number of rows."""
-        output, columns = request.settings, found.columns()
-        output.write(columns, found.kind)
-        if output.json:
-            path = None if output.output is None else str(output.output)
-            head = {"model": self.stored.model, "n_individuals": len(set(columns["id"])), **more}
+        columns = found.columns()
+        options.write(columns, found.kind)
+        if options.json:
+            path = None if options.output is None else str(options.output)
+            head = {"model": saved.model, "n_individuals": len(set(columns["id"])), **heard}
             print_json(head | {"output": path} | (found.describe() if path is None else {}))
         return len(columns["id"])
 
@@ -657,20 +602,12 @@ class SaemFile(StoredFile):
 
         return saem_as_json(self.stored)
 
-    def arrays(self) -> Report:
-        """What an archive of NumPy holds."""
-        import numpy as np
-
-        from vpem.saem.formats.fits import ARRAYS
-
-        saved, texts = self.stored, ("parameters", "latents", "names")
-        arrays = {name: getattr(saved, name) for name in ARRAYS}
-        return arrays | {name: np.array(getattr(saved, name), dtype=np.str_) for name in texts}
-
     def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
         from vpem.files.results import arrays_or_json
+        from vpem.saem.formats.fits import arrays_of
 
-        arrays_or_json(output, self.arrays, lambda: as_plain(self.as_json()), force)
+        content = partial(arrays_of, self.stored), lambda: as_plain(self.as_json())
+        arrays_or_json(output, *content, force)
 
 
 class TopicsFile(SaemFile):
@@ -688,11 +625,6 @@ class TopicsFile(SaemFile):
         "documents",
     }
 
-    @property
-    def topics(self) -> Topics:
-        found: Topics = self.saved.stored
-        return found
-
     def heard(self, request: UseRequest, individuals: Individuals | None) -> Report:
         """Report words that the topics lack."""
         from vpem.saem.topics import Heard
@@ -709,33 +641,3 @@ class TopicsFile(SaemFile):
             documents = plural(n_left_out, "document")
             request.screen.warn(f"{documents} left out: the topics have none of their words")
         return {"n_unknown": n_unknown, "n_left_out": n_left_out}
-
-    def arrays(self) -> Report:
-        import numpy as np
-
-        topics, saved = self.topics, self.stored
-        texts = {"words": topics.words, "names": saved.names, "device_names": topics.device_names}
-        return {
-            **{name: np.array(text) for name, text in texts.items()},
-            "probabilities": topics.topics,
-            "proportions": saved.means,
-            "device_shares": topics.device_shares,
-            "perplexities": topics.perplexities,
-            **{name: getattr(saved, name) for name in ("lower", "upper", "trace", "bytes")},
-        }
-
-    def as_json(self) -> Report:
-        topics, saved = self.topics, self.stored
-        kept = (
-            "model", "level", "converged", "grounds", "model_options", "settings", "communication",
-            "versions",
-        )  # fmt: skip
-        return {
-            "encoding-type": "vpem-saem",
-            **self.arrays(),
-            **{name: getattr(saved, name) for name in kept},
-            "topics": topics.describe(),
-            "n_tokens": topics.n_tokens,
-            "log_likelihood": {"lower_bound": saved.log_likelihood.value},
-            "perplexity": topics.perplexity,
-        }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,13 +16,12 @@ from ..options import InitModel, Without
 from ..outputs import WRITTEN, LabelFile, LabelledOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
-from .individuals import CorpusReader, DeviceFiles, HeldIndividuals, RowReader, Source, words_of
+from .individuals import DeviceFiles, HeldIndividuals, Reader, Source, words_of
 from .use import CORPUS_MODEL, as_printed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vpem.network.partition import Workers
     from vpem.network.schema import Report
     from vpem.saem.results import SaemFit
 
@@ -165,20 +163,9 @@ NEEDED = (
 COMPONENTS = {"gmm": ("n_components", 2), "lda": ("n_topics", 10)}
 """What models call their components, and how many there are by default."""
 
-PARAMETER_OF = {
-    "sampler_steps": "n_steps",
-    "target": "target",
-    "step_size": "step",
-    "step_decay": "decay",
-    "no_precondition": "precondition",
-    "gradient_compress": "codec",
-    "threads": "n_threads",
-}
-"""Parameters of samplers by the settings of the command."""
-
 
 class SamplerSettings(Settings, heading="Sampler", kept=False):
-    """Which sampler, and its options: those of `vpem.saem.samplers` by their names in a shell."""
+    """Which sampler, and its options: the parameters of `vpem.saem.samplers`, after sampler_."""
 
     sampler: str = setting(
         "auto", "exact (independent draws: linear, bifactor, gmm), metropolis (walks and jumps), "
@@ -186,34 +173,33 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
         "exact where the model has it, metropolis for others or with --sampler-steps or --target.",
         choices=SAMPLERS,
     )  # fmt: skip
-    sampler_steps: int | None = unset(
+    sampler_n_steps: int | None = unset(
         "Steps of the sampler an iteration. Default: 2 (metropolis: sweeps; hmc), 5 (mala), "
-        "10 (langevin).", least=1, most=10_000,
+        "10 (langevin).", flags="--sampler-steps", least=1, most=10_000,
     )  # fmt: skip
-    target: float | None = unset(
+    sampler_target: float | None = unset(
         "Acceptance rate that moves are adapted to in the burn-in. Default: 0.44 "
-        "(metropolis), 0.574 (mala), 0.8 (hmc).", least=0.05, most=0.95,
+        "(metropolis), 0.574 (mala), 0.8 (hmc).", flags="--target", least=0.05, most=0.95,
     )  # fmt: skip
-    step_size: float | None = unset(
+    sampler_step: float | None = unset(
         "Step of langevin, or first of mala, in units of the curvature's covariance. "
-        "Default: 0.5, 1.", least=1e-12, most=1e6,
+        "Default: 0.5, 1.", flags="--step-size", least=1e-12, most=1e6,
     )  # fmt: skip
-    step_decay: float | None = unset(
+    sampler_decay: float | None = unset(
         "langevin: after the burn-in its step falls with this power; 0: constant. Default: "
-        "1/3.",
-        least=0.0, most=1e6,
+        "1/3.", flags="--step-decay", least=0.0, most=1e6,
     )  # fmt: skip
-    no_precondition: bool = off(
+    sampler_precondition: bool = off(
         "langevin, mala: steps of one size for all latents, in their own units, not the "
-        "curvature's.",
-    )
-    gradient_compress: str | None = unset(
-        "langevin: codec of the gradients of latents, such as qsgd:4bits. Default: numbers "
-        "as they are.", heading="Messages and faults",
+        "curvature's.", flags="--no-precondition",
     )  # fmt: skip
-    threads: int | None = unset(
+    sampler_codec: str | None = unset(
+        "langevin: codec of the gradients of latents, such as qsgd:4bits. Default: numbers "
+        "as they are.", flags="--gradient-compress", heading="Messages and faults",
+    )  # fmt: skip
+    sampler_n_threads: int | None = unset(
         "Threads of samplers that are not exact; results do not depend on it. Default: all "
-        "processors.", heading="Running", least=1, most=1024,
+        "processors.", flags="--threads", heading="Running", least=1, most=1024,
     )  # fmt: skip
 
     def arguments(self, model: str, options: Report) -> Report:
@@ -222,26 +208,25 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
         from vpem.saem.models.model import model_class
         from vpem.saem.samplers import AUTO, SAMPLERS, usual_sampler
 
-        known = {one: set(kind.__dataclass_fields__) for one, kind in SAMPLERS.items()}
-        settings = self.values("sampler").items()
-        taken = {one: value for one, value in settings if value not in (None, False)}
-        parameters = {PARAMETER_OF[one]: value for one, value in taken.items()}
+        known = {one: kind.__dataclass_fields__ for one, kind in SAMPLERS.items()}
+        given = {one.removeprefix("sampler_"): value for one, value in self
+                 if one != "sampler" and value not in (None, False)}  # fmt: skip
         name, is_open = self.sampler, self.sampler == AUTO
         if is_open:
-            name = usual_sampler(model_class(model, options), parameters)
-        for one, parameter in zip(taken, parameters, strict=True):
-            if parameter not in known[name] and not (is_open and one == "threads"):
-                others = [other for other in SAMPLERS if parameter in known[other]]
+            name = usual_sampler(model_class(model, options), given)
+        for one in given:
+            if one not in known[name] and not (is_open and one == "n_threads"):
+                others = [other for other in SAMPLERS if one in known[other]]
                 advice = f"; give --sampler {others[0]}" if is_open else ""
                 said = f" is for the {_listed('sampler', others)}, not {name}{advice}"
-                raise InputError(Setting(one), said)
-        if "precondition" in parameters:
-            parameters["precondition"] = False
-        parameters.pop("n_threads", None)
+                raise InputError(Setting(f"sampler_{one}"), said)
+        if "precondition" in given:
+            given["precondition"] = False
+        given.pop("n_threads", None)
         if "n_threads" in known[name]:
-            parameters["n_threads"] = thread_count(self.threads)
-        codec = parameters.pop("codec", None)
-        return {"sampler": self.sampler, "sampler_options": parameters, "gradient_codec": codec}
+            given["n_threads"] = thread_count(self.sampler_n_threads)
+        codec = given.pop("codec", None)
+        return {"sampler": self.sampler, "sampler_options": given, "gradient_codec": codec}
 
 
 class SaemGraph(HolderGraph, heading="Network"):
@@ -311,7 +296,7 @@ def saem(
     with Screen(out.quiet) as screen:
         from vpem.files.hdf5 import check_writable
         from vpem.pictures.figure import check_picture
-        from vpem.saem.estimates import doubts
+        from vpem.saem.estimates import describe_fit, doubts
         from vpem.saem.fit import fit_saem
         from vpem.saem.formats.fits import read_saem, save_saem
         from vpem.saem.results import as_saved, collect, leave_out
@@ -333,14 +318,18 @@ def saem(
                 check_writable(file, out.force, "results")
             if out.traces is not None:
                 check_picture(out.traces, out.force)
-        missing = settings.missing == "marginalize"
-        reader: CorpusReader | RowReader = CorpusReader(holding, screen, sums.secure_sum)
-        if model.model == CORPUS_MODEL:
-            holding.refuse_words(sums.secure_sum)
-        else:
-            apart, weight = holding.parties and run.engine.size > 1, holding.sample_weight
-            reader = RowReader(holding, model.model, options, missing, {}, weight, apart)
-        source = Source(data, holding, reader, run)
+        words_shown = holding.parties and holding.vocabulary is None
+        if model.model == CORPUS_MODEL and sums.secure_sum and words_shown:
+            raise InputError(
+                Setting("secure_sum", True), " hides what parties have, but without a common "
+                "vocabulary they exchange their words; name the words in a file, ",
+                Setting("vocabulary"),
+            )  # fmt: skip
+        reader = Reader(
+            holding, model.model, options, settings.missing == "marginalize",
+            weight=holding.sample_weight, apart=holding.parties and run.engine.size > 1,
+        )  # fmt: skip
+        source = Source(data, holding, reader, run, sums.secure_sum)
         for said in name_words(options, source.individuals.columns.get("words", {})):
             screen.print_note(said)
         if model.init_individuals is not None:
@@ -376,7 +365,7 @@ def saem(
             for doubt in doubts(as_saved(shown)):
                 screen.warn(doubt)
             facts = {"seconds": fit.seconds, **run.facts(data)}
-            return _report(shown, source.held) | ran | facts
+            return describe_fit(shown, source.held) | ran | facts
 
         run.finish(FitOutcome(
             fit.converged, tell, lambda path, report: save_saem(path, shown, force=out.force),
@@ -417,73 +406,6 @@ class SaemCounter(ProgressLine):
             yield "burn-in"
 
 
-def _report(fit: SaemFit, devices: Workers) -> Report:
-    from vpem.saem.estimates import criteria_of, summary_of
-    from vpem.saem.results import as_saved, rows_of
-    from vpem.saem.topics import Topics
-
-    model, people, likelihood, saved = fit.model, fit.people, fit.log_likelihood, as_saved(fit)
-    given, odds, rates, followed = fit.given, people.probabilities, fit.accepted, model.parameters
-    columns: Report = {
-        "id": people.names,
-        "device": [devices.names[device] for device in devices.worker_of],
-        "log_likelihood": likelihood.each,
-    }
-    if fit.corpus is not None:
-        topics, followed = Topics(saved), model.latents
-        columns["proportions"] = given.means
-        found: Report = {
-            "n_tokens": topics.n_tokens,
-            "n_words": topics.n_words,
-            "n_topics": topics.n_topics,
-            "device_shares": topics.device_shares,
-            "topics": topics.describe(),
-            "log_likelihood": {"lower_bound": likelihood.value},
-            "perplexity": topics.perplexity,
-            "perplexities": topics.perplexities,
-        }
-    else:
-        shrinkage = dict(zip(model.latents, given.shrinkage, strict=False))
-        columns["rows"] = people.rows
-        columns["acceptance"] = repeat(None) if fit.acceptance is None else fit.acceptance
-        if odds is not None:
-            columns |= {"component": odds.argmax(axis=1), "probabilities": odds}
-        elif not model.discrete:
-            columns["latents"] = fit.latents.by_name()
-        found = {
-            "latents": list(model.latents),
-            "n_parameters": len(model.parameters),
-            "estimates": fit.estimates,
-            "standard_errors": fit.errors,
-            "log_likelihood": likelihood.describe(fit.least_effective),
-            "criteria": criteria_of(saved, likelihood.value, people.n_individuals, people.n_rows),
-            "summary": summary_of(saved).as_json(),
-            "shrinkage": None if model.discrete else shrinkage,
-            "acceptance": rates and dict(zip(("mean", "least", "most"), rates, strict=True)),
-        }
-    return {
-        "algorithm": "saem",
-        "n_individuals": people.n_individuals,
-        "n_samples": people.n_rows,
-        "n_devices": devices.n_workers,
-        "device_names": list(devices.names),
-        "device_individuals": devices.counts,
-        **found,
-        "converged": fit.converged if fit.settings["tol"] > 0 else None,
-        "iterations": fit.n_iter,
-        "change": fit.change,
-        "grounds": fit.grounds or None,
-        "individuals": rows_of(columns),
-        "traces": dict(zip(followed, fit.trace.T.tolist(), strict=True)),
-        "bytes_by_iteration": fit.bytes,
-        "communication": fit.ledger.summary(),
-        "settings": {
-            "model": fit.model_name, "model_options": fit.model_options, **fit.settings,
-            **fit.network, "level": given.level,
-        },
-    }  # fmt: skip
-
-
 def _show(report: Report, fit: SaemFit) -> None:
     """Print what a page says of a fit: its facts, and its estimates or topics."""
     from vpem.pictures.saem_contents import estimate_tables, how_fitted, how_well, topic_tables
@@ -507,25 +429,21 @@ def _show(report: Report, fit: SaemFit) -> None:
 
 def _write(fit: SaemFit, out: SaemOutput) -> Report:
     """Write the requested files of individuals, topics and the course of a fit."""
-    import numpy as np
-
     from vpem.files.results import write_columns
     from vpem.saem.topics import Topics
 
-    topics, how = None if fit.corpus is None else Topics(fit), (out.force, out.quote_formulas)
-    files = {"individuals": out.individuals, "topics": out.topics, "traces": out.traces}
-    if topics is None:
-        del files["topics"]
-    elif out.topics is not None:
-        columns: Report = {"word": np.array(topics.words, dtype=np.str_)}
-        columns |= {f"topic {k}": weights for k, weights in enumerate(topics.topics)}
-        write_columns(out.topics, columns, "vpem-topic-words", *how)
-    if out.individuals is not None:
-        write_columns(out.individuals, fit.columns(), fit.latents.kind, *how)
+    topics = None if fit.corpus is None else Topics(fit)
+    tables = {"individuals": (fit.columns, fit.latents.kind)}
+    if topics is not None:
+        tables["topics"] = topics.columns, "vpem-topic-words"
+    for name, (columns, kind) in tables.items():
+        if (file := getattr(out, name)) is not None:
+            write_columns(file, columns(), kind, out.force, out.quote_formulas)
     if out.traces is not None:
         from vpem.pictures.figure import save_picture
         from vpem.pictures.saem import draw_spreads, draw_traces
 
         drawn = draw_traces(fit) if topics is None else draw_spreads(topics)
         save_picture(out.traces, drawn, force=out.force)
-    return {f"{name}_file": None if file is None else str(file) for name, file in files.items()}
+    files = {f"{name}_file": getattr(out, name) for name in (*tables, "traces")}
+    return {name: None if file is None else str(file) for name, file in files.items()}

@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 from scipy.special import expit, ndtr, ndtri, stdtr, stdtrit
 
 from vpem.checks import Doubles
 from vpem.errors import shorten
+from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.saem.conditional import covariance_of
 from vpem.saem.models.model import POSITIVE, triangle_names
-from vpem.saem.results import SavedSaem
-from vpem.saem.topics import is_wide
+from vpem.saem.results import SaemFit, SavedSaem, as_saved, rows_of
+from vpem.saem.topics import Topics, is_wide
 
 FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""
@@ -261,6 +263,62 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
         "bic": minus + p * math.log(n_individuals),
         "bicc": charged,
     }
+
+
+def describe_fit(fit: SaemFit, devices: Workers) -> Report:
+    """Report a fit, and what it says of each individual that it has, and of its device."""
+    model, people, likelihood, saved = fit.model, fit.people, fit.log_likelihood, as_saved(fit)
+    given, odds, rates, followed = fit.given, people.probabilities, fit.accepted, model.parameters
+    columns: Report = {
+        "id": people.names,
+        "device": [devices.names[device] for device in devices.worker_of],
+        "log_likelihood": likelihood.each,
+    }
+    if fit.corpus is not None:
+        topics, followed = Topics(saved), model.latents
+        columns["proportions"] = given.means
+        more = ("n_words", "n_topics", "device_shares", "perplexities")
+        found = topics.as_json() | {name: getattr(topics, name) for name in more}
+    else:
+        shrinkage = dict(zip(model.latents, given.shrinkage, strict=False))
+        columns["rows"] = people.rows
+        columns["acceptance"] = repeat(None) if fit.acceptance is None else fit.acceptance
+        if odds is not None:
+            columns |= {"component": odds.argmax(axis=1), "probabilities": odds}
+        elif not model.discrete:
+            columns["latents"] = fit.latents.by_name()
+        found = {
+            "latents": list(model.latents),
+            "n_parameters": len(model.parameters),
+            "estimates": fit.estimates,
+            "standard_errors": fit.errors,
+            "log_likelihood": likelihood.describe(fit.least_effective),
+            "criteria": criteria_of(saved, likelihood.value, people.n_individuals, people.n_rows),
+            "summary": summary_of(saved).as_json(),
+            "shrinkage": None if model.discrete else shrinkage,
+            "acceptance": rates and dict(zip(("mean", "least", "most"), rates, strict=True)),
+        }
+    return {
+        "algorithm": "saem",
+        "n_individuals": people.n_individuals,
+        "n_samples": people.n_rows,
+        "n_devices": devices.n_workers,
+        "device_names": list(devices.names),
+        "device_individuals": devices.counts,
+        **found,
+        "converged": fit.converged if fit.settings["tol"] > 0 else None,
+        "iterations": fit.n_iter,
+        "change": fit.change,
+        "grounds": fit.grounds or None,
+        "individuals": rows_of(columns),
+        "traces": dict(zip(followed, fit.trace.T.tolist(), strict=True)),
+        "bytes_by_iteration": fit.bytes,
+        "communication": fit.ledger.summary(),
+        "settings": {
+            "model": fit.model_name, "model_options": fit.model_options, **fit.settings,
+            **fit.network, "level": given.level,
+        },
+    }  # fmt: skip
 
 
 def lacking_errors(names: Sequence[str], errors: Doubles, drawn: bool = True) -> str:

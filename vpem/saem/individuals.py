@@ -252,6 +252,17 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
             )
         return each
 
+    def with_weights(self, name: str) -> Individuals:
+        """Return them with this covariate, above 0, as their weights."""
+        weights = self.constant(name)
+        if (weights <= 0).any():
+            who = int(weights.argmin())
+            raise InputError(
+                f"{self.source}: the weight of individual {self.names[who]!r} must be above 0, got "
+                f"{weights[who]:g}; leave out individuals of weight 0"
+            )
+        return replace(self, weights=weights)
+
     def items(self) -> Doubles:
         """All times (T,) of which any individual has a measurement."""
         times = np.unique(self.times)

@@ -128,6 +128,20 @@ class Topics:
             for chances, some in zip(self.topics, places.tolist(), strict=True)
         ]
 
+    def columns(self) -> Report:
+        """Words and their probabilities in each topic, as columns of a table."""
+        named = {f"topic {k}": chances for k, chances in enumerate(self.topics)}
+        return {"word": np.array(self.words, dtype=np.str_), **named}
+
+    def as_json(self) -> Report:
+        """Return what there is to say of the corpus as a whole."""
+        return {
+            "topics": self.describe(),
+            "n_tokens": self.n_tokens,
+            "log_likelihood": {"lower_bound": self.saved.log_likelihood.value},
+            "perplexity": self.perplexity,
+        }
+
     def describe(self) -> list[Report]:
         """Share, coherence and first words of each topic."""
         facts = zip(self.shares.tolist(), self.coherence.tolist(), self.top(), strict=True)

@@ -47,7 +47,7 @@ from vpem.saem.formats import FIT
 from vpem.saem.models.lda import TopicNames
 from vpem.saem.models.model import MODELS, OWN, model_class
 from vpem.saem.results import CERTAIN, CorpusFacts, SaemFit, SavedSaem, as_saved
-from vpem.saem.topics import is_wide
+from vpem.saem.topics import Topics, is_wide
 
 if TYPE_CHECKING:
     import h5py
@@ -64,10 +64,14 @@ ARRAYS = (
     "theta", "standard_errors", "information", "means", "covariances", "lower", "upper",
     "shrinkage", "trace", "bytes",
 )  # fmt: skip
+OF_TOPICS = ("lower", "upper", "trace", "bytes")
+"""Those of a fit of topics, whose estimates are probabilities of words."""
+
 LIKELIHOOD = ("value", "error", "each", "effective", "linearized")
 OF_CORPUS = ("shares", "coherence", "n_tokens", "device_shares", "perplexities")
 OF_DOSES = ("times", "amounts", "durations")
 TEXTS = ("model_options", "settings", "communication", "versions")
+KEPT = ("model", "level", "converged", "grounds", *TEXTS)
 
 COLUMNS: Fields = {
     **dict.fromkeys(("id", "time", "value"), TEXT),
@@ -206,8 +210,25 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
             write_json_element(file, name, value)
 
 
+def arrays_of(saved: SavedSaem) -> Report:
+    """Arrays of a fit, or of topics, and what these are of: an archive of NumPy."""
+    texts = {name: getattr(saved, name) for name in ("parameters", "latents", "names")}
+    arrays = {name: getattr(saved, name) for name in ARRAYS}
+    if saved.corpus is not None:
+        topics, arrays = Topics(saved), {name: arrays[name] for name in OF_TOPICS}
+        arrays |= {"probabilities": topics.topics, "proportions": saved.means}
+        arrays |= {name: getattr(saved.corpus, name) for name in ("device_shares", "perplexities")}
+        texts = {name: getattr(topics, name) for name in ("words", "device_names")}
+        texts["names"] = saved.names
+    return arrays | {name: np.array(one, dtype=np.str_) for name, one in texts.items()}
+
+
 def saem_as_json(saved: SavedSaem) -> Report:
     """A whole fit as values that JSON can hold, once NaN and infinite numbers are None."""
+    if saved.corpus is not None:
+        kept = {name: getattr(saved, name) for name in KEPT}
+        arrays = {name: one.tolist() for name, one in arrays_of(saved).items()}
+        return {"encoding-type": ENCODING, **arrays, **kept, **Topics(saved).as_json()}
     likelihood = saved.log_likelihood
     rows = saved.settings.get("n_rows")
     listed, values = (

@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 
 from vpem.checks import check_memory, read_float
+from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, MissingColumnError, did_you_mean, shorten
 from vpem.files.datasets import names_in, read_matrix
 from vpem.files.hdf5 import (
@@ -357,7 +358,6 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
     """Put individuals of several sources, no two of one name, one after the other."""
     if len(parts) == 1:
         return parts[0]
-    tables = join_numbers([part.columns.get("words", {}) for part in parts])
     vocabularies = [part.words for part in parts if part.words is not None]
     if 0 < len(vocabularies) < len(parts):
         some = next(part.source for part in parts if part.words is None)
@@ -365,8 +365,7 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
     if vocabularies:  # documents of several sources have one vocabulary
         every = join_words(vocabularies)
         parts = [in_words(part, every)[0] for part in parts]
-    parts = [numbered_as(part, tables) for part in parts]
-    have_doses = any(part.doses is not None for part in parts)
+    parts = list(numbered_alike(dict(enumerate(parts))).values())
     names = tuple(name for part in parts for name in part.names)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -385,8 +384,22 @@ def chain(parts: Sequence[Individuals]) -> Individuals:
         parts[0].columns,
         None if parts[0].weights is None else np.concatenate([part.weights for part in parts]),
         words=parts[0].words,
-        doses=Doses.chain([doses_of(part) for part in parts]) if have_doses else None,
+        doses=None if parts[0].doses is None else Doses.chain([doses_of(part) for part in parts]),
     )
+
+
+def numbered_alike(
+    parts: Mapping[int, Individuals], engine: Engine | None = None
+) -> dict[int, Individuals]:
+    """Number words of covariates of all, in all processes, alike; if some have doses, all have."""
+    local = [(one.doses is not None, one.columns.get("words", {})) for one in parts.values()]
+    everyones = [local] if engine is None else engine.allgather(local)
+    have_doses, words = zip(*(one for some in everyones for one in some), strict=True)
+    tables = join_numbers(words)
+    numbered = {place: numbered_as(one, tables) for place, one in parts.items()}
+    if not any(have_doses):
+        return numbered
+    return {place: replace(one, doses=doses_of(one)) for place, one in numbered.items()}
 
 
 def join_numbers(tables: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
