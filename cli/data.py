@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -453,28 +452,35 @@ class DataParties(FileSettings, heading="Data", kept=False):
     )
 
 
-def joined(
-    parties: Sequence[Party],
-    settings: PartySettings,
+def read_parties(
+    files: Sequence[Path],
+    settings: FileSettings,
+    where: Where,
+    place: Callable[[Sequence[Party]], Placement],  # says which process holds which
     over_rows: bool,  # they hold rows, not features
     missing: bool,  # values may be
     weight: str | None,  # column of weights of rows
-    holders: Placement | None,  # None: this process has all
-    say: Callable[[str], None],  # prints a line
-    for_a_model: bool = False,  # which decides on the features
+    kept: TableSettings | None = None,  # of a model's data, which decides on the features
 ) -> tuple[Dataset, Report | None]:
     """Join the data of parties, and print how their rows were aligned, as the report has it."""
     from vpem.engines.engine import set_topic
     from vpem.files.parties.joining import join_parties, stack_parties
 
+    table, say = settings.table, where.screen.say
+    parties = where.parties(files, table, kept)
+    if table.labels_for_fit is not None and not where.own_users:
+        at = place_of(getattr(settings, "labels_at", None), [one.name for one in parties])
+        others = where.parties(files, table.changed(labels_for_fit=None), kept)
+        parties = [*others[:at], parties[at], *others[at + 1 :]]
+    holders = place(parties)
     common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
     common["tell"] = teller(say)
-    with nullcontext() if holders is None else set_topic(holders.engine, "alignment"):
+    with set_topic(holders.engine, "alignment"):
         if over_rows:
             return stack_parties(parties, **common), None
         together, matching = join_parties(
             parties, settings.align, key=settings.align_key,
-            keep_missing=settings.missing_parties, keep_constant=for_a_model, **common,
+            keep_missing=settings.missing_parties, keep_constant=kept is not None, **common,
         )  # fmt: skip
     alignment = matching.describe()
     outer = alignment["join"] == "outer"

@@ -239,7 +239,7 @@ class ProgressLine:
         self.iterations = 0
         self.latest: Any = None
         self.known: Sequence[str] = ()
-        self._restart = ""
+        self.about = self._restart = ""
         self._shown: Sequence[str] = ()
         self._over = threading.Event()
         # A start, or first iteration, may take minutes before it prints a line of its own.
@@ -278,7 +278,7 @@ class ProgressLine:
     def place(self, progress: Any) -> str:
         """Return the number of the iteration, and of the restart if there are several."""
         most = "" if self.most is None else f"/{self.most}"
-        return f"{self._restart}iteration {progress.iteration}{most}"
+        return f"{self.about}{self._restart}iteration {progress.iteration}{most}"
 
     def facts(self, progress: Any) -> Iterable[str] | None:
         """Return the results of an iteration, most important first; None: those before hold."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,10 +23,9 @@ from .data import (
     ComponentSettings,
     check_parties,
     graph_of,
-    joined,
     partition_of,
-    place_of,
     read_one,
+    read_parties,
     refuse_families,
     stored_graph,
     tell_families,
@@ -33,7 +33,7 @@ from .data import (
 )
 from .display import ProgressLine, Screen, answer, print_json, show, table, tell_of_tree
 from .outputs import LabelFile, LabelledOutput, Output, Role
-from .session import EngineSettings, place_parties, where_of
+from .session import EngineSettings, where_of
 
 if TYPE_CHECKING:
     from vpem.files.checkpoints import FileSaver
@@ -170,6 +170,12 @@ class CommandRun:
     of ids that was found.
     """
 
+    labels: LabelFile | None = None
+    table: TableSettings | None = None
+    network: Network | None = None
+    unkept: str | None = "--output FILE"
+    """Options that would keep the result, where none does."""
+
     def __init__(
         self,
         screen: Screen,
@@ -180,12 +186,9 @@ class CommandRun:
     ) -> None:
         from vpem.files.hdf5 import check_writable
 
-        self.screen, self.out = screen, out
-        self.network: Network | None = None
-        self.labels: LabelFile | None = None
-        self.table: TableSettings | None = None
+        self.screen, self.out, self.shards = screen, out, engine.shards
         self.where = where_of(engine, screen)
-        self.engine, self.shards = self.where.engine, engine.shards
+        self.engine = self.where.engine
         if out.publish_anyway and not self.where.least_rows:
             raise InputError(
                 "--publish-anyway is for a study, which publishes a model to others; leave it out"
@@ -194,13 +197,6 @@ class CommandRun:
             check_writable(out.output, out.force, kind)
         self._file = (checkpoints or CheckpointSettings()).saver(self)
         self.saver = self.where.keep(self._file)
-
-    def memory(self, limit: str | None) -> int:
-        """Return how many bytes of a dataset this process may have in memory."""
-        from vpem._core.threads import neighbours
-        from vpem.checks import available_memory, parse_bytes
-
-        return available_memory() // neighbours() if limit is None else parse_bytes(limit)
 
     def spread_network(self, network: Network, *, workers: bool = False) -> Network:
         """Return this process's part of the network of the fit."""
@@ -214,9 +210,7 @@ class CommandRun:
         """Show progress, of reading data on disk too, and stop at a checkpoint on a signal."""
         out = self.out
         destination = out.output or out.json or getattr(out, "labels_file", None)
-        progress = kind(
-            out.quiet or not self.where.speaks, None if destination else "--output FILE"
-        )
+        progress = kind(out.quiet or not self.where.speaks, None if destination else self.unkept)
         if hasattr(data, "observer"):
             data.observer = progress.reading
         try:
@@ -224,24 +218,6 @@ class CommandRun:
                 yield progress
         finally:
             progress.close()
-
-    def protecting(self, settings: FitSettings, width: int, n_rows: int) -> FitSettings:
-        """Return settings that keep components of few rows out of a published model.
-
-        A full covariance of ``width`` features (0: not known) needs width + 1 rows.
-        """
-        least = self.where.least_rows
-        if not least or self.out.publish_anyway:
-            return settings
-        if settings.covariance_type == "full" and settings.weight_concentration_prior_type is None:
-            least = max(least, width + 1.0)
-            if n_rows < least:
-                raise InputError(
-                    f"{n_rows} rows are too few for full covariances of {width} features: a model "
-                    "would reveal single rows to others; take ", Setting("covariance_type", "diag"),
-                    ", or ", Setting("weight_concentration_prior_type", "map"),
-                )  # fmt: skip
-        return settings.changed(least_rows=max(settings.least_rows, least))
 
     def facts(self, files: Sequence[Path]) -> Report:
         return self.where.facts(self.screen, files)
@@ -289,120 +265,109 @@ class FitOutcome:
     heaviest: float = 1.0
 
 
-class Task:
-    """What is fitted, once or several times: a process's part of the data, and its networks.
+class Task(CommandRun):
+    """A fit of features or rows, once or several times.
 
     A process has the columns of its own agents, or the rows of its own workers. ``parts`` says who
     holds which features, or rows; ``names`` are those of agents or workers, who are joined in
-    ``graph``. ``networked``: features have several agents, if nothing says which. A fit has
-    ``labels_for_fit`` of some rows.
+    ``graph``. A fit has ``labels_for_fit`` of some rows.
     """
 
-    def __init__(
+    labels_for_fit: KnownLabels | None = None
+    alignment: Report | None = None
+
+    def load(
         self,
-        run: CommandRun,
         files: Sequence[Path],
         parties: FileSettings,
         holding: WorkerSettings,
         graph: GraphSettings,
         settings: Any,
         memory_limit: str | None,
-        networked: bool = True,
-    ) -> None:
-        if isinstance(run.out, LabelledOutput):
-            run.labels = LabelFile(run.out, run.where, parties.parties)
+        networked: bool = True,  # features have several agents, if nothing says which
+    ) -> Dataset:
+        """Read this process's part of the data, and find out who holds what."""
+        from vpem._core.threads import neighbours
+        from vpem.checks import available_memory, parse_bytes
+
+        if isinstance(self.out, LabelledOutput):
+            self.labels = LabelFile(self.out, self.where, parties.parties)
         if parties.missing_parties:
             settings = settings.changed(missing="marginalize")
-        self.run, self.files, self.settings = run, files, settings
-        self.alignment: Report | None = None
-        self.source = source = self._gather(parties, holding, memory_limit)
-        self.limit = run.memory(memory_limit)
-        self.weighed_by = holding.sample_weight
-        self.labels_for_fit: KnownLabels | None = None
+        self.files, self.settings, self.weighed_by = files, settings, holding.sample_weight
+        self.limit = available_memory() // neighbours()
+        if memory_limit is not None:
+            self.limit = parse_bytes(memory_limit)
+        over_rows = getattr(holding, "split", "rows") == "rows"
+        with self.screen.reading(files):
+            check_parties(files, parties)
+            if parties.parties:
+                of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
+                for name in (name for name, value in of_one.items() if value not in (None, False)):
+                    raise InputError(Setting(name), " is for one file; with --parties leave it out")
+                source, self.alignment = read_parties(
+                    files, parties, self.where,
+                    partial(self.where.place, self.out.output, self.shards, self.labels),
+                    over_rows, settings.missing == "marginalize", self.weighed_by,
+                )  # fmt: skip
+            else:
+                source = self._read_one(parties, holding, over_rows)
+            if parties.numbers_only:
+                refuse_families(source.kinds, source.feature_names, source.source)
+            tell_families(source, parties.table, self.screen.say)
+            if parties.parties:
+                self.where.watch(source.n_samples, over_rows, self.screen)
+        self.source = source
         self.networks: dict[int, Network] = {}
         graph = graph.seeded(settings.seed)
         self.seed_of_graph = graph.graph_seed
-        if isinstance(holding, HoldingSettings) and holding.split == "features":
-            self.workers: Workers | None = None
+        self.workers: Workers | None = None
+        if isinstance(holding, HoldingSettings) and not over_rows:
             self.parts: Any = partition_of(source, holding, networked)
-            self.graph = stored_graph(source, holding, self.parts, graph, run.screen)
+            self.graph = stored_graph(source, holding, self.parts, graph, self.screen)
         else:
             self.parts = self.workers = self._deal(holding)
             self.graph = graph_of(self.workers.n_workers, self.workers.names, graph)
         self.names: Sequence[str] = self.parts.names
-        self.n_rows = int(source.n_samples if self.workers is None else self.workers.n_samples)
+        self.n_rows = int((source if self.workers is None else self.workers).n_samples)
+        return source
 
-    def _gather(
-        self, settings: FileSettings, holding: WorkerSettings, memory_limit: str | None
-    ) -> Dataset:
-        """Read the one dataset, or join those of the parties, with a partition or workers."""
+    def _read_one(self, parties: FileSettings, holding: WorkerSettings, over_rows: bool) -> Dataset:
+        """Read the one dataset."""
         from vpem.files.data import settle_labels
         from vpem.files.families import settle
 
-        run, files, table, say = self.run, self.files, settings.table, self.run.screen.say
-        over_rows = getattr(holding, "split", "rows") == "rows"
-        with run.screen.reading(files):
-            check_parties(files, settings)
-            if settings.parties:
-                of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
-                for name in (name for name, value in of_one.items() if value not in (None, False)):
-                    raise InputError(Setting(name), " is for one file; with --parties leave it out")
-                parties = run.where.parties(files, table)
-                if table.labels_for_fit is not None and not run.where.own_users:
-                    labelled, names = parties, [one.name for one in parties]
-                    at = place_of(getattr(settings, "labels_at", None), names)
-                    parties = run.where.parties(files, table.changed(labels_for_fit=None))
-                    parties[at] = labelled[at]
-                holders = place_parties(parties, run.out.output, run.shards, run.where, run.labels)
-                source, self.alignment = joined(
-                    parties, settings, over_rows, self.settings.missing == "marginalize",
-                    holding.sample_weight, holders, say,
-                )  # fmt: skip
-            else:
-                source = read_one(
-                    files[0], table, run.where, teller(say, not settings.numbers_only),
-                    dataset=holding.dataset, sample_weight=holding.sample_weight,
-                    memory_limit=run.memory(memory_limit),
-                )  # fmt: skip
-                run.table = source.table
-                source.labels_for_fit = settle_labels(
-                    source.labels_for_fit, [source], source.ids, table
-                )
-                parts = None
-                if isinstance(holding, HoldingSettings) and table.family and not over_rows:
-                    parts = partition_of(source, holding, True)
-                source = settle(source, table.family, parts)
-            if settings.numbers_only:
-                refuse_families(source.kinds, source.feature_names, source.source)
-            tell_families(source, table, say)
-            if settings.parties:
-                run.where.watch(source.n_samples, over_rows, run.screen)
-        return source
+        table, parts = parties.table, None
+        source = read_one(
+            self.files[0], table, self.where, teller(self.screen.say, not parties.numbers_only),
+            dataset=holding.dataset, sample_weight=self.weighed_by, memory_limit=self.limit,
+        )  # fmt: skip
+        self.table = source.table
+        source.labels_for_fit = settle_labels(source.labels_for_fit, [source], source.ids, table)
+        if isinstance(holding, HoldingSettings) and table.family and not over_rows:
+            parts = partition_of(source, holding, True)
+        return settle(source, table.family, parts)
 
     def _deal(self, holding: WorkerSettings) -> Workers:
         """Choose who holds which rows; a note says where one worker has them all by default."""
         from vpem.files.networks import read_workers
         from vpem.network.partition import by_label, evenly
 
-        source = self.source
+        source, n_workers = self.source, holding.workers
         if getattr(holding, "sort_by_label", False):
-            if holding.workers is None:
-                raise InputError(
-                    "--sort-by-label needs --workers: how many to deal the rows out to"
-                )
             if source.labels is None:
                 raise InputError(f"{source.source} has no labels to sort rows by")
-            return by_label(source.labels, holding.workers)
+            return by_label(source.labels, n_workers or 1)
         if holding.worker_rows is not None:
             return read_workers(holding.worker_rows, source.n_samples)
-        if holding.workers is not None:
-            return evenly(source.n_samples, holding.workers)
-        if source.workers is not None:
+        if n_workers is None and source.workers is not None:
             return source.workers
-        self.run.screen.print_note(
-            "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows FILE"
-        )
-        return evenly(source.n_samples, 1)
+        if n_workers is None:
+            self.screen.print_note(
+                "one worker holds all rows; for more: --workers N (equal parts), or --worker-rows "
+                "FILE"
+            )
+        return evenly(source.n_samples, n_workers or 1)
 
     def connect(self, sums: SumSettings, hops: Sequence[int] = (), private: bool = False) -> None:
         """Make networks, by numbers of hops; by default one, of those of ``sums``.
@@ -411,11 +376,10 @@ class Task:
         """
         from vpem.sums.connect import connect, connect_workers
 
-        run, sums = self.run, sums.changed(seed=self.seed_of_graph)
-        heard = run.screen.warnings
+        sums, heard = sums.changed(seed=self.seed_of_graph), self.screen.warnings
         before, self.warnings = list(heard), {0: list(heard)}
         if self.workers is not None:
-            self.networks[0] = run.spread_network(connect_workers(self.graph, sums), workers=True)
+            self.networks[0] = self.spread_network(connect_workers(self.graph, sums), workers=True)
             self.warnings[0] = list(heard)
             return
         chosen, last = sums.hubs == "likelihood", -1
@@ -423,7 +387,7 @@ class Task:
         for number in [0] if chosen else sorted(set(hops or [sums.hops])):
             if last < 0 or len(self.networks[last].whole.hubs) > 1:
                 last, n_heard = number, len(heard)
-                self.networks[last] = run.spread_network(
+                self.networks[last] = self.spread_network(
                     connect(self.graph, self.parts, some, hops=last)
                 )
                 self.warnings[last] = before + heard[n_heard:]
@@ -435,27 +399,27 @@ class Task:
 
         X, weights, about = self.data()
         network = connect_by_likelihood(
-            X, self.graph, self.parts, sums, self.settings, over=run.spread_network,
+            X, self.graph, self.parts, sums, self.settings, over=self.spread_network,
             private=private,
             kinds=self.source.kinds, sample_weight=weights, feature_names=about["feature_names"],
         )  # fmt: skip
         self.networks, by = {sums.hops: network}, network.whole.chosen
         assert by is not None
-        run.screen.print_note(
+        self.screen.print_note(
             f"hubs by likelihood: worth {by.gain:.4g} nats per sample or more, by a fit without "
             f"hops of {by.first['n_iter']} iterations"
         )
 
     @property
-    def network(self) -> Network:
-        """The network of fewest hops."""
+    def local(self) -> Network:
+        """The part of this process in the network of fewest hops."""
         return self.networks[min(self.networks)]
 
     def data(self) -> tuple[Any, Any, Report]:
         """Return this process's data, weights, and further arguments of a fit."""
         from vpem.fits.spread import own_columns, own_part
 
-        source, network, workers = self.source, self.network, self.workers
+        source, network, workers = self.source, self.local, self.workers
         X, weights, names = own_part(source, network, workers, self.limit)
         weights = None if self.weighed_by is None else weights
         about: Report = {"feature_names": names}
@@ -474,43 +438,65 @@ class Task:
         about["kinds"] = kinds.take_features(own_columns(network)) if apart else kinds
         return X, weights, about
 
+    def _protected(self, width: int) -> FitSettings:
+        """Return settings that keep components of few rows out of a published model.
+
+        A full covariance of ``width`` features (0: not known) needs width + 1 rows.
+        """
+        settings: FitSettings = self.settings
+        least = self.where.least_rows
+        if not least or self.out.publish_anyway:
+            return settings
+        if settings.covariance_type == "full" and settings.weight_concentration_prior_type is None:
+            least = max(least, width + 1.0)
+            if self.n_rows < least:
+                raise InputError(
+                    f"{self.n_rows} rows are too few for full covariances of {width} features: a "
+                    "model would reveal single rows to others; take ",
+                    Setting("covariance_type", "diag"), ", or ",
+                    Setting("weight_concentration_prior_type", "map"),
+                )  # fmt: skip
+        return settings.changed(least_rows=max(settings.least_rows, least))
+
     def fit(self, data: tuple[Any, Any, Report], **more: Any) -> Fit:
         """Fit the data as `data` returns them; parameters stay in the processes of their hubs."""
-        (X, weights, about), workers = data, self.workers
-        wide = self.network.whole.blocks.widths if workers is None else [self.source.n_features]
-        settings = self.run.protecting(self.settings, int(max(wide)), self.n_rows)
+        (X, weights, about), workers, network = data, self.workers, self.local
+        wide = network.whole.blocks.widths if workers is None else [self.source.n_features]
+        settings = self._protected(int(max(wide)))
         more = settings.values() | {"sample_weight": weights} | about | more
         if workers is None:
             from vpem.fits.spread import fit_spread
 
-            return fit_spread(X, self.network, shards=True, **more)
+            return fit_spread(X, network, shards=True, **more)
         from vpem.fits.rows import fit_em
 
-        return fit_em(X, workers, self.network, **more)
+        return fit_em(X, workers, network, **more)
 
-    def problem(self, kind: type[Problem], settings: FitSettings, **more: Any) -> Problem:
-        """Return the problem of these settings, but for components, covariance and restarts."""
-        X, weights, about = self.data()
-        settings = self.run.protecting(settings, 0, self.n_rows)
-        options = settings.values("n_components", "covariance_type", "n_init") | about
+    def problem_of(
+        self, kind: type[Problem], data: tuple[Any, Any, Report], **more: Any
+    ) -> Problem:
+        """Return the problem of these fits, but for components, covariance and restarts."""
+        X, weights, about = data
+        without = ("n_components", "covariance_type", "n_init")
+        options = self._protected(0).values(*without) | about
         return kind(X, self.networks, self.workers, options, sample_weight=weights, **more)
 
     def whole(self, fit: Fit) -> Fit:
         """Return a fit with all parameters in the first process."""
         from vpem.fits.parts import gathered
 
-        return fit if self.workers is not None or not self.run.engine.apart else gathered(fit)
+        return fit if self.workers is not None or not self.engine.apart else gathered(fit)
 
     def options(self, given: Given, result: Any, **more: Any) -> Report:
         """Return what the file of a result keeps of options."""
-        run, options = self.run, dict(given.record)
-        if run.table is not None:
-            options["id_column"] = run.table.id_column
+        options = dict(given.record)
+        if self.table is not None:
+            options["id_column"] = self.table.id_column
         options |= {"data": ", ".join(map(str, self.files)), "missing": self.settings.missing}
         if getattr(result, "guarantee", None) is not None:
             private = {"init": "noisy sums", "max_iter": result.n_iter, "tol": None}
             options |= {name: value for name, value in private.items() if name in options}
-        return run.where.options(options | more, given.files)
+        return self.where.options(options | more, given.files)
 
     def describe(self, result: Any, ran: Report, noun: str = "", **more: Any) -> Report:
         """Return the report of a result, by what ran it, and of its ``noun``s."""
@@ -518,7 +504,9 @@ class Task:
         report: Report = result.describe(names, self.names)
         if noun:
             report[f"{noun}s"] = result.answer(names).describe(noun)
-        report |= {"seed": self.settings.seed, **self.run.facts(self.files)}
+        if self.shards:  # which keep means where they are
+            report["components"] = [one | {"differs_most_in": None} for one in report["components"]]
+        report |= {"seed": self.settings.seed, **self.facts(self.files)}
         report |= {"sample_weight": self.weighed_by, **more}
         if self.alignment is not None:
             report["alignment"] = self.alignment
@@ -528,31 +516,57 @@ class Task:
             report["warnings"] = [promise["warning"]] if promise["repeatable"] else []
         return report
 
-    def tell_and_label(self, result: Any, found: Found | None = None) -> None:
+    def tell_and_label(self, result: Any, found: Found) -> None:
         """Note which rows were clipped, which no report has, and write labels of rows."""
-        run = self.run
         for worker, count in getattr(result, "clipped", {}).items():
             if count:
-                run.screen.print_note(
+                self.screen.print_note(
                     f"{self.names[worker]}: {plural(count, 'row')} with values beyond --bounds, "
                     "which were clipped; this is not reported to others"
                 )
-        if found is not None and run.labels is not None:
-            run.labels.write(self.source, found, self.network.agents, self.workers)
+        if self.labels is not None:
+            self.labels.write(self.source, found, self.local.agents, self.workers)
 
-    def finish(self, result: Any, outcome: FitOutcome) -> None:
-        """End the run with a result, of which others get what this process has found."""
-        labels = self.run.labels
+    def keep(self, result: Any, options: Report, path: Path, report: Report) -> None:
+        """Write a model, or a clustering without what members of a study have of their own."""
+        source, names = self.source, self.source.feature_names
+        if "clusters" not in report:
+            from vpem.files.models import write_model
 
-        def own(report: Report) -> Report:
-            files = {} if labels is None else {"labels_files": labels.written}
-            return files | outcome.own(report)
+            if not self.shards:
+                write_model(path, result.kept(names, report, options), self.out.force)
+            return
+        from vpem.files.results import write_clustering
 
+        stored = result.kept(names, report, options, source.ids)
+        if self.where.own_users:  # --labels has each member's own
+            stored = replace(
+                stored, labels=stored.labels[:0], distances=stored.distances[:0], ids=None
+            )
+        write_clustering(path, stored, self.out.force)
+
+    def finish(self, result: FitOutcome) -> None:
         weights = None if self.weighed_by is None else self.source.sample_weight
         heaviest = 1.0 if weights is None else float(weights.max(initial=0.0)) or 1.0
-        self.run.finish(
-            replace(outcome, own=own, apart=self.run.shards, found=result, heaviest=heaviest)
-        )
+        super().finish(replace(result, apart=self.shards, heaviest=heaviest))
+
+    def finish_fit(
+        self,
+        result: Any,
+        ran: Report,
+        options: Report,
+        noun: str = "component",
+        own: Callable[[Report], Report] = lambda _: {},
+        **more: Any,
+    ) -> None:
+        """End the run with a result, kept with ``options``; ``more`` is for its report."""
+        tell = partial(self.describe, result, ran, noun, **more)
+        write = partial(self.keep, result, options)
+
+        def own_files(report: Report) -> Report:
+            return {"labels_files": getattr(self.labels, "written", [])} | own(report)
+
+        self.finish(FitOutcome(result.converged, tell, write, own=own_files, found=result))
 
 
 MOST_HUBS = 20

@@ -113,6 +113,42 @@ class Where:
 
         return choose_parties(files, table, model_table)
 
+    def place(
+        self,
+        output: Path | None,  # the model that the first process will write
+        shards: bool,  # or each its part
+        labels: LabelFile | None,
+        parties: Sequence[Party],
+    ) -> Placement:
+        """Return which process holds which parties; InputError unless all have the same list.
+
+        No file of a party may be overwritten.
+        """
+        from vpem.engines.placement import Placement, for_each
+        from vpem.fits.parts import shard_path
+
+        engine, names = self.engine, [party.name for party in parties]
+        ours, *others = engine.allgather(names)
+        for rank, listed in enumerate(others, 1):
+            theirs = list(map(str, listed)) if isinstance(listed, list) else [str(listed)]
+            if theirs != ours:
+                raise InputError(
+                    f"rank 0 has the parties {', '.join(ours)}, rank {rank} has "
+                    f"{shorten(theirs, 200):.2000}; give all ranks the same, in the same order"
+                )
+        holders = Placement.evenly(engine, len(names), names)
+        if output is not None and shards:
+            both = ([] if engine.rank else ["server"]) + [names[agent] for agent in holders.own]
+            writes("--shards", *(shard_path(output, name) for name in both))
+        if labels is not None:
+            labels.place(names, holders)
+        for option, path in written() if self.own_users else chain(*engine.allgather(written())):
+            writes(option, path)
+        for_each(
+            holders, range(len(names)), lambda n: reads(f"party {names[n]!r}", *parties[n].find())
+        )
+        return holders
+
     def anybody(self, name: str, here: bool) -> bool:
         """Whether any process was given an option that need not be given to all."""
         return here
@@ -433,46 +469,6 @@ def where_of(settings: EngineSettings, screen: Screen) -> Where:
     where.screen = screen
     where.prepare(settings, screen)
     return where
-
-
-def place_parties(
-    parties: Sequence[Party],
-    output: Path | None,
-    shards: bool,
-    where: Where,
-    labels: LabelFile | None = None,
-) -> Placement:
-    """Return which process holds which parties; InputError unless all have the same list.
-
-    ``output`` is the model that the first process will write, or each its part if ``shards``; no
-    file of a party may be overwritten.
-    """
-    from vpem.engines.placement import Placement, for_each
-    from vpem.fits.parts import shard_path
-
-    engine = where.engine
-    names = [party.name for party in parties]
-    ours, *others = engine.allgather(names)
-    for rank, listed in enumerate(others, 1):
-        theirs = list(map(str, listed)) if isinstance(listed, list) else [str(listed)]
-        if theirs != ours:
-            raise InputError(
-                f"rank 0 has the parties {', '.join(ours)}, rank {rank} has "
-                f"{shorten(theirs, 200):.2000}; give all ranks the same, in the same order"
-            )
-    holders = Placement.evenly(engine, len(names), names)
-    if output is not None and shards:
-        both = ([] if engine.rank else ["server"]) + [names[agent] for agent in holders.own]
-        writes("--shards", *(shard_path(output, name) for name in both))
-    if labels is not None:
-        labels.place(names, holders)
-    for option, path in written() if where.own_users else chain(*engine.allgather(written())):
-        writes(option, path)
-
-    for_each(
-        holders, range(len(parties)), lambda n: reads(f"party {names[n]!r}", *parties[n].find())
-    )
-    return holders
 
 
 def describe_engine(network: Network) -> Report:

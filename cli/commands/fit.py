@@ -8,12 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.errors import InputError, Setting, shorten
+from vpem.errors import InputError, Setting
 from vpem.fits.settings import PrivacySettings
 from vpem.pictures.contents import plural
 from vpem.records import changed, off, rule, unset
@@ -42,7 +40,7 @@ from ..data import (
 from ..display import ProgressLine, Screen, note_of_one_feature, tell_of_parameters
 from ..options import Given, MemoryLimit, Without
 from ..outputs import LabelledOutput, Output, ShardFiles
-from ..runner import CheckpointSettings, CommandRun, FitOutcome, Task
+from ..runner import CheckpointSettings, Task
 from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
@@ -57,13 +55,10 @@ def known_to(
     task: Task, files: FitFiles, begin: StartSettings, counts: Sequence[int]
 ) -> KnownLabels | None:
     """Return what this process knows of labels for a fit, matched with the start by name."""
-    import numpy as np
-
     from vpem.fits.answer import labels_of
     from vpem.fits.labels import KnownLabels
 
-    source = task.source
-    known = source.labels_for_fit
+    source, known = task.source, task.source.labels_for_fit
     if known is None:
         return None
     if len(counts) > 1:
@@ -72,27 +67,16 @@ def known_to(
             "components; give one number of ", Setting("n_components"),
         )  # fmt: skip
     agent = source.labelled_by if files.parties else place_of(files.labels_at, task.names)
+    labels = KnownLabels(known.values, agent, known.names or None)
     if begin.model is None or known.names:
-        return KnownLabels(known.values, agent, known.names or None)
+        return labels
     names = labels_of(begin.model.report)
     if not names:
         raise InputError(
             f"{begin.init_model} was fitted without labels, so that its components have no names; "
             "leave out ", Setting("labels_for_fit"), " or the start",
         )  # fmt: skip
-    n = len(known.values)
-    codes, label_names = KnownLabels(known.values).parsed(n, max(n, 1))
-    strange = [name for name in label_names if name not in names]
-    if strange:
-        raise InputError(
-            Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, but no component "
-            f"of {begin.init_model} has such a name: they are {shorten(names, 10)}",
-        )  # fmt: skip
-    shares = np.zeros((n, task.settings.n_components))  # labels as probabilities of components
-    for place, name in enumerate(label_names):
-        shares[:, list(names).index(name)] = codes[:, place]
-    shares[np.isnan(codes).any(axis=1)] = np.nan
-    return KnownLabels(shares, agent, names)
+    return labels.of_components(names, task.settings.n_components, str(begin.init_model))
 
 
 class FitChoices(ComponentSettings, PrivacySettings):
@@ -145,7 +129,6 @@ def fit(
     Example: vpem fit data/breast_cancer.h5 --split rows --workers 7
     """
     with Screen(out.quiet) as screen:
-        from vpem.files.models import write_model
         from vpem.files.temporaries import check_ending
         from vpem.fits.privacy import foretell
 
@@ -156,47 +139,31 @@ def fit(
         privacy = choices.into(PrivacySettings)
         if len(counts) > 1:
             choices.check_several(begin, sums)
-        run = CommandRun(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
-        if run.shards and out.output is None and not run.where.own_users:
+        task = Task(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
+        if task.shards and out.output is None and not task.where.own_users:
             raise InputError("--shards are named after --output; give it")
-        graph, parties = graph.seeded(settings.seed), begin.families(parties)
-        networked = graph.is_asked or sums.is_asked
-        task = Task(run, data, parties, holding, graph, settings, memory_limit, networked)
-        source = task.source
+        parties, networked = begin.families(parties), graph.is_asked or sums.is_asked
+        source = task.load(data, parties, holding, graph, settings, memory_limit, networked)
         settings = task.settings = begin.begun(task.settings, source, given)
         task.connect(sums, private=privacy.is_asked)
-        shard_files = ShardFiles(run, task.network, task.names) if run.shards else None
+        shard_files = ShardFiles(task, task.local, task.names) if task.shards else None
         if privacy.epsilon is not None:
             foretold = foretell(
-                settings, privacy, task.n_rows, len(source.feature_names), task.network
+                settings, privacy, task.n_rows, len(source.feature_names), task.local
             )
             foretold.check()
             screen.print_note(str(foretold))
         task.labels_for_fit = known_to(task, parties, begin, counts)
         fitted, ran, found = _fit(task, counts, privacy, checkpoints)
-        mixture = fitted.mixture
+        mixture, n_samples, shards = fitted.mixture, fitted.n_samples, dict[str, Any]()
         options = task.options(
-            given, fitted, graph_seed=graph.graph_seed, components=mixture.n_components
+            given, fitted, graph_seed=task.seed_of_graph, components=mixture.n_components
         )
         task.tell_and_label(fitted, found)
-        shards: Report = {}
         if shard_files is not None:
             fitted, shards = shard_files.write(fitted, source.feature_names, options)
-
-        def tell() -> Report:
-            report = task.describe(fitted, ran, "component")
-            if run.shards:  # which keep means where they are
-                report["components"] = [
-                    one | {"differs_most_in": None} for one in report["components"]
-                ]
-            return report
-
-        def write(path: Path, report: Report) -> None:
-            if not run.shards:
-                write_model(path, fitted.kept(source.feature_names, report, options), out.force)
-
-        tell_of_parameters(screen, settings, mixture, mixture.n_parameters, fitted.n_samples)
-        task.finish(fitted, FitOutcome(fitted.converged, tell, write, own=lambda _: shards))
+        tell_of_parameters(screen, settings, mixture, mixture.n_parameters, n_samples)
+        task.finish_fit(fitted, ran, options, own=lambda _: shards)
 
 
 def _fit(
@@ -209,24 +176,24 @@ def _fit(
     from vpem.fits.labels import columns_of, columns_of_workers
     from vpem.fits.results import RowFit
 
-    run, settings, agents = task.run, task.settings, task.network.agents
+    agents, labels, data = task.local.agents, task.labels, task.data()
     more: Report = {"privacy": privacy} if privacy.is_asked else {}
-    if run.labels and task.workers is None:
-        local_agents = agents.own.tolist() if run.labels.file else []
-        more["labels"] = local_agents if run.labels.parties else [0]
+    if labels and task.workers is None:
+        more["labels"] = [0] if not labels.parties else agents.own.tolist() if labels.file else []
     if len(counts) > 1:
         from .select import choose_by_bic
 
-        fitted, ran, X = choose_by_bic(task, counts, checkpoints, more)
+        fitted, ran = choose_by_bic(task, data, counts, checkpoints, more)
     else:
-        with run.working(ProgressLine, task.source.X) as progress:
-            data = task.data()
-            fitted = task.fit(data, callback=progress, saver=run.saver, **more)
-            ran, X = describe_engine(task.network), data[0]
+        with task.working(ProgressLine, task.source.X) as progress:
+            fitted = task.fit(data, callback=progress, saver=task.saver, **more)
+            ran = describe_engine(task.local)
     found: Found = {}
-    if run.labels and isinstance(fitted, RowFit):
-        found = columns_of_workers(X, task.parts, fitted.mixtures, agents, settings.missing)
-    elif run.labels:
+    if labels and isinstance(fitted, RowFit):
+        found = columns_of_workers(
+            data[0], task.parts, fitted.mixtures, agents, task.settings.missing
+        )
+    elif labels:
         found = {agent: columns_of(shares) for agent, shares in fitted.responsibilities.items()}
     if (known := fitted.labels_for_fit) is not None:
         named = []
@@ -234,8 +201,8 @@ def _fit(
             rows = f"{count:.1f} rows" if count % 1 else plural(int(count), "row")
             named.append(f"{k} is {name} ({rows})")
         if named:
-            run.screen.say(f"component {', '.join(named)}; all roots learn it for labelled rows")
-    return fitted if run.shards else task.whole(fitted), ran, found
+            task.screen.say(f"component {', '.join(named)}; all roots learn it for labelled rows")
+    return fitted if task.shards else task.whole(fitted), ran, found
 
 
 class FedWorkers(WorkerSettings, heading="Data"):
@@ -243,7 +210,11 @@ class FedWorkers(WorkerSettings, heading="Data"):
 
     workers: int | None = changed(WorkerSettings, "workers", often=True)
     sort_by_label: bool = off(
-        "Sort rows by label before they are dealt out, so that workers differ."
+        "Sort rows by label before they are dealt out, so that workers differ.",
+        idle=rule(
+            lambda given: given["workers"] is None,
+            " needs {workers}: how many to deal the rows out to",
+        ),
     )
 
 
@@ -278,7 +249,6 @@ def fedem(
     Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32
     """
     with Screen(out.quiet) as screen:
-        from vpem.files.models import write_model
         from vpem.fits.fedem import fit_fedem
         from vpem.fits.labels import columns_of_workers
         from vpem.pictures.contents import name_of_fedem
@@ -286,36 +256,31 @@ def fedem(
         from vpem.pictures.history import draw_histories
         from vpem.sums.connect import way_of
 
-        run = CommandRun(screen, out, "models", engine, checkpoints)
-        if out.plot is not None and run.where.speaks:
+        task = Task(screen, out, "models", engine, checkpoints)
+        if out.plot is not None and task.where.speaks:
             check_picture(out.plot, out.force)
         if out.strict and settings.tol == 0:
             raise InputError("--strict needs a --tol above 0: without it nothing can converge")
-        task = Task(run, data, parties, holding, graph, settings, memory_limit)
-        source, workers = task.source, task.parts
+        source = task.load(data, parties, holding, graph, settings, memory_limit)
         settings = begin.begun(settings, source, given)
         if way_of(task.graph, sums) == "consensus":
             # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
             sums = sums.changed(compress=settings.compress)
             settings = settings.changed(compress=None)
-        with run.working(ProgressLine, source.X) as progress:
+        with task.working(ProgressLine, source.X) as progress:
             progress.most = settings.max_iter
             task.connect(sums)
             X, weights, about = task.data()
             fit = fit_fedem(
-                X, workers, task.network, settings, sample_weight=weights, callback=progress,
-                saver=run.saver, **about,
+                X, task.parts, task.local, settings, sample_weight=weights, callback=progress,
+                saver=task.saver, **about,
             )  # fmt: skip
-        ran, agents = describe_engine(task.network), task.network.agents
-        mixtures, missing = [fit.mixture], settings.missing
-        labelled = None
-        if run.labels:  # {} where a rank holds no worker
-            labelled = columns_of_workers(X, workers, mixtures, agents, missing)
-        task.tell_and_label(fit, labelled)
-
-        def write(path: Path, report: Report) -> None:
-            options = task.options(given, fit, components=settings.n_components)
-            write_model(path, fit.kept(source.feature_names, report, options), out.force)
+        ran, found = describe_engine(task.local), dict[int, Any]()
+        if task.labels:  # {} where a rank holds no worker
+            found = columns_of_workers(
+                X, task.parts, [fit.mixture], task.local.agents, settings.missing
+            )
+        task.tell_and_label(fit, found)
 
         def draw(report: Report) -> Report:
             if out.plot is not None:
@@ -324,8 +289,8 @@ def fedem(
                 save_picture(out.plot, picture, force=out.force)
             return {"plot": None if out.plot is None else str(out.plot)}
 
-        tell = partial(task.describe, fit, ran, "component")
-        task.finish(fit, FitOutcome(fit.converged, tell, write, own=draw))
+        options = task.options(given, fit, components=settings.n_components)
+        task.finish_fit(fit, ran, options, own=draw)
 
 
 class ClusterChoices(KmeansSettings, PrivacySettings):
@@ -373,14 +338,13 @@ def kmeans(
     Example: vpem kmeans data/breast_cancer.h5 -k 2 --split features --method grid --n-init 10
     """
     with Screen(out.quiet) as screen:
-        from vpem.files.results import write_clustering
         from vpem.fits.clustering import check_absent
         from vpem.fits.feature_kmeans import kmeans_features
         from vpem.fits.labels import columns_of_clusters
         from vpem.fits.row_kmeans import kmeans_rows
 
         settings, privacy = choices.into(KmeansSettings), choices.into(PrivacySettings)
-        run = CommandRun(screen, out, "clusterings", engine, checkpoints)
+        task = Task(screen, out, "clusterings", engine, checkpoints)
         if (rows := start.rows) is not None:
             if len(rows) != settings.n_clusters:
                 raise InputError(
@@ -389,37 +353,25 @@ def kmeans(
             settings = settings.changed(init=rows)
         if settings.method == "grid" and not graph.is_asked:
             graph = graph.changed(topology="star")
-        task = Task(run, data, parties, holding, graph, settings, memory_limit)
-        source, workers, settings = task.source, task.workers, task.settings
+        source = task.load(data, parties, holding, graph, settings, memory_limit)
+        settings, workers = task.settings, task.workers
         check_absent(task.graph, sums, settings)
-        with run.working(ProgressLine, source.X) as progress:
+        with task.working(ProgressLine, source.X) as progress:
             task.connect(sums)
             X, weights, about = task.data()
-            about |= {"sample_weight": weights, "callback": progress, "saver": run.saver}
+            network, labels = task.local, task.labels
+            about |= {"sample_weight": weights, "callback": progress, "saver": task.saver}
             clustering = (
-                kmeans_features(X, task.network, settings, labels=bool(run.labels), **about)
+                kmeans_features(X, network, settings, labels=bool(labels), **about)
                 if workers is None
-                else kmeans_rows(X, workers, task.network, settings, privacy=privacy, **about)
+                else kmeans_rows(X, workers, network, settings, privacy=privacy, **about)
             )
-        agents = task.network.agents
-        found = columns_of_clusters(clustering, agents, workers) if run.labels else None
+        found = columns_of_clusters(clustering, network.agents, workers) if labels else {}
         task.tell_and_label(clustering, found)
-        ran = describe_engine(task.network)
+        ran, options = describe_engine(network), task.options(given, clustering)
         # One feature of large numbers may decide the clusters alone.
-        alone = settings.scale == "none" and clustering.guarantee is None and run.where.speaks
+        alone = settings.scale == "none" and clustering.guarantee is None and task.where.speaks
         note = note_of_one_feature(clustering.answer(source.feature_names)) if alone else None
         if note is not None:
             screen.print_note(note)
-
-        def write(path: Path, report: Report) -> None:
-            options = task.options(given, clustering)
-            stored = clustering.kept(source.feature_names, report, options, source.ids)
-            if run.where.own_users:  # --labels has each member's own
-                stored = replace(
-                    stored, labels=stored.labels[:0], distances=stored.distances[:0], ids=None
-                )
-            write_clustering(path, stored, out.force)
-
-        more = {"participation": settings.participation}
-        tell = partial(task.describe, clustering, ran, "cluster", **more)
-        task.finish(clustering, FitOutcome(clustering.converged, tell, write))
+        task.finish_fit(clustering, ran, options, "cluster", participation=settings.participation)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import InputError, Setting, VpemWarning
-from vpem.fits.settings import OF_LOWRANK, ImputeSettings
-from vpem.pictures.contents import communication, how_summed, number, plural, took
-from vpem.records import Settings, changed, not_both, rule, unset
-from vpem.settings import DEALS, HolderGraph, HoldingSettings, SumSettings, WorkerSettings
+from vpem.errors import InputError, Setting
+from vpem.fits.settings import OF_LOWRANK, Dealing, ImputeSettings
+from vpem.pictures.contents import HOW_WELL, communication, how_summed, lines_of, number, plural
+from vpem.records import changed, stated, unset
+from vpem.settings import HolderGraph, SumSettings
 
 from ..data import (
     BY_POSITION,
@@ -28,13 +28,14 @@ from ..display import ProgressLine, Screen, note_of_one_column, show, table
 from ..options import Without
 from ..outputs import READ, TableOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
-from ..session import EngineSettings, describe_engine, place_parties
+from ..session import EngineSettings, describe_engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vpem.fits.observers import Completed
     from vpem.network.schema import Report
+    from vpem.pictures.contents import Lines
     from vpem.terms.lowrank.entries import Hidden
     from vpem.terms.lowrank.observations import Observations
 
@@ -61,60 +62,6 @@ class ObserverFiles(NumberFiles, heading="Data"):
     )
 
 
-class Dealing(Settings, heading="Data", kept=False):
-    """Who saw which entries, and which of them are held out."""
-
-    workers: int | None = unset(
-        "Deal the entries of the single observer out to this many. Default: the observers in the "
-        "data.",
-    )
-    split: str | None = unset(
-        "How --workers deals: entries at random (random), whole rows (rows) or whole columns "
-        "(features). Default: random; of a mixture rows; with --agents or --partition features.",
-        choices=DEALS,
-        idle=[
-            rule(
-                lambda given: all(given[one] is None for one in ("workers", "agents", "partition")),
-                " says how --workers deals entries out; give --workers N, or leave --split out",
-            ),
-            rule(
-                lambda given: given["workers"] is None and given["split"] != "features",
-                " is for --workers; --agents and --partition deal out columns: leave it out",
-            ),
-        ],
-    )
-    agents: int | None = unset(
-        "Deal the columns out to this many, in order: as --workers N --split features.",
-        least=1,
-        idle=not_both("workers", "agents"),
-    )
-    partition: Path | None = changed(
-        HoldingSettings, "partition",
-        idle=[not_both("workers", "partition"), not_both("agents", "partition")],
-    )  # fmt: skip
-    holdout: float | None = unset(
-        "Hide this share of the entries, and report the error on them beside those of column "
-        "means and scikit-learn's IterativeImputer.",
-        idle=(
-            lambda given: bool(given.get("secure_sum")) and given.get("engine") != "simulator",
-            (
-                " shows the first process what observers held out, and all of them who saw which "
-                "entry, but ",
-                Setting("secure_sum", True),
-                " is to show totals alone; leave one of the two out",
-            ),
-        ),
-    )
-    sample_weight: str | None = changed(
-        WorkerSettings,
-        "sample_weight",
-        help="Weights of the entries: a column of a .csv table; in HDF5 a member of each "
-        "observer's list, a group with a matrix an observer, or beside a dataset's X the path of "
-        "weights of its rows.",
-    )
-    dataset: str | None = unset("Path of a 2-D dataset inside the HDF5 file, instead of X.")
-
-
 def observed(
     files: Sequence[Path],
     file_settings: ObserverFiles,
@@ -129,22 +76,20 @@ def observed(
     import numpy as np
 
     from vpem.engines.placement import Placement
-    from vpem.files.networks import read_partition
     from vpem.files.observations import read_observations
     from vpem.files.parties.observing import observe_parties
-    from vpem.fits.observers import check_laws, hide_entries
-    from vpem.terms.lowrank.entries import split, split_columns
+    from vpem.fits.observers import check_laws, deal, hide_entries
     from vpem.terms.lowrank.observations import check_law, make_law
 
-    law = make_law(settings.law, settings.variance)
+    law, weight = make_law(settings.law, settings.variance), dealing.sample_weight
     check_parties(files, file_settings)
-    tell, weight = teller(run.screen.say), dealing.sample_weight
+    tell, table = teller(run.screen.say), file_settings.table
     if file_settings.parties:
         for name, value in dealing.values("sample_weight", "holdout").items():
             if value is not None:
                 raise InputError(Setting(name), " is for one file; with --parties leave it out")
-        parties = run.where.parties(files, file_settings.table, columns=False)
-        holders = place_parties(parties, run.out.output, run.shards, run.where)
+        parties = run.where.parties(files, table, columns=False)
+        holders = run.where.place(run.out.output, run.shards, None, parties)
         observations = observe_parties(parties, weight, holders, tell, file_settings.align)
         if observations.by_position and file_settings.align is None:
             run.screen.say(BY_POSITION)
@@ -152,21 +97,12 @@ def observed(
         check_laws(observations, law, holders)
     else:
         refuse_shared_stdin(files[0], run.where)
-        table = file_settings.table
         observations = read_observations(
             files[0], dealing.dataset, weight, table=table, tell=lambda data: tell(data, table)
         )
         check_law(observations, law)
-        count = dealing.agents if dealing.workers is None else dealing.workers
-        if dealing.partition is not None:
-            names = observations.column_names
-            partition = read_partition(dealing.partition, observations.shape[1], names)
-            observations = split_columns(observations, partition)
-        elif count is not None:
-            usual = "rows" if settings.method == "mixture" else "random"
-            by = "features" if dealing.agents else dealing.split or usual
-            rng = np.random.default_rng([settings.seed, 1])
-            observations = split(observations, count, by, rng)
+        usual = "rows" if settings.method == "mixture" else "random"
+        observations = deal(observations, dealing, usual, settings.seed)
         holders = Placement.here(observations.n_observers)
         if run.engine.apart:
             holders = Placement.evenly(run.engine, observations.n_observers, observations.names)
@@ -174,15 +110,7 @@ def observed(
     if dealing.holdout is None:
         return observations, None
     rng = np.random.default_rng([settings.seed, 2])
-    observations, hidden = hide_entries(observations, dealing.holdout, rng, holders)
-    if hidden.n_places < round(dealing.holdout * hidden.n_seen):
-        warnings.warn(
-            f"only {hidden.n_places} of {hidden.n_seen} entries are held out, not "
-            f"{dealing.holdout:g} of them: every row, column and observer keeps one",
-            VpemWarning,
-            stacklevel=1,
-        )
-    return observations, hidden
+    return hide_entries(observations, dealing.holdout, rng, holders)
 
 
 LISTED = 20
@@ -247,14 +175,12 @@ def impute(
             if run.where.speaks:
                 check_picture(out.plot, out.force)
         observations, hidden = observed(data, parties, dealing, settings, run)
-        graph_settings = graph.seeded(settings.seed)
-        joined = graph_of(observations.n_observers, observations.names, graph_settings)
+        names, seeded = observations.names, graph.seeded(settings.seed)
+        joined = graph_of(observations.n_observers, names, seeded)
         if way_of(joined, sums) == "consensus":
             # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
-            sums, settings = (
-                sums.changed(compress=settings.compress),
-                settings.changed(compress=None),
-            )
+            sums = sums.changed(compress=settings.compress)
+            settings = settings.changed(compress=None)
         with run.working(ProgressLine) as progress:
             progress.most = settings.max_iter
             network = run.spread_network(connect_workers(joined, sums), workers=True)
@@ -288,36 +214,78 @@ def impute(
             return {"plot": None if out.plot is None else str(out.plot)}
 
         # Each member of a study writes its own entries, and the fit of all.
-        run.finish(FitOutcome(
-            fit.converged, tell, write, lambda report: _show(report, fit), draw, apart=True
-        ))  # fmt: skip
+        run.finish(FitOutcome(fit.converged, tell, write, partial(_show, fit), draw, apart=True))
 
 
-def _show(report: Report, fit: Completed) -> None:
-    of_mixture, holdout, choice = "mixing_weights" in report, report["holdout"], report["choice"]
-    rows, columns = plural(report["n_samples"], "row"), plural(report["n_features"], "column")
-    seen, weight = f"{report['share_seen']:.1%} seen", report["sample_weight"]
-    facts = {"matrix": f"{rows} x {columns}, {seen}{f', weighed by {weight}' if weight else ''}"}
-    facts |= _mixture(report) if of_mixture else _low_rank(report)
-    if choice is not None and choice["error"] is not None:
-        facts["chosen by"] = (
-            f"{number(choice['error'], 4)} on held-out entries, column means "
-            f"{number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
-        )
-        if choice["mixture"] not in ("tried", "the method was given"):
-            facts["chosen by"] += f"; no mixture: {choice['mixture']}"
-    network = [plural(report["n_workers"], "observer"), report["topology"]]
+def _matrix(report: Report) -> str:
+    line = "{n_samples:row} x {n_features:column}, {share_seen:.1%} seen"
+    line += ", weighed by {sample_weight}" * bool(report["sample_weight"])
+    return stated(line, report.__getitem__)
+
+
+def _mixture(report: Report) -> str:
+    alone = report["n_workers"] == 1 or report["split"] == "rows"
+    line = "{n_components:component}, {covariance_type} covariance"
+    line += "" if alone else " of columns of one observer"
+    return stated(line + ", {n_parameters:parameter}", report.__getitem__)
+
+
+def _low_rank(report: Report) -> str:
+    line = "rank {rank}, ridge {ridge:.6g}, {law}"
+    line += "" if report["variance"] is None else " of variance {variance:.6g}"
+    return stated(line, report.__getitem__)
+
+
+def _steps(report: Report) -> str:
+    line = "participation {participation:g}, step {step_size}"
+    if report["sum"] == "server" and report["compress"] is not None:
+        line += ", compressed by {compress}"
+    if report["projections"]:
+        line += ", {projections:,} means moved into the law's domain"
+    return stated(line, report.__getitem__)
+
+
+def _chosen(report: Report) -> str:
+    choice = report["choice"]
+    line = f"{choice['error']:.4g} on held-out entries, column means "
+    line += f"{number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
+    told = choice["mixture"] in ("tried", "the method was given")
+    return line if told else f"{line}; no mixture: {choice['mixture']}"
+
+
+def _network(report: Report) -> str:
+    parts = [plural(report["n_workers"], "observer"), report["topology"]]
     if report["sum"] != "server" or report["secure_sum"]:
-        network.append(how_summed(report))
-    if report["sum"] == "consensus" and not of_mixture:
-        network.append(f"statistics up to {report['disagreement']:.2g} apart")
-    facts |= {
-        "network": ", ".join(network),
-        "communication": communication(report["communication"], report["worker_names"]),
-        "written to": report["model"] or "nothing is kept (give --output)",
-    }
-    tables: list[Any] = [] if holdout is None else _held_out(holdout)
-    tables.append(table(facts.items(), "", ""))
+        parts.append(how_summed(report))
+    if report["sum"] == "consensus" and "mixing_weights" not in report:
+        parts.append(f"statistics up to {report['disagreement']:.2g} apart")
+    return ", ".join(parts)
+
+
+FACTS: Lines = {
+    "matrix": _matrix,
+    "mixture": _mixture,
+    "model": _low_rank,
+    "log-likelihood": lambda report: stated(
+        "{log_likelihood:.6f} per sample, BIC {bic:.2f}" if "bic" in report
+        else "{log_likelihood:.6f} an entry seen", report.__getitem__,
+    ),
+    "draws": "{draws[n_draws]}, each of a fit to weighed rows: {draws[n_iter]} iterations",
+    "singular values": lambda report: ", ".join(f"{v:.4g}" for v in report["singular_values"][:8]),
+    "iterations": HOW_WELL["iterations"],
+    "FedEM": _steps,
+    "chosen by": _chosen,
+    "network": _network,
+    "communication": lambda report: communication(report["communication"], report["worker_names"]),
+    "written to": lambda report: report["model"] or "nothing is kept (give --output)",
+}  # fmt: skip
+"""How a matrix was completed, by a mixture or by one of low rank."""
+
+
+def _show(fit: Completed, report: Report) -> None:
+    names, choice = fit.observations.column_names, report["choice"]
+    tables = [] if report["holdout"] is None else _held_out(report["holdout"])
+    tables.append(table(lines_of(report, FACTS), "", ""))
     if choice is not None:
         lines = [
             (one["column"], one["error"], one["column_means"],
@@ -326,50 +294,11 @@ def _show(report: Report, fit: Completed) -> None:
         ]  # fmt: skip
         title = "Entries held out to choose, in units of the fit"
         tables.append(_by_column(title, choice["loss"].replace("_", "-"), "better", lines))
-    names = fit.observations.column_names
     if len(names) <= LISTED:
         trend = zip(names, (number(mean, 5) for mean in report["column_trend"]), strict=True)
         head = f"mean fitted {fit.law.unit}".replace("fitted mean", "fitted")
         tables.append(table(trend, "column", head, title="Trend over columns", right=(head,)))
     show(*tables)
-
-
-def _iterations(report: Report) -> str:
-    count, *seconds = took(report)
-    ended = ["converged to within noise"] if report.get("in_noise") else []
-    return ", ".join([count, *(ended if report["converged"] else ["not converged"]), *seconds])
-
-
-def _mixture(report: Report) -> dict[str, str]:
-    alone, draws = report["n_workers"] == 1 or report["split"] == "rows", report["draws"]
-    covariance = "covariance" if alone else "covariance of columns of one observer"
-    facts = {
-        "mixture": f"{plural(report['n_components'], 'component')}, {report['covariance_type']} "
-        f"{covariance}, {plural(report['n_parameters'], 'parameter')}",
-        "log-likelihood": f"{report['log_likelihood']:.6f} per sample, BIC {report['bic']:.2f}",
-    }
-    if draws is not None:
-        facts["draws"] = (
-            f"{draws['n_draws']}, each of a fit to weighed rows: {draws['n_iter']} iterations"
-        )
-    return facts | {"iterations": _iterations(report)}
-
-
-def _low_rank(report: Report) -> dict[str, str]:
-    law, variance = report["law"], report["variance"]
-    law += "" if variance is None else f" of variance {number(variance)}"
-    steps = [f"participation {report['participation']:g}", f"step {report['step_size']}"]
-    if report["compress"] is not None and report["sum"] == "server":
-        steps.append(f"compressed by {report['compress']}")
-    if report["projections"]:
-        steps.append(f"{report['projections']:,} means moved into the law's domain")
-    return {
-        "model": f"rank {report['rank']}, ridge {number(report['ridge'])}, {law}",
-        "log-likelihood": f"{report['log_likelihood']:.6f} an entry seen",
-        "singular values": ", ".join(number(one, 4) for one in report["singular_values"][:8]),
-        "iterations": _iterations(report),
-        "FedEM": ", ".join(steps),
-    }
 
 
 def _by_column(title: str, loss: str, more: str, lines: list[tuple[Any, ...]]) -> PrintedTable:

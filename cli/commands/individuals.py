@@ -19,7 +19,6 @@ from vpem.records import Rule, changed, not_both, rule, unset
 from ..data import PartySettings
 from ..display import as_plain, print_json
 from ..outputs import READ
-from ..session import place_parties
 from .use import CORPUS_MODEL, PredictSettings, StoredFile, UseRequest
 
 if TYPE_CHECKING:
@@ -392,7 +391,7 @@ class Source:
         from vpem.saem.individuals import Individuals
 
         run, reader = self.run, self.reader
-        holders = place_parties(parties, run.out.output, False, run.where, run.labels)
+        holders = run.where.place(run.out.output, False, run.labels, parties)
         if run.engine.size > len(parties) and not run.where.own_users:
             raise InputError(
                 f"there are {run.engine.size} processes, but only {len(parties)} parties: every "

@@ -7,7 +7,7 @@ import shlex
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,10 +34,9 @@ from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves
 from vpem.terms.units import Scaling
 
-from ..data import check_parties, joined, kept_of, read_one, teller
+from ..data import check_parties, kept_of, read_one, read_parties, teller
 from ..display import print_json, table
 from ..names import key_of
-from ..session import place_parties
 from .use import StoredFile, UseRequest, reported, table_of
 
 if TYPE_CHECKING:
@@ -166,11 +165,10 @@ class RowFile(StoredFile):
                 raise InputError(
                     Setting("dataset"), " is for one file; with --parties leave it out"
                 )
-            parties = where.parties(files, settings.table, kept)
-            holders = place_parties(parties, None, False, where, request.tables)
             over_rows, missing = settings.split == "rows", self.missing != "refuse"
-            source, self.alignment = joined(
-                parties, settings, over_rows, missing, weight, holders, self.say, True
+            place = partial(where.place, None, False, request.tables)
+            source, self.alignment = read_parties(
+                files, settings, where, place, over_rows, missing, weight, kept
             )
             where.watch(source.n_samples, over_rows, request.screen)
             return source

@@ -202,137 +202,124 @@ def warn_of(screen: Screen, selection: Selection, chosen: int) -> None:
         screen.warn(f"no model converged; {grid[chosen]} is the best; try more --max-iter")
 
 
-class Search:
+class Search(runner.Task):
     """A search over the cells of a grid: its trials, and the record of those that are done."""
 
-    def __init__(
-        self, task: runner.Task, sums: SumSettings, cells: list[Cell], settings: SearchSettings
-    ) -> None:
+    out: SearchSettings
+
+    def plan(self, sums: SumSettings, cells: list[Cell]) -> None:
+        """Find out which fits the search needs, and which of them are kept."""
         from vpem._core.threads import processors
         from vpem.files.matrix import FileMatrix
         from vpem.fits.selection.search import Record, facts_of, trials_of, without_repeats
         from vpem.fits.selection.trials import Problem
 
-        self.task, self.settings, run = task, settings, task.run
-        task.connect(sums.changed(n_threads=1), [cell.hops for cell in cells])
-        run.network = None  # there are several: none of them is compared with a tree
-        self.split = "features" if task.workers is None else "rows"
+        out, fits = self.out, self.settings
+        self.settings = fits.changed(n_threads=1)
+        self.connect(sums.changed(n_threads=1), [cell.hops for cell in cells])
+        self.network = None  # there are several: none of them is compared with a tree
+        self.split = "features" if self.workers is None else "rows"
         facts = sums.values("hops", "seed", "n_threads", "n_rounds")
-        facts |= {"split": self.split, "rounds": sums.n_rounds, "graph_seed": task.seed_of_graph}
-        self.problem = task.problem(
-            Problem, task.settings.changed(n_threads=1), network_options=facts
-        )
+        facts |= {"split": self.split, "rounds": sums.n_rounds, "graph_seed": self.seed_of_graph}
+        self.problem = self.problem_of(Problem, self.data(), network_options=facts)
         self.cells = without_repeats(cells, self.problem)
-        stored, n_jobs = isinstance(self.problem.X, FileMatrix), settings.n_jobs
+        stored, n_jobs = isinstance(self.problem.X, FileMatrix), out.n_jobs
         if stored and n_jobs not in (None, 1):
             raise InputError(
                 f"--jobs {n_jobs} is for data in memory, but these are read from disk; leave it "
                 "out, or raise --memory-limit"
             )
-        alone = stored or run.engine.apart
+        alone = stored or self.engine.apart
         self.n_jobs = 1 if alone else processors() if n_jobs is None else n_jobs
-        self.record = Record(settings.kept_in, facts_of(self.problem), settings.force, run.engine)
+        self.record = Record(out.kept_in, facts_of(self.problem), out.force, self.engine)
         self.trials = [
-            trial
+            trial.key
             for cell in self.cells
-            for trial in trials_of(cell, settings.criterion, task.settings.n_init, settings.n_folds)
+            for trial in trials_of(cell, out.criterion, fits.n_init, out.n_folds)
         ]
-        self.n_kept = self.n_finished
+        self.unkept = None if out.kept_in else "--state FILE or --output FILE"
 
     @property
     def n_finished(self) -> int:
-        return sum(trial.key in self.record.results for trial in self.trials)
+        return len(self.record.results.keys() & set(self.trials))
 
-    def _so_far(self) -> str:
-        fits = plural(len(self.trials), "fit")
-        return f"{self.n_finished} of {fits} are in {self.settings.kept_in}"
-
-    def _kept(self) -> str:
-        if self.settings.kept_in is None:
+    def _kept(self, then: str = "") -> str:
+        if self.out.kept_in is None:
             return "nothing was kept (give --state or --output)"
-        done = f"{self._so_far()}: give the same command to go on"
-        return done if self.n_finished else "no fit was finished yet"
+        fits = plural(len(self.trials), "fit")
+        kept = f"{self.n_finished} of {fits} are in {self.out.kept_in}{then}"
+        return kept if self.n_finished else "no fit was finished yet"
 
     def run(self, given: Given, began: float) -> None:
         """Run the trials that are not kept, and choose; the command began at ``began``."""
-        from vpem.files.models import write_model
         from vpem.fits.selection.search import search
         from vpem.pictures.figure import save_picture
         from vpem.pictures.history import draw_selection
 
-        task, settings = self.task, self.settings
-        run, screen, fits = task.run, task.run.screen, task.settings
-        if self.n_kept:
-            screen.say(f"{self._so_far()} already")
-        unkept = None if settings.kept_in else "--state FILE or --output FILE"
-        with stopping(self._kept):
-            with run.working(
-                lambda quiet, other: SearchProgress(quiet, other and unkept)
-            ) as progress:
-                progress.start(len(self.trials) - self.n_kept)
+        out, screen, n_init, n_kept = self.out, self.screen, self.settings.n_init, self.n_finished
+        source = self.source
+        if n_kept:
+            screen.say(self._kept(" already"))
+        with stopping(lambda: self._kept(": give the same command to go on")):
+            with self.working(SearchProgress) as progress:
+                progress.start(len(self.trials) - n_kept)
                 selection = search(
-                    self.problem, self.cells, criterion=settings.criterion, n_init=fits.n_init,
-                    n_folds=settings.n_folds, n_jobs=self.n_jobs, record=self.record,
-                    tell=progress,
+                    self.problem, self.cells, criterion=out.criterion, n_init=n_init,
+                    n_folds=out.n_folds, n_jobs=self.n_jobs, record=self.record, tell=progress,
                 )  # fmt: skip
             choice, held_out = selection.choice, selection.criterion == "heldout"
-            small = choice.one_standard_error if settings.one_standard_error else None
+            small = choice.one_standard_error if out.one_standard_error else None
             chosen = choice.best if small is None else small
             best, n_parameters = selection.grid[chosen], selection.cells[chosen].get("n_parameters")
             warn_of(screen, selection, chosen)
-            tell_of_parameters(screen, fits, best, n_parameters or 0, task.source.n_samples)
+            tell_of_parameters(screen, self.settings, best, n_parameters or 0, source.n_samples)
             n_heard, fit = len(screen.warnings), None
             ran: Report = {}
-            if settings.output is not None or run.where.own_users:
-                fit = task.whole(self.problem.fit(best, n_init=fits.n_init))
-                ran = describe_engine(task.networks[best.hops])
-        heard = task.warnings[best.hops] + screen.warnings[n_heard:]
+            if out.output is not None or self.where.own_users:
+                fit = self.whole(self.problem.fit(best, n_init=n_init))
+                ran = describe_engine(self.networks[best.hops])
+        heard = self.warnings[best.hops] + screen.warnings[n_heard:]
 
         def tell() -> Report:
             return {
                 "criterion": selection.criterion,
                 "better": "higher" if held_out else "lower",
-                "best": choice.best,
-                "one_standard_error": choice.one_standard_error,
+                **vars(choice),
                 "chosen": chosen,
-                "passed_over": choice.passed_over,
                 "cells": selection.cells,
-                "n_init": fits.n_init,
-                "folds": settings.n_folds if held_out else None,
+                "n_init": n_init,
+                "folds": out.n_folds if held_out else None,
                 "split": self.split,
-                "n_samples": task.source.n_samples,
-                "n_features": task.source.n_features,
-                "seed": fits.seed,
+                "n_samples": source.n_samples,
+                "n_features": source.n_features,
+                "seed": self.settings.seed,
                 "n_fits": len(self.trials),
-                "n_kept": self.n_kept,
+                "n_kept": n_kept,
                 "jobs": self.n_jobs,
-                **run.where.describe(),
-                **run.facts(task.files),
+                **self.where.describe(),
+                **self.facts(self.files),
                 "seconds": time.perf_counter() - began,
             }
 
         def write(path: Path, report: Report) -> None:
             """Write the model as `vpem fit` does."""
-            assert fit is not None
-            own = {} if run.where.own_users else {"warnings": heard}
-            options = task.options(
+            own = {} if self.where.own_users else {"warnings": heard}
+            options = self.options(
                 given, fit, **StartSettings().values(), components=best.n_components,
                 hops=best.hops, covariance=best.covariance_type, threads=1,
-                graph_seed=task.seed_of_graph,
+                graph_seed=self.seed_of_graph,
             )  # fmt: skip
-            described = task.describe(fit, ran | own)
-            kept = fit.kept(task.source.feature_names, described, options)
-            write_model(path, kept, settings.force)
+            self.keep(fit, options, path, self.describe(fit, ran | own))
 
         def draw(report: Report) -> Report:
-            if settings.plot is not None:
-                save_picture(settings.plot, draw_selection(selection), force=settings.force)
-            files = {"state": settings.kept_in, "plot": settings.plot}
+            if out.plot is not None:
+                save_picture(out.plot, draw_selection(selection), force=out.force)
+            files = {"state": out.kept_in, "plot": out.plot}
             return {name: None if file is None else str(file) for name, file in files.items()}
 
         converged = all(one["status"] == "converged" for one in selection.cells)
         show_all = partial(show_selection, selection)
-        task.finish(fit, runner.FitOutcome(converged, tell, write, show_all, draw))
+        self.finish(runner.FitOutcome(converged, tell, write, show_all, draw, found=fit))
 
 
 def _state_of(state: Path | None, output: Path | None) -> Path | None:
@@ -425,35 +412,27 @@ def select(
             parse_numbers("--hops", settings.hops),
             parse_names("--covariance", settings.covariance_type, COVARIANCE_TYPES),
         )
-        run = runner.CommandRun(screen, settings, "models", settings)
+        search = Search(screen, settings, "models", settings)
         if settings.plot is not None:
             from vpem.pictures.figure import check_picture
 
             check_picture(settings.plot, settings.force)
         networked = graph.is_asked or sums.is_asked or any(cell.hops for cell in cells)
-        task = runner.Task(run, data, parties, holding, graph, fits, memory_limit, networked)
-        Search(task, sums, cells, settings).run(given, began)
+        search.load(data, parties, holding, graph, fits, memory_limit, networked)
+        search.plan(sums, cells)
+        search.run(given, began)
 
 
 # ---- several numbers of components in one fit ----------------------------------------------------
 
 
-class EachProgress(ProgressLine):
-    """Progress of a fit of several numbers of components."""
-
-    cell: Cell | None = None
-
-    def place(self, progress: Any) -> str:
-        count = "" if self.cell is None else f"{self.cell.n_components} components, "
-        return f"{count}{super().place(progress)}"
-
-
 def choose_by_bic(
-    task: runner.Task, counts: Sequence[int], checkpoints: runner.CheckpointSettings, more: Report
-) -> tuple[Fit, Report, Any]:
+    task: runner.Task, data: tuple[Any, Any, Report], counts: Sequence[int],
+    checkpoints: runner.CheckpointSettings, more: Report,
+) -> tuple[Fit, Report]:  # fmt: skip
     """Fit each number of components, with ``more`` arguments; keep the fit of lowest BIC.
 
-    Returns it, the report of how it ran, and the data.
+    Returns it, and the report of how it ran.
     """
     from vpem.files.checkpoints import own_files
     from vpem.files.hdf5 import check_writable
@@ -461,15 +440,14 @@ def choose_by_bic(
     from vpem.fits.selection.search import choose, search
     from vpem.fits.selection.trials import Cell, Problem
 
-    run, screen, settings = task.run, task.run.screen, task.settings
-    file, resumes = checkpoints.checkpoint, checkpoints.resume or checkpoints.resume_if_any
+    screen, settings, file = task.screen, task.settings, checkpoints.checkpoint
+    paths = {k: None if file is None else runner.each_file(file, k) for k in counts}
     if file is not None:
         check_ending(file, "checkpoints")
-        files = [
-            one for count in counts for one in own_files(runner.each_file(file, count), run.engine)
-        ]
+        resumes = checkpoints.resume or checkpoints.resume_if_any
+        files = [one for path in paths.values() if path for one in own_files(path, task.engine)]
         for path in files:
-            check_writable(path, run.out.force or run.where.gone_on or resumes)
+            check_writable(path, task.out.force or task.where.gone_on or resumes)
         if checkpoints.resume and any(path.exists() for path in files):
             # The run may have been interrupted before it reached the others.
             checkpoints = checkpoints.changed(resume=False, resume_if_any=True)
@@ -480,9 +458,8 @@ def choose_by_bic(
         """A problem whose best fit is kept."""
 
         def fit(self, cell: Cell, rows: Any = None, **options: Any) -> Fit:
-            path = file and runner.each_file(file, cell.n_components)
-            saver = checkpoints.changed(checkpoint=path).saver(run)
-            progress.cell = cell
+            saver = checkpoints.changed(checkpoint=paths[cell.n_components]).saver(task)
+            progress.about = f"{cell.n_components} components, "
             with runner.catching(saver):
                 options |= {"callback": progress, "saver": saver, **more}
                 return super().fit(cell, rows, **options)
@@ -491,11 +468,11 @@ def choose_by_bic(
             found.append(outcome)
             done = [one for one in found if one["status"] != "failed"]
             if outcome in done and done[choose(done, "bic", self.floor_fits).best] is outcome:
-                kept[:] = [(fit, describe_engine(task.network), heard)]
+                kept[:] = [(fit, describe_engine(task.local), heard)]
 
-    with run.working(EachProgress, task.source.X) as progress:
-        problem = task.problem(Each, settings)
+    with task.working(ProgressLine, task.source.X) as progress:
         cells = [Cell(k, min(task.networks), settings.covariance_type) for k in counts]
+        problem = task.problem_of(Each, data)
         selection = search(problem, cells, n_init=settings.n_init, n_jobs=None)
         ((fit, ran, heard),) = kept
         for one in heard:
@@ -513,4 +490,4 @@ def choose_by_bic(
             without = ("restart", "restarts", "stands_for_hops")
             listed.append({name: cell[name] for name in cell if name not in without})
         screen.say(f"BIC by components (lower is better): {'; '.join(parts)}")
-    return fit, ran | {"selection": {"criterion": "bic", "best": best, "cells": listed}}, problem.X
+    return fit, ran | {"selection": {"criterion": "bic", "best": best, "cells": listed}}

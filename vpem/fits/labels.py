@@ -295,6 +295,22 @@ class KnownLabels:
         shares[there] = codes[:, None] == np.arange(n_components)
         return shares, [_named(name) for name in names.tolist()]
 
+    def of_components(self, names: Sequence[str], n_components: int, model: str) -> KnownLabels:
+        """Return labels as probabilities of components that have these names, in a model."""
+        n = len(self.values)
+        codes, label_names = self.parsed(n, max(n, 1))
+        strange = [name for name in label_names if name not in names]
+        if strange:
+            raise InputError(
+                Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, but no "
+                f"component of {model} has such a name: they are {shorten(names, 10)}",
+            )  # fmt: skip
+        shares = np.zeros((n, n_components))
+        for place, name in enumerate(label_names):
+            shares[:, list(names).index(name)] = codes[:, place]
+        shares[np.isnan(codes).any(axis=1)] = np.nan
+        return KnownLabels(shares, self.agent, names)
+
 
 def _there(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Which rows (M,) have a label."""

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, check_memory
 from vpem.engines.placement import Placement, for_each
-from vpem.errors import InputError
+from vpem.errors import InputError, VpemWarning
+from vpem.files.networks import read_partition
 from vpem.fits.results import SUMMED, Result
+from vpem.fits.settings import Dealing
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.steps.fedem_sums import FedRun
@@ -27,7 +29,7 @@ from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM
-from vpem.terms.lowrank.entries import Hidden, hide
+from vpem.terms.lowrank.entries import Hidden, hide, split, split_columns
 from vpem.terms.lowrank.model import LowRank
 from vpem.terms.lowrank.observations import EntryLaw, Observations, check_law
 from vpem.terms.units import Scaling
@@ -520,6 +522,18 @@ def check_laws(observations: Observations, law: EntryLaw, holders: Placement) ->
     )
 
 
+def deal(observations: Observations, dealing: Dealing, usual: str, seed: int) -> Observations:
+    """Deal what the one observer saw out to several, if anybody says so; ``usual`` says how."""
+    count = dealing.agents if dealing.workers is None else dealing.workers
+    if dealing.partition is not None:
+        n_columns, names = observations.shape[1], observations.column_names
+        return split_columns(observations, read_partition(dealing.partition, n_columns, names))
+    if count is None:
+        return observations
+    by = "features" if dealing.agents else dealing.split or usual
+    return split(observations, count, by, np.random.default_rng([seed, 1]))
+
+
 def hide_entries(
     observations: Observations, share: float, rng: np.random.Generator, holders: Placement
 ) -> tuple[Observations, Hidden]:
@@ -537,4 +551,11 @@ def hide_entries(
     if parts is not None:
         places, values = (np.concatenate([part[i] for part in parts]) for i in range(2))
         hidden = replace(hidden, places=places, values=values)
+    if hidden.n_places < round(share * hidden.n_seen):
+        warnings.warn(
+            f"only {hidden.n_places} of {hidden.n_seen} entries are held out, not {share:g} of "
+            "them: every row, column and observer keeps one",
+            VpemWarning,
+            stacklevel=2,
+        )
     return rest, hidden

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from vpem import rules
 from vpem.errors import InputError, Setting, brief, check_choice
-from vpem.records import Rule, Settings, changed, not_both, setting
+from vpem.records import Rule, Settings, changed, not_both, rule, setting
 from vpem.settings import (
+    DEALS,
     DTYPES,
     IMPUTATIONS,
     LAWS,
     SCALES,
     FedSettings,
     FitSettings,
+    HoldingSettings,
     MixtureSettings,
     SumSettings,
+    WorkerSettings,
 )
 
 COPIES = ("auto", "observers", "fewest")
@@ -131,6 +135,33 @@ class ImputeSettings(Settings, heading="Model"):
         if self.scale != "auto":
             return settings
         return settings.changed(scale="standard" if self.law == "gaussian" else "none")
+
+
+class Dealing(Settings, heading="Data", kept=False):
+    """Who saw which entries, and which of them are held out: see `vpem.fits.observers.deal`."""
+
+    workers: int | None = setting(None, "Deal the entries of the single observer out to this many. "
+        "Default: the observers in the data.")
+    split: str | None = setting(None, "How --workers deals: entries at random (random), whole rows "
+        "(rows) or whole columns (features). Default: random; of a mixture rows; with --agents or "
+        "--partition features.", choices=DEALS, idle=[
+            rule(lambda given: {given["workers"], given["agents"], given["partition"]} == {None},
+                 " says how --workers deals entries out; give --workers N, or leave --split out"),
+            rule(lambda given: given["workers"] is None and given["split"] != "features",
+                 " is for --workers; --agents and --partition deal out columns: leave it out")])
+    agents: int | None = setting(None, "Deal the columns out to this many, in order: as --workers "
+        "N --split features.", least=1, idle=not_both("workers", "agents"))
+    partition: Path | None = changed(HoldingSettings, "partition",
+        idle=[not_both("workers", "partition"), not_both("agents", "partition")])
+    holdout: float | None = setting(None, "Hide this share of the entries, and report the error on "
+        "them beside those of column means and scikit-learn's IterativeImputer.", idle=rule(
+            lambda given: bool(given.get("secure_sum")) and given.get("engine") != "simulator",
+            " shows the first process what observers held out, and all of them who saw which "
+            "entry, but {secure_sum=True} is to show totals alone; leave one of the two out"))
+    sample_weight: str | None = changed(WorkerSettings, "sample_weight", help="Weights of the "
+        "entries: a column of a .csv table; in HDF5 a member of each observer's list, a group with "
+        "a matrix an observer, or beside a dataset's X the path of weights of its rows.")
+    dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
 
 
 class PlanSettings(SumSettings, heading="Network"):

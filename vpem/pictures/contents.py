@@ -228,7 +228,7 @@ def _iterations(report: Report) -> str | None:
     if not report["converged"] and report.get("tol") != 0:
         rest.insert(0, "not converged")
     elif report["converged"] and "tol" in report:  # of FedEM, which may run without a test
-        rest.insert(0, "converged to within noise" if report["in_noise"] else "converged")
+        rest.insert(0, "converged to within noise" if report.get("in_noise") else "converged")
     return ", ".join([count, *rest])
 
 
