@@ -19,10 +19,8 @@ from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSetti
 from .outputs import READ, Role
 
 if TYPE_CHECKING:
-    from vpem.engines.placement import Placement
     from vpem.files.datasets import Dataset
     from vpem.files.models import Model
-    from vpem.files.parties.opening import Party
     from vpem.network.graph import Graph
     from vpem.network.partition import Partition
     from vpem.network.schema import Report
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 
     from .display import Screen
     from .options import Given
+    from .outputs import LabelFile
     from .session import Where
 
 
@@ -456,7 +455,7 @@ def read_parties(
     files: Sequence[Path],
     settings: FileSettings,
     where: Where,
-    place: Callable[[Sequence[Party]], Placement],  # says which process holds which
+    labels: LabelFile | None,
     over_rows: bool,  # they hold rows, not features
     missing: bool,  # values may be
     weight: str | None,  # column of weights of rows
@@ -472,7 +471,7 @@ def read_parties(
         at = place_of(getattr(settings, "labels_at", None), [one.name for one in parties])
         others = where.parties(files, table.changed(labels_for_fit=None), kept)
         parties = [*others[:at], parties[at], *others[at + 1 :]]
-    holders = place(parties)
+    holders = where.place(parties, labels)
     common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
     common["tell"] = teller(say)
     with set_topic(holders.engine, "alignment"):

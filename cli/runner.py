@@ -188,7 +188,8 @@ class CommandRun:
 
         self.screen, self.out, self.shards = screen, out, engine.shards
         self.where = where_of(engine, screen)
-        self.engine = self.where.engine
+        self.engine, self.facts = self.where.engine, self.where.facts
+        self.where.shards_of = out.output if self.shards else None
         if out.publish_anyway and not self.where.least_rows:
             raise InputError(
                 "--publish-anyway is for a study, which publishes a model to others; leave it out"
@@ -219,18 +220,13 @@ class CommandRun:
         finally:
             progress.close()
 
-    def facts(self, files: Sequence[Path]) -> Report:
-        return self.where.facts(self.screen, files)
-
     def finish(self, result: FitOutcome) -> None:
         """Write the model, print the report, and exit with the code of the outcome."""
-        self.where.tell_warnings(self.screen)
+        self.where.tell_warnings()
         code = 3 if self.out.strict and not result.converged else 0
         if not self.where.speaks:
             raise typer.Exit(code)
-        if not self.out.publish_anyway:
-            self.where.check_published(result)
-        report = self.where.share(result, self.out, self.screen)
+        report = self.where.share(result, self.out)
         if self.out.json:
             print_json(report)
         elif not self.out.quiet:
@@ -305,18 +301,17 @@ class Task(CommandRun):
                 of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
                 for name in (name for name, value in of_one.items() if value not in (None, False)):
                     raise InputError(Setting(name), " is for one file; with --parties leave it out")
+                missing = settings.missing == "marginalize"
                 source, self.alignment = read_parties(
-                    files, parties, self.where,
-                    partial(self.where.place, self.out.output, self.shards, self.labels),
-                    over_rows, settings.missing == "marginalize", self.weighed_by,
-                )  # fmt: skip
+                    files, parties, self.where, self.labels, over_rows, missing, self.weighed_by
+                )
             else:
                 source = self._read_one(parties, holding, over_rows)
             if parties.numbers_only:
                 refuse_families(source.kinds, source.feature_names, source.source)
             tell_families(source, parties.table, self.screen.say)
             if parties.parties:
-                self.where.watch(source.n_samples, over_rows, self.screen)
+                self.where.watch(source.n_samples, over_rows)
         self.source = source
         self.networks: dict[int, Network] = {}
         graph = graph.seeded(settings.seed)

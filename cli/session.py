@@ -72,6 +72,8 @@ class Where:
     screen: Screen
     speaks = True
     """Whether this process prints, and writes the common files."""
+    shards_of: Path | None = None
+    """The model of which each process writes its part, if it does."""
     least_rows = 0.0
     """Rows that every component of a model needs before others get it; 0: none do."""
 
@@ -85,7 +87,7 @@ class Where:
     def agree(self, context: Any) -> None:
         """Raise InputError where processes were given different options, before any work."""
 
-    def prepare(self, settings: EngineSettings, screen: Screen) -> None:
+    def prepare(self, settings: EngineSettings) -> None:
         """Apply the options about processes."""
 
     @property
@@ -113,13 +115,7 @@ class Where:
 
         return choose_parties(files, table, model_table)
 
-    def place(
-        self,
-        output: Path | None,  # the model that the first process will write
-        shards: bool,  # or each its part
-        labels: LabelFile | None,
-        parties: Sequence[Party],
-    ) -> Placement:
+    def place(self, parties: Sequence[Party], labels: LabelFile | None = None) -> Placement:
         """Return which process holds which parties; InputError unless all have the same list.
 
         No file of a party may be overwritten.
@@ -137,9 +133,9 @@ class Where:
                     f"{shorten(theirs, 200):.2000}; give all ranks the same, in the same order"
                 )
         holders = Placement.evenly(engine, len(names), names)
-        if output is not None and shards:
+        if self.shards_of is not None:
             both = ([] if engine.rank else ["server"]) + [names[agent] for agent in holders.own]
-            writes("--shards", *(shard_path(output, name) for name in both))
+            writes("--shards", *(shard_path(self.shards_of, name) for name in both))
         if labels is not None:
             labels.place(names, holders)
         for option, path in written() if self.own_users else chain(*engine.allgather(written())):
@@ -153,33 +149,30 @@ class Where:
         """Whether any process was given an option that need not be given to all."""
         return here
 
-    def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
+    def facts(self, files: Sequence[Path]) -> Report:
         """Return the warnings and files of the common report."""
-        return {"warnings": list(screen.warnings), "data": ", ".join(map(str, files))}
+        return {"warnings": list(self.screen.warnings), "data": ", ".join(map(str, files))}
 
     def options(self, record: Report, files: Sequence[str]) -> Report:
         """Return what models keep of options, of which ``files`` are local or name files."""
         return record
 
-    def share(self, result: FitOutcome, out: Output, screen: Screen) -> Report:
-        """Write the result to the outputs, and return the report."""
+    def share(self, result: FitOutcome, out: Output) -> Report:
+        """Write the result to the outputs, if others may have it, and return the report."""
         report = result.tell()
         if out.output is not None:
             result.write(out.output, report)
         report["model"] = None if out.output is None else str(out.output)
         return report | result.own(report)
 
-    def check_published(self, result: FitOutcome) -> None:
-        """Raise InputError where a model would disclose few rows to others."""
-
-    def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
+    def watch(self, n_rows: int, over_rows: bool) -> None:
         """Check how many rows there are, over which sums will be taken."""
 
     def describe(self) -> dict[str, Any]:
         """Return the processes as reports describe them."""
         return {"engine": self.word}
 
-    def tell_warnings(self, screen: Screen) -> None:
+    def tell_warnings(self) -> None:
         """Bring warnings to the process that prints them."""
 
     def close(self) -> None:
@@ -310,7 +303,7 @@ class Job(Where):
         must = "give it on the command line, or give all ranks the same file and variables"
         check_alike(self.engine.names, self.engine.allgather(ours), must)
 
-    def prepare(self, settings: EngineSettings, screen: Screen) -> None:
+    def prepare(self, settings: EngineSettings) -> None:
         """Share the processors of each machine, and let the first rank speak."""
         from vpem._core.threads import crowded, share_processors, whereabouts
 
@@ -323,21 +316,21 @@ class Job(Where):
         engine.timeout = settings.timeout
         share_processors(engine.allgather(whereabouts()))
         engine.crowded = crowded()
-        screen.silent = engine.rank > 0
+        self.screen.silent = engine.rank > 0
         if engine.size == 1 and settings.ranks is None:
-            screen.say(
+            self.screen.say(
                 "one rank holds all agents; for more: mpiexec -n RANKS vpem ... --engine mpi"
             )
 
     def describe(self) -> dict[str, Any]:
         return {"engine": self.word, "ranks": self.engine.size}
 
-    def tell_warnings(self, screen: Screen) -> None:
+    def tell_warnings(self) -> None:
         """Print the warnings of other ranks at the first, each once."""
-        for rank, texts in enumerate(self.engine.gather(screen.warnings) or []):
+        for rank, texts in enumerate(self.engine.gather(self.screen.warnings) or []):
             for text in texts:
-                if text not in screen.warnings:
-                    screen.warn(text, f"{self.engine.names[rank]}: ")
+                if text not in self.screen.warnings:
+                    self.screen.warn(text, f"{self.engine.names[rank]}: ")
 
     def close(self) -> None:
         self.engine.barrier()
@@ -467,7 +460,7 @@ def where_of(settings: EngineSettings, screen: Screen) -> Where:
             )
         where = Where()
     where.screen = screen
-    where.prepare(settings, screen)
+    where.prepare(settings)
     return where
 
 

@@ -89,11 +89,11 @@ def observed(
             if value is not None:
                 raise InputError(Setting(name), " is for one file; with --parties leave it out")
         parties = run.where.parties(files, table, columns=False)
-        holders = run.where.place(run.out.output, run.shards, None, parties)
+        holders = run.where.place(parties)
         observations = observe_parties(parties, weight, holders, tell, file_settings.align)
         if observations.by_position and file_settings.align is None:
             run.screen.say(BY_POSITION)
-        run.where.watch(observations.shape[0], True, run.screen)
+        run.where.watch(observations.shape[0], True)
         check_laws(observations, law, holders)
     else:
         refuse_shared_stdin(files[0], run.where)

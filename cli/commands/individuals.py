@@ -391,7 +391,7 @@ class Source:
         from vpem.saem.individuals import Individuals
 
         run, reader = self.run, self.reader
-        holders = run.where.place(run.out.output, False, run.labels, parties)
+        holders = run.where.place(parties, run.labels)
         if run.engine.size > len(parties) and not run.where.own_users:
             raise InputError(
                 f"there are {run.engine.size} processes, but only {len(parties)} parties: every "
@@ -420,7 +420,7 @@ class Source:
         rows = tuple(np.arange(a, b) for a, b in pairwise(np.cumsum([0, *sizes])))
         self.numbers = np.concatenate([np.empty(0, np.intp), *(rows[one] for one in holders.own)])
         self.held = Workers(rows, tuple(party.name for party in parties))
-        run.where.watch(self.held.n_samples, True, run.screen)
+        run.where.watch(self.held.n_samples, True)
         nothing = np.empty(0)
         individuals = (
             chain([read[party] for party in holders.own])

@@ -7,7 +7,7 @@ import shlex
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -166,11 +166,10 @@ class RowFile(StoredFile):
                     Setting("dataset"), " is for one file; with --parties leave it out"
                 )
             over_rows, missing = settings.split == "rows", self.missing != "refuse"
-            place = partial(where.place, None, False, request.tables)
             source, self.alignment = read_parties(
-                files, settings, where, place, over_rows, missing, weight, kept
+                files, settings, where, request.tables, over_rows, missing, weight, kept
             )
-            where.watch(source.n_samples, over_rows, request.screen)
+            where.watch(source.n_samples, over_rows)
             return source
         [file], [party] = files, choose_parties(files)
         # Those of the model, with the names of parties before them or without.

@@ -238,7 +238,7 @@ class UseRequest:
 
     def leave_it_to_the_first(self) -> None:
         """Exit where another process prints for all, once it has this one's warnings."""
-        self.where.tell_warnings(self.screen)
+        self.where.tell_warnings()
         if not self.where.speaks:
             raise typer.Exit
 

@@ -390,10 +390,12 @@ class Meeting(Where):
         self.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)
         return check_introduced(names, everyones, self.study.name)
 
-    def prepare(self, settings: EngineSettings, screen: Screen) -> None:
+    def prepare(self, settings: EngineSettings) -> None:
         """Warn of lost members; the options of processes were applied as members met."""
         for name, _ in self.keeper.lost:
-            screen.warn(f"{name} is missing: it did not answer, and the others go on without it")
+            self.screen.warn(
+                f"{name} is missing: it did not answer, and the others go on without it"
+            )
 
     def parties(
         self,
@@ -414,7 +416,7 @@ class Meeting(Where):
     def anybody(self, name: str, here: bool) -> bool:
         return name in self.outputs
 
-    def facts(self, screen: Screen, files: Sequence[Path]) -> Report:
+    def facts(self, files: Sequence[Path]) -> Report:
         """Return facts without this member's files and warnings."""
         lost = [{"member": name, "since_iteration": max(n, 0) + 1} for name, n in self.keeper.lost]
         known: Report = {"warnings": [], "data": f"study {self.study.name}"}
@@ -424,12 +426,14 @@ class Meeting(Where):
         """Return what models keep of options, without the names of one member's files."""
         return record | {name: None for name in ("data", *files) if name in record}
 
-    def share(self, result: FitOutcome, out: Output, screen: Screen) -> Report:
+    def share(self, result: FitOutcome, out: Output) -> Report:
         """Send the report to all members, and the model to those with --output, who check it."""
+        if not out.publish_anyway:
+            self.check_published(result)
         if self.outlast is not None and self.outlast.error is not None:
             raise self.outlast.error  # masked sums went on so far without a lost member
         report = self.receive(result, out) if self.engine.rank else self.send(result, out)
-        local_facts = super().facts(screen, self.files)
+        local_facts = super().facts(self.files)
         report |= {name: value for name, value in local_facts.items() if value or name != "data"}
         if result.apart and out.output is not None:
             result.write(out.output, report)
@@ -507,15 +511,15 @@ class Meeting(Where):
                 " in their policies",
             )  # fmt: skip
 
-    def watch(self, n_rows: int, over_rows: bool, screen: Screen) -> None:
+    def watch(self, n_rows: int, over_rows: bool) -> None:
         self.guard.watch(self.engine, n_rows, over_rows)
         if (most := self.guard.rules.most_esteps) is not None:
-            screen.say(f"{self.guard.rules.path} allows at most {most} E-steps in this run")
+            self.screen.say(f"{self.guard.rules.path} allows at most {most} E-steps in this run")
 
     def describe(self) -> dict[str, Any]:
         return {"engine": self.word, "study": self.study.name, "members": list(self.engine.names)}
 
-    def tell_warnings(self, screen: Screen) -> None:
+    def tell_warnings(self) -> None:
         """Leave warnings with the user of each member."""
 
     def close(self) -> None:
