@@ -19,7 +19,6 @@ from dataclasses import replace
 from glob import has_magic
 from itertools import chain
 from pathlib import Path
-from shutil import copyfileobj
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NoReturn
 
@@ -74,8 +73,6 @@ IF_ANY = "if any"  # of --resume-if-any, which any member may give: all resume t
 HELLO = 0  # tag of the introductions, which come before anything else; engines number from 2
 BEGINNING = 60.0  # seconds that members have at least to begin again, without a lost one
 PATIENCE = 0.3  # seconds for members that find the same fault to report it before others do
-PIECE = 1 << 20  # bytes of a file that are sent at a time
-MOST = 1 << 32  # bytes of a file from another member
 
 
 def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None]:
@@ -446,8 +443,6 @@ class Meeting(Where):
         FileError if the model cannot be written: after others have it, if it can be made at all.
         """
         report: Report = as_plain(result.tell())
-        self.engine.topic = "result"
-        self.engine.bcast(report)
         content = failed = None
         with TemporaryDirectory() as folder:
             for path in () if result.apart else (out.output, Path(folder, "model.h5")):
@@ -457,11 +452,9 @@ class Meeting(Where):
                         content = path.read_bytes()
                     except FileError as error:
                         failed = failed or error
-        if content is not None:
-            self.engine.bcast(len(content))
-            for begin in range(0, len(content), PIECE):
-                self.engine.bcast(content[begin : begin + PIECE])
         if content is not None or result.apart:
+            self.engine.topic = "result"
+            self.engine.bcast([report, content])
             self._delivered = True
         if failed is not None:
             raise failed
@@ -469,34 +462,23 @@ class Meeting(Where):
 
     def receive(self, result: FitOutcome, out: Output) -> Report:
         """Receive report and file from the first member; the file is checked by reading it."""
-        engine, first = self.engine, self._first
-        engine.topic = "result"
-        report: Any = engine.bcast(None)
-        if not isinstance(report, dict):
-            raise InputError(f"{first} has sent no report; do all run the same version?")
-        size: Any = 0 if result.apart else engine.bcast(None)
-        if not isinstance(size, int) or not 0 <= size <= MOST or not (size or result.apart):
-            raise InputError(f"{first} has sent a file of {str(size)[:20]} bytes")
-        with TemporaryFile() as buffer:
-            while buffer.tell() < size:
-                piece: Any = engine.bcast(None)
-                if not isinstance(piece, bytes) or not 0 < len(piece) <= size - buffer.tell():
-                    raise InputError(f"{first} has sent a file in pieces that do not fit")
-                (buffer.seek(len(piece), 1) if out.output is None else buffer.write(piece))
-            self._delivered = True
-            if out.output is None or result.apart:
-                return report
-            buffer.seek(0)
+        self.engine.topic, first = "result", self._first
+        said: Any = self.engine.bcast(None)
+        kinds = [dict, type(None) if result.apart else bytes]
+        if not isinstance(said, list) or [*map(type, said)] != kinds:
+            raise InputError(f"{first} has sent no result of a fit; do all run the same version?")
+        report, content = said
+        self._delivered = True
+        if out.output is not None and not result.apart:
             with atomic_write(out.output, out.force) as temporary:
-                with open(temporary, "wb") as file:
-                    copyfileobj(buffer, file)
+                temporary.write_bytes(content)
                 try:
                     _ = stored_at(temporary).stored
                 except FileError as error:
                     raise FileError(
                         f"what {first} has sent is not the result of a fit: {error}"
                     ) from None
-        return report
+        return dict(report)
 
     def check_published(self, result: FitOutcome) -> None:
         """Raise InputError, at all members alike, where a model would disclose few rows."""

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
 from vpem.files.parties.observing import entries_of, read_observed
 from vpem.files.parties.opening import Party, choose_parties, open_party
 from vpem.files.studies import identities
-from vpem.files.studies.policy import PolicyError, refuse_repeatable
+from vpem.files.studies.policy import COMMANDS, PolicyError, refuse_repeatable
 from vpem.files.studies.study import Study, read_study
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import parse_numbers
@@ -83,13 +84,8 @@ def agree_on(
     command has an option, or its value has the wrong type.
     """
     leaves = context.find_root().command.commands
-    runnable = [  # those with --engine
-        one
-        for one, leaf in leaves.items()
-        if not hasattr(leaf, "commands") and any(key_of(param) == "engine" for param in leaf.params)
-    ]
     for one in commands:
-        check_choice("command", one, runnable)
+        check_choice("command", one, COMMANDS)
     tables = {one: dict(study.options.get(one, {})) for one in (*study.options, *commands)}
     added: dict[str, list[str]] = {one: [] for one in tables}
     takers: dict[str, Any] = {}  # of the last option, and of the values after it
@@ -329,23 +325,24 @@ def look_at(
 ) -> tuple[tuple[str, ...], int]:
     """Open a member's files as all commands of a study will; return its features and row count."""
     names, n_rows = dict[str, None](), 0
+    tell: Any = teller(say)
     agreed = agreed_before(context, study)
     others = [one for one in agreed if one.command != INDIVIDUALS]
     fits = [one for one in others if one.command not in USES]
-    for place, one in enumerate(others or agreed):
-        speak_of([*context.command.params, *one.params])
-        brought = features if one.command != "impute" else ()
-        with warnings.catch_warnings():
-            if place:  # the first has warned already
-                warnings.simplefilter("ignore", VpemWarning)
+    with warnings.catch_warnings():
+        for one in others or agreed:
+            speak_of([*context.command.params, *one.params])
+            brought = features if one.command != "impute" else ()
             try:
                 party = own_party(name, files, table, features=brought)
-                columns, n_rows = _opened(one, study, party, teller(say) if place == 0 else None)
+                columns, n_rows = _opened(one, study, party, tell)
             except VpemError as error:
                 whose_options(error, study)
                 raise
-        if one in fits or not fits:  # predict and score take the features of the fit
-            names |= dict.fromkeys(columns)
+            tell = None  # once is enough
+            warnings.simplefilter("ignore", VpemWarning)
+            if one in fits or not fits:  # predict and score take the features of the fit
+                names |= dict.fromkeys(columns)
     speak_of(context.command.params)
     return tuple(names), n_rows
 
@@ -370,17 +367,15 @@ def _opened(one: Agreed, study: Study, party: Party, tell: Any) -> tuple[Sequenc
     )  # fmt: skip
     holding.close()
 
-    def look_at_ids() -> None:
-        if by_features:
-            check_own_ids([holding], level, apart=True)
-
-    refuse_gaps([holding], look_at_ids)
-    look_at_ids()
     names, n_rows = holding.feature_names, holding.n_samples
+    check_ids_too = partial(check_own_ids, [holding], level, apart=True)
+    refuse_gaps([holding], *[check_ids_too] * by_features)
+    if by_features:
+        check_ids_too()
     if by_features and level is None:
-        others = [member for member in study.roster.members if member.name != party.name]
-        named = [party.name, *(member.name for member in others)]
-        refuse_shared(named, [names, *(member.features for member in others)])
+        others = (one for one in study.roster.members if one.name != party.name)
+        known = {party.name: names, **{one.name: one.features for one in others}}
+        refuse_shared([*known], [*known.values()])
     # The smallest fit must not have more components than the party has rows.
     for noun in ("components", "clusters") if by_features and not given("missing_parties") else ():
         counts = parse_numbers(f"--{noun}", str(given(f"n_{noun}") or 1), least=1)

@@ -280,7 +280,7 @@ class Parted(VpemError):
     def __init__(self, name: str, sentence: str, exit_code: int) -> None:
         said = re.match(r"[\w-]+ ended: ", sentence)
         super().__init__(sentence if said else f"{name} ended: {sentence}")
-        self.exit_code = exit_code
+        self.name, self.exit_code = name, exit_code
 
 
 class Returned(VpemError):
