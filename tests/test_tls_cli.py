@@ -18,12 +18,7 @@ from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.logs import entries, read_log
 from vpem_cli.outputs import LabelFile, Output
-from vpem_cli.study.member import (
-    Meeting,
-    check_introduced,
-    going_on,
-    introduced,
-)
+from vpem_cli.study.member import Meeting, check_introduced, introduced
 
 from .cli_support import NAMES, done, overlapping, run
 from .company_support import SECONDS, ended, make_company
@@ -355,13 +350,6 @@ def test_members_introduce_themselves_in_plain_words(found):
     assert introduced(said, "lab") == said
     with pytest.raises(InputError, match="lab has sent no introduction"):
         introduced(found, "lab")
-
-
-def test_a_command_that_goes_on_is_the_same_but_for_that():
-    words = ["python", "vpem", "fit", "--resume", "--checkpoint", "c.h5", "--", "x.csv"]
-    on = [*words[:3], *words[4:6], "--no-resume", "--resume-if-any", *words[6:]]
-    again = ("--no-resume", "--resume-if-any")
-    assert going_on(words, *again) == going_on(on, *again) == on
 
 
 def test_labels_that_cannot_be_written_are_spoken_of_in_the_end(tmp_path):

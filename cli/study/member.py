@@ -68,32 +68,24 @@ INTERRUPTED = "it was interrupted"
 INHERITED = "_VPEM_INHERITED"
 """Variable with the number of the open file that a process inherits from the image before it."""
 
-AGAIN = ("--resume", "--no-resume", "--resume-if-any", "--no-resume-if-any")
 IF_ANY = "if any"  # of --resume-if-any, which any member may give: all resume then, or start
 HELLO = 0  # tag of the introductions, which come before anything else; engines number from 2
 BEGINNING = 60.0  # seconds that members have at least to begin again, without a lost one
 PATIENCE = 0.3  # seconds for members that find the same fault to report it before others do
 
 
-def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None]:
-    """Return what `Meeting.begin_again` of the image before left: lost members, states, sums."""
+def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None, bool | None]:
+    """Return what `Meeting.begin_again` of the image before left, if there was one."""
     number = os.environ.pop(INHERITED, None)
     if number is None:
-        return [], {}, None
+        return [], {}, None, None
     try:
         with os.fdopen(int(number), "r+b") as file:
             file.seek(0)
-            lost, states, opened = decode(file.read())
-            return [(str(name), int(since)) for name, since in lost], dict(states), opened
+            lost, states, opened, resume = decode(file.read())
+            return [(str(name), int(since)) for name, since in lost], dict(states), opened, resume
     except (OSError, ValueError, TypeError):
         raise InputError(f"{INHERITED} names no file of this process; unset it") from None
-
-
-def going_on(words: Sequence[str], *again: str) -> list[str]:
-    """Return a command line with these of `AGAIN` in place of its own."""
-    remaining = [word for word in words if word not in AGAIN]
-    end = remaining.index("--") if "--" in remaining else len(remaining)
-    return [*remaining[:end], *again, *remaining[end:]]
 
 
 def terms_of(context: Any) -> dict[str, list[str]]:
@@ -202,14 +194,16 @@ class Meeting(Where):
     engine: TlsEngine
 
     def __init__(self, whole: Study, member: Member, command: str, options: dict[str, Any]) -> None:
-        self._whole, self.member, self._options = whole, member, options
+        self.member, self._options = member, options
         self._first = whole.roster.members[0].name
         self._met = self._delivered = False
         self._there = set[int]()
         self.fewest: dict[str, int] = {}
         self.outputs: frozenset[str] = frozenset()
         self.files: Sequence[Path] = options.get("data") or ()
-        lost, kept, opened = inherited()
+        lost, kept, opened, self._resume = inherited()
+        if self._resume is not None and "resume" in options:
+            options |= {"resume": False, "resume_if_any": self._resume}
         self.outlast: Outlast | None = None
         if whole.if_lost == "without" and options.get("secure_sum"):
             self.outlast = Outlast(self._too_few, opened)
@@ -253,7 +247,7 @@ class Meeting(Where):
 
     def keep(self, saver: FileSaver | None) -> Any:
         """Return a saver that also keeps the state from which the others would go on."""
-        if self._whole.if_lost != "without":
+        if self.study.if_lost != "without":
             return saver
         self.keeper = Keeper(saver, self.engine, self.keeper.lost, self.keeper.kept)
         return self.keeper
@@ -263,7 +257,7 @@ class Meeting(Where):
 
         Otherwise returns the error to report.
         """
-        if self._whole.if_lost != "without":
+        if self.study.if_lost != "without":
             return error
         fault, outlast, gone = error, self.outlast, list[str]()
         if outlast is not None:
@@ -280,7 +274,7 @@ class Meeting(Where):
         if isinstance(fault, GoneOn):
             lost = [name for name, _ in self.keeper.lost]
             names = [name for name in fault.without if name not in lost]
-            members = {one.name for one in self._whole.roster.members[1:]}
+            members = {one.name for one in self.study.roster.members[1:]}
             if not set(names) <= members - {self.member.name}:
                 return InputError(f"{self._first} goes on without one that is not another member")
             why, reason = f"{self._first} goes on without {', '.join(names)}", None
@@ -299,15 +293,14 @@ class Meeting(Where):
             fault.add_note(f"the others do not go on: {reason}")
             return fault
         if not self._options.get("quiet"):
-            tell(f"{why}, as {self._whole.name} says")
-        resuming = [name for name in ("resume", "resume_if_any") if self._options.get(name)]
-        self.begin_again(*(f"--no-{name.replace('_', '-')}" for name in resuming), without=names)
+            tell(f"{why}, as {self.study.name} says")
+        self.begin_again(resume=False, without=names)
 
     def _too_few(self, names: Sequence[str]) -> str | None:
         """Return why the others cannot go on without these members, or None if they can."""
         members = self.study.roster.members
         if self._first in names:
-            return f"they cannot without {self._first}, the first member of {self._whole.name}"
+            return f"they cannot without {self._first}, the first member of {self.study.name}"
         left = sum(one.holds and one.name not in names for one in members)
         # Of two parties under masks each knows what the other added.
         least, what = (3, "masked sums need three") if self.outlast else (2, "a fit needs two")
@@ -319,27 +312,26 @@ class Meeting(Where):
         few = (f"{why}, and {left} would be left" for why, least in needs.items() if left < least)
         return next(few, None)
 
-    def begin_again(self, *again: str, without: Sequence[str] | None = None) -> NoReturn:
-        """Run the command in place of this process: once all have met, with these of `AGAIN`.
+    def begin_again(self, resume: bool, without: Sequence[str] | None = None) -> NoReturn:
+        """Run the command in place of this process; once all have met, from checkpoints or not.
 
-        The new image inherits the lost members and since when, and the masked sums that were opened
-        (`vpem.network.faults.Outlast`). Where it goes on ``without`` further members it has the
-        states by iterations, too (`vpem.steps.recovery.Keeper`); else all are there again.
+        The new image inherits the lost members and since when, the masked sums that were opened
+        (`vpem.network.faults.Outlast`), and whether all ``resume`` if there are checkpoints. Where
+        it goes on ``without`` further members it has the states by iterations, too
+        (`vpem.steps.recovery.Keeper`); else all are there again.
         """
-        os.environ.pop(INHERITED, None)
         lost = [*map(list, self.keeper.lost), *([name, -1] for name in without or ())]
         back = [one.name for one in self.study.roster.members] if without is None else None
         opened = None if self.outlast is None else self.outlast.state(back)
-        if lost or opened:
-            file = TemporaryFile()  # noqa: SIM115
-            states = self.keeper.newest() if back is None else {}
-            file.write(encode([lost, states, opened]))
-            file.flush()
-            os.set_inheritable(file.fileno(), True)
-            os.environ[INHERITED] = str(file.fileno())
+        states = self.keeper.newest() if back is None else {}
+        file = TemporaryFile()  # noqa: SIM115
+        file.write(encode([lost, states, opened, resume if self._met else self._resume]))
+        file.flush()
+        os.set_inheritable(file.fileno(), True)
+        os.environ[INHERITED] = str(file.fileno())
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, going_on(sys.orig_argv, *again) if self._met else sys.orig_argv)
+        os.execv(sys.executable, sys.orig_argv)
 
     def _tell(self, sentence: str) -> None:
         """Print a line; until all have met, the first member sends it to those who wait, too."""
@@ -522,8 +514,7 @@ class Meeting(Where):
                     f"{error.name} has begun again; resuming from the newest checkpoint that all "
                     "have"
                 )
-            # --no-resume overrides environment variables and files, too.
-            self.begin_again("--no-resume", "--resume-if-any")
+            self.begin_again(resume=True)
         try:
             error = self._deal_with(error)
         except KeyboardInterrupt:
