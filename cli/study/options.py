@@ -168,14 +168,10 @@ EXAMPLES = {
 
 def _param(leaf: Any, word: str) -> Any:
     """Return the option of a command that a word names, or None."""
-    long = word.partition("=")[0]
-    for param in leaf.params:
-        for opt in (*param.opts, *param.secondary_opts):
-            if opt == long or (is_flag(param) and f"--no-{opt[2:]}" == long):
-                return param
-            if len(opt) == 2 and not word.startswith("--") and word.startswith(opt):
-                return param
-    return None
+    known = {opt: one for one in leaf.params for opt in (*one.opts, *one.secondary_opts)}
+    known |= {f"--no-{opt[2:]}": one for opt, one in known.items() if is_flag(one)}
+    short = None if word.startswith("--") else known.get(word[:2])
+    return short or known.get(word.partition("=")[0])
 
 
 def _agreed(context: Any, name: str, words: Sequence[str], topology: str) -> Agreed:

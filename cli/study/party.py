@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -168,12 +166,14 @@ def show_identity(
     with Screen():
         from vpem.files.studies import identities
 
+        here = Path()
         if file is not None and file.suffix == ".request":
             members = [identities.read_request(file).member]
         elif file is not None:
             members = [identities.member_of(file)]
         else:
-            members = identities.members_in(Path())
+            own = [identities.read_identity(here, name) for name in identities.identities_in(here)]
+            members = [identities.member_of(one.certificate) for one in own]
         abouts = [one.describe() for one in members]
         if not abouts:
             raise InputError("there is no key here; make one by 'vpem party init --name ...'")
@@ -448,9 +448,8 @@ def check(
                 raise InputError(
                     f"no member can dial {who}, which has neither an address nor a relay"
                 )
-            read = partial(identities.identity_of, name=who)
-            passes_on = first is member and relay is None
-            _serve(file, who, read, screen, passes_on).run(door, ": it answers checks until Ctrl-C")
+            serving = _serve(file, who, screen, passes_on=first is member and relay is None)
+            serving.run(door, ": it answers checks until Ctrl-C")
         certificate, *found = identities.check_links(study, who, door, links.idle)
         findings = [certificate, *findings, *found]
         failed = [one for one in findings if one.state == "fails"]
@@ -549,10 +548,9 @@ def relay(
     Example: vpem relay heart.toml --listen 0.0.0.0:443
     """  # fmt: skip
     with Screen(quiet) as screen:
-        from vpem.files.studies.identities import relay_identity
         from vpem.files.studies.signed import door_of
 
-        serving = _serve(file, "the relay", relay_identity, screen)
+        serving = _serve(file, None, screen)
         roster, passing = serving.roster, serving.relay
         if log is not None and passing is not None:
             passing.note_in(log, screen.warn, study=roster.study, edition=roster.edition)
@@ -560,21 +558,23 @@ def relay(
         serving.run(door, ": it sees who talks with whom and how much, and nothing else")
 
 
-def _serve(
-    file: Path,
-    name: str,
-    own: Callable[[Study], Identity],
-    screen: Screen,
-    passes_on: bool = True,
-) -> Serving:
-    """Return what answers members of a study by name of the newest edition in its file."""
+def _serve(file: Path, name: str | None, screen: Screen, passes_on: bool = True) -> Serving:
+    """Return what answers members of the newest edition of a study: a member, or the relay."""
     from vpem.engines.tls.relay import Relay
     from vpem.engines.tls.server import Serving
+    from vpem.files.studies.identities import identity_of
     from vpem.files.studies.study import read_study
 
     def newest() -> tuple[Roster, Identity]:
         study = read_study(file)
-        return study.roster, own(study)
+        relay = study.roster.relay
+        who = name if relay is None else name or relay.name
+        if who is None:
+            raise InputError(
+                f"{file} names no relay; its organiser names one when the study is made: vpem "
+                "study init --relay HOST:PORT --relay-certificate FILE"
+            )
+        return study.roster, identity_of(study, who)
 
-    relay = Relay() if passes_on else None
-    return Serving(file, newest, name, screen.say, screen.warn, relay)
+    passing = Relay() if passes_on else None
+    return Serving(file, newest, name or "the relay", screen.say, screen.warn, passing)

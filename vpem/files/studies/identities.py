@@ -128,11 +128,6 @@ def identities_in(folder: Path) -> list[str]:
     return [name for name in names if not name.endswith(".old") and _whole(_files(folder, name))]
 
 
-def members_in(folder: Path) -> list[Member]:
-    """Return those whose key and certificate are in a folder, as the certificates call them."""
-    return [member_of(read_identity(folder, name).certificate) for name in identities_in(folder)]
-
-
 def read_identity(folder: Path, name: str, *, old: bool = False) -> Identity:
     """Return the files of a member that has a key and a certificate in a folder, unread."""
     check_name(name)
@@ -249,8 +244,9 @@ def identity_of(study: Study, name: str) -> Identity:
 
 
 def known_identity(study: Study, name: str) -> Identity:
-    """Return the key and certificate by which a study knows a member, valid now or not."""
-    member = study.member(name)
+    """Return the key and certificate by which a study knows a member, or its relay, at any time."""
+    relay = study.roster.relay
+    member = relay if relay is not None and relay.name == name else study.member(name)
     renewed = _whole(_files(study.folder, f"{name}.old"))
     for old in (False, True) if renewed else (False,):
         try:
@@ -267,27 +263,11 @@ def known_identity(study: Study, name: str) -> Identity:
             f"the certificate of {name} was revoked on {since}: make another key (vpem party "
             f"renew) and ask {study.organiser}"
         )
+    sent = "the certificate" if member is relay else "a request (vpem party request)"
     raise InputError(
         f"the certificate {identity.certificate} is not the one that {study.path} has of {name}; "
-        f"ask {study.organiser} for its newest edition, or send it a request (vpem party request)"
+        f"ask {study.organiser} for its newest edition, or send it {sent}"
     )
-
-
-def relay_identity(study: Study) -> Identity:
-    """Return the key and certificate, beside a study, of the relay that it names."""
-    relay = study.roster.relay
-    if relay is None:
-        raise InputError(
-            f"{study.path} names no relay; its organiser names one when the study is made: vpem "
-            "study init --relay HOST:PORT --relay-certificate FILE"
-        )
-    identity = usable(read_identity(study.folder, relay.name))
-    if certificate_of(identity) != relay.certificate:
-        raise InputError(
-            f"the certificate {identity.certificate} is not the one that {study.path} has for its "
-            f"relay {relay.name}; give it to {study.organiser}"
-        )
-    return identity
 
 
 def check_links(
