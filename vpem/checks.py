@@ -210,6 +210,11 @@ def as_array(what: str, values: Any) -> NDArray[Any]:
         raise InputError(f"{what} must be an array, but their lengths differ ({error})") from error
 
 
+def as_matrix(what: str, values: Any) -> Any:
+    """Return ``values`` as an array, by `as_array`, but a `FileMatrix` as it is."""
+    return values if hasattr(values, "runs") else as_array(what, values)
+
+
 def check_data(
     X: Any,
     n_features: int,
@@ -223,7 +228,7 @@ def check_data(
     A `FileMatrix` stays one. ``finite`` decides which values may be there, by default
     `check_finite`.
     """
-    data = X if hasattr(X, "runs") else as_array("the data", X)
+    data: NDArray[Any] = as_matrix("the data", X)
     if data.dtype.kind not in "iufb":
         raise InputError(f"the data must be real numbers, got values of type {data.dtype}")
     if data.ndim != 2:

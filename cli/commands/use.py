@@ -366,7 +366,6 @@ class StoredFile:
         if json:
             print_json(self.as_json())
             return
-        from vpem.pictures.contents import Table
         from vpem.pictures.page import contents_of
 
         contents = contents_of(self.saved)
@@ -374,10 +373,10 @@ class StoredFile:
         printed: list[Any] = [printable(contents.title), printable(contents.lead)]
         for section in contents.sections:
             for item in section.items:
-                if isinstance(item, Table):
-                    printed.append(as_printed(item, section.heading))
+                if isinstance(item, str | list):
+                    printed += [item] if isinstance(item, str) else item
                 else:
-                    printed += [item] if isinstance(item, str) else item.lines
+                    printed.append(as_printed(item, section.heading))
         show(*printed)
 
     def evaluation_data(self, request: UseRequest) -> Data | None:

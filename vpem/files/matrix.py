@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -468,6 +468,13 @@ class FileMatrix(Shaped):
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def select_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> Any:
+    """Return some rows of a matrix, increasing in each group, group by group; of a file unread."""
+    if isinstance(X, FileMatrix):
+        return X.of_rows(groups)
+    return np.asarray(X)[np.concatenate([np.empty(0, dtype=np.intp), *groups])]
 
 
 def check_kept_beside(

@@ -25,9 +25,7 @@ from vpem.files.models import Model
 from vpem.files.opening import check_unpacked, read_text
 from vpem.network.schema import Report
 from vpem.terms.density import Density
-from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.families.student import dof_of
-from vpem.terms.mixture import Mixture, variances_of
 from vpem.terms.units import Scaling
 
 if TYPE_CHECKING:
@@ -185,31 +183,22 @@ class Answer:
         # The variance of a mixture is that between the means of its components and that within.
         weights, freedom = mixture.assembled_weights, None
         levels: dict[int, CategoryLevels] = {}  # of categories, by their columns
-        if isinstance(mixture, MixedMixture):
-            away = np.empty((mixture.n_components, mixture.n_features))
-            for part in mixture.parts:
-                position = part.features.blocks.position
-                means = part.law.means(part)[:, position]
-                variances = part.law.variances(part)[:, position]
-                away[:, part.features.columns] = standardized_means(
-                    weights, means, _spread(weights, means, variances)
-                )
-                if part.family == "t":
-                    freedom = np.where(part.features.blocks.widths > 0, dof_of(part), np.nan)
-                features = part.features
-                named = features.ordered.tolist()
-                for place, j in enumerate(named if part.family == "categorical" else ()):
-                    columns = slice(*features.level_offsets[place : place + 2])
-                    shares = part.tables["probabilities"][:, columns]
-                    numbers = tuple(map(str, range(shares.shape[1])))
-                    levels[j] = CategoryLevels(mixture.kinds.levels.get(j, numbers), shares)
-                    away[:, j] = levels[j].away(weights)
-        else:
-            assert isinstance(mixture, Mixture)
-            means = mixture.means[:, mixture.blocks.position]
-            away = standardized_means(
-                weights, means, _spread(weights, means, variances_of(mixture))
-            )
+        away = np.empty((mixture.n_components, mixture.n_features))
+        for columns, means, variances in mixture.moments():
+            spread = _spread(weights, means, variances)
+            away[:, columns] = standardized_means(weights, means, spread)
+        level_names = {} if mixture.kinds is None else mixture.kinds.levels
+        for part in mixture.parts:
+            features = part.features
+            if part.family == "t":
+                freedom = np.where(features.blocks.widths > 0, dof_of(part), np.nan)
+            named = features.ordered.tolist() if part.family == "categorical" else ()
+            for place, j in enumerate(named):
+                begin, end = features.level_offsets[place : place + 2]
+                shares = part.tables["probabilities"][:, begin:end]
+                numbers = tuple(map(str, range(shares.shape[1])))
+                levels[j] = CategoryLevels(level_names.get(j, numbers), shares)
+                away[:, j] = levels[j].away(weights)
         sizes = None if total_weight is None else weights * total_weight
         return cls(
             tuple(feature_names), weights, sizes, mixture.assembled_means, away, levels=levels,
@@ -378,7 +367,7 @@ class Agreement:
     normalized_mutual_information: float
     classes: Labels
     confusion: NDArray[np.intp]
-    mapping: dict[int, Any]
+    mapping: dict[int, object]
 
     @property
     def order(self) -> list[int]:

@@ -42,12 +42,10 @@ from vpem.settings import CLUSTER_INITS, KmeansSettings, SumSettings
 from vpem.steps.lloyd import Pace
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.consensus import contraction
-from vpem.sums.counted import AtServer, at_server
+from vpem.sums.counted import at_server
 from vpem.sums.stale import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
-from vpem.sums.tree import AlongTree
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms
 from vpem.terms.rows import blank_row, check_columns, check_missing, observed_moments
 from vpem.terms.units import TENFOLD, Add, RunningMoments, Scaling, alone, spreads_apart
 
@@ -278,7 +276,7 @@ def check_network(network: Network, settings: KmeansSettings, *, over_rows: bool
             f"the network must come from vpem.connect or connect_workers, got "
             f"{type(network).__name__}"
         )
-    if settings.participation < 1 and not isinstance(network.whole.total, AtServer):
+    if settings.participation < 1 and network.whole.total.way == "consensus":
         raise InputError(*ANSWERING)
     # Over features k-means can show more than sums under masks do.
     masked = network.agents.masks is not None
@@ -320,7 +318,7 @@ def distances_of_all(
     distances, ends = np.empty(len(labels)), terms.blocks.offsets.tolist()
     for rows in terms.chunks(holders.n_agents):
         off = terms.rows.read(rows) - centres[labels[rows]]  # in block order
-        if isinstance(terms, MissingTerms):
+        if terms.observed is not None:
             off *= terms.observed[rows]
         squares = np.empty((terms.blocks.n_blocks, len(off)))
         for of_block, (begin, end) in zip(squares, pairwise(ends), strict=True):
@@ -335,7 +333,7 @@ def lasting(total: Sum, network: Network, settings: KmeansSettings) -> Sum:
         return HeardByNeighbours(total)
     if settings.participation == 1:
         return total
-    assert isinstance(total, AtServer)
+    total = at_server(total)
     codec = getattr(network.whole.total, "codec", None)
     if codec is not None:
         # Here messages are compressed around the sum, and by what they differ from.
@@ -367,7 +365,7 @@ def pace_of(network: Network, settings: KmeansSettings, n_values: int) -> Pace:
     elif codec is not None and settings.participation < 1:
         _, omega = contraction(codec, n_values)
         left = sqrt(omega / (1.0 + omega))
-        hops = total.tree.hops if isinstance(total, AlongTree) else 1
+        hops = 1 if total.tree is None else total.tree.hops
         patience = ceil(log(SETTLED) / log(left)) + hops - 1 if 0 < left < 1 else 1
     return Pace(patience, settings.batch_size)
 
@@ -474,6 +472,11 @@ class Clustering(
     def n_clusters(self) -> int:
         """Number of clusters, K."""
         return len(self.centres)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features, d."""
+        return int(self.centres.shape[1])
 
     @property
     def n_iter(self) -> int:

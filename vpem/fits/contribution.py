@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Doubles, Floats, Matrix, as_array, check_finite, check_weights
+from vpem.checks import Doubles, Floats, Matrix, as_matrix, check_finite, check_weights
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, check_choice
 from vpem.files.models import Model
@@ -215,32 +215,35 @@ def _counts(codes: NDArray[np.intp] | None, n_components: int) -> Doubles:
     return np.zeros((0 if codes is None else int(codes.max(initial=0)) + 1, n_components))
 
 
-class Others:
-    """Sums of the terms of all features of some rows but those of one party.
+def without_each(
+    mixture: Density,
+    terms: Floats,
+    parties: Sequence[Tally],
+    values: Doubles,
+    there: NDArray[np.bool_],
+) -> Iterator[Floats]:
+    """Yield sums (m, K) without each party's features, of which none is got by subtraction.
 
     Terms are of the mixture's hubs (B, m, K), or one of all hubs together where these are no sum
     (of hubs that share factors); then the others' is that of their marginal.
     """
-
-    def __init__(self, mixture: Density, terms: Floats) -> None:
-        self.mixture, self.terms = mixture, terms
-        self.is_sum = len(terms) == mixture.blocks.n_blocks
-        self.before, self.after = np.zeros((2, len(terms) + 1, *terms.shape[1:]))
-        np.cumsum(terms, axis=0, out=self.before[1:])
-        np.cumsum(terms[::-1], axis=0, out=self.after[1:])
-
-    def without(self, party: Tally, values: Doubles, there: NDArray[np.bool_]) -> Floats:
-        """Sum (m, K) without a party's features, of which none is got by subtraction."""
-        if not self.is_sum:
-            if len(party.rest) == 0:
-                return np.zeros(self.terms.shape[1:])
-            return apart(piece(self.mixture, party.rest), values, there)[0]
+    if len(terms) != mixture.blocks.n_blocks:
+        for party in parties:
+            others: Floats = np.zeros(terms.shape[1:])
+            if len(party.rest):
+                others = apart(piece(mixture, party.rest), values, there)[0]
+            yield others
+        return
+    before, after = np.zeros((2, len(terms) + 1, *terms.shape[1:]))
+    np.cumsum(terms, axis=0, out=before[1:])
+    np.cumsum(terms[::-1], axis=0, out=after[1:])
+    for party in parties:
         first, last = party.hubs[0], party.hubs[-1]
-        total: Floats = self.before[first] + self.after[len(self.terms) - 1 - last]
+        total: Floats = before[first] + after[len(terms) - 1 - last]
         for b in range(first + 1, last):
             if b not in party.hubs:
-                total += self.terms[b]
-        return party.left(total, values, there)
+                total += terms[b]
+        yield party.left(total, values, there)
 
 
 @dataclass(frozen=True)
@@ -414,7 +417,7 @@ def contribution(
     if mixture.is_proper:  # a posterior
         mixture = mixture.plain
     check_choice("missing", missing, MISSINGS)
-    X = X if hasattr(X, "runs") else as_array("the data", X)
+    X = as_matrix("the data", X)
     if X.ndim != 2 or X.shape[1] != mixture.n_features:
         got = f"{X.shape[1]}" if X.ndim == 2 else f"an array of {X.ndim} dimensions"
         raise InputError(f"the model has {mixture.n_features} features, the data have {got}")
@@ -433,11 +436,9 @@ def contribution(
             row_weights = _weighed(there, weights, rows)
             terms, constant = mixture.terms_of(values, there)
             every = whole.add(terms.sum(axis=0), constant, row_weights, rows)
-            others = Others(mixture, terms)
-            for tally in tallies:
-                tally.add(
-                    every, others.without(tally, values, there), values, there, row_weights, rows
-                )
+            each = without_each(mixture, terms, tallies, values, there)
+            for tally, others in zip(tallies, each, strict=True):
+                tally.add(every, others, values, there, row_weights, rows)
             information += separation(alone, whole, values, there, row_weights)
     if whole.total == 0:
         raise InputError("no row has a value and a weight: there is nothing to judge by")

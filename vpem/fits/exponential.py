@@ -262,7 +262,7 @@ def fit_family(
     network: Network | None = None,
     callback: Callable[[FedProgress], None] | None = None,
     saver: Saver | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> FamilyFit:
     """Fit a model of a user's own to rows that workers hold: EM, FedEM or VR-FedEM.
 
@@ -443,7 +443,7 @@ class _FamilyStatistics(Stateful):
             )
         self.rows, self._runs = X, local.runs
 
-    def _pieces(self, pieces: Any) -> tuple[slice, ...]:
+    def _pieces(self, pieces: object) -> tuple[slice, ...]:
         """Return the pieces of a statistic; InputError unless they cover it in order."""
         if pieces is None:
             return (slice(0, self.size),)

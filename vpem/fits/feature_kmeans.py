@@ -22,8 +22,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log, sqrt
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,7 @@ from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
 from vpem.sums.server import ServerSum
+from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.missing import nearest, terms_of, weighed
 
@@ -271,7 +272,7 @@ def _best(
     n_threads: int,
 ) -> tuple[Lloyd, int]:
     """Best of several runs of k-means over local data, and the iterations of all."""
-    alone: Any = ServerSum(1)
+    alone: Sum = ServerSum(1)
     positive = len(data) if weights is None else int(np.count_nonzero(weights))
     runs = []
     for start in range(max(LEAST_STARTS, restarts)):
@@ -303,7 +304,7 @@ def kmeans_features(
     callback: Callback | None = None,
     saver: Saver | None = None,
     labels: bool = False,
-    **changes: Any,
+    **changes: object,
 ) -> Clustering:
     """k-means over features that agents hold: Lloyd's algorithm, or in one shot.
 
@@ -394,12 +395,12 @@ def kmeans_features(
             shape, terms.n_samples, network.total,
             undo=lambda centres: inputs.scaling.undo(centres[:, places]),
         )  # fmt: skip
-        attempts = _OverFeatures(inputs, terms, network, settings, runs, callback)
+        attempt = partial(_attempt, inputs, terms, network, settings, runs, callback)
         numbers = range(inputs.restarts)
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
-        best = restarts.best(network.total, attempts)
+        best = restarts.best(network.total, attempt)
         if labels:
             charge_clusters(network, ledger, terms.n_samples)
         clustering = _clustering(best, inputs, terms, network, restarts.outcome(began))
@@ -407,44 +408,40 @@ def kmeans_features(
     return clustering
 
 
-@dataclass(frozen=True)
-class _OverFeatures:
-    """Runs of one restart after the other, over the features of all hubs."""
-
-    inputs: KmeansInputs
-    terms: FeatureTerms
-    network: Network
-    settings: KmeansSettings
-    runs: LloydRuns
-    callback: Callback | None
-
-    def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
-        """Run one restart; returns also the rows that it started at."""
-        inputs, terms, network = self.inputs, self.terms, self.network
-        total, k, n = restart.total, self.settings.n_clusters, terms.n_samples
-        stream = RowStream(restart.rng, inputs.row_weights, terms.n_samples)
-        chosen = inputs.rows
-        if restart.saved is not None:
-            start, chosen = restart.loop["centres"], restart.drawn()
-        elif restart.start is not None:
-            begun = self.runs.begun_at(restart.start)
-            start, chosen = inputs.scaling.apply(begun)[:, terms.blocks.order], None
-        elif inputs.centres is not None:
-            columns = slice(None) if network.part_of is None else own_columns_of_hubs(network)
-            start = inputs.scaling.apply(inputs.centres[:, columns])[:, terms.blocks.order]
-        else:
-            if inputs.init == "k-means++":
-                chosen = seed_features(terms, total, k, stream, teller(self.callback))
-            elif chosen is None:
-                chosen = stream.draw_distinct(k)
-            start = terms.at_rows(chosen)
-        run = lloyd_features(
-            terms, lasting(total, network, self.settings), start, stream,
-            pace=pace_of(network, self.settings, min(self.settings.batch_size or n, n) * (k - 1)),
-            max_iter=self.settings.max_iter, callback=progress_of(self.callback),
-            saver=restart.saver(rows=chosen),
-        )  # fmt: skip
-        return run, chosen
+def _attempt(
+    inputs: KmeansInputs,
+    terms: FeatureTerms,
+    network: Network,
+    settings: KmeansSettings,
+    runs: LloydRuns,
+    callback: Callback | None,
+    restart: Restart,
+) -> tuple[Lloyd, NDArray[np.intp] | None]:
+    """Run one restart over the features of all hubs; returns also the rows that it started at."""
+    total, k, n = restart.total, settings.n_clusters, terms.n_samples
+    stream = RowStream(restart.rng, inputs.row_weights, n)
+    chosen = inputs.rows
+    if restart.saved is not None:
+        start, chosen = restart.loop["centres"], restart.drawn()
+    elif restart.start is not None:
+        begun = runs.begun_at(restart.start)
+        start, chosen = inputs.scaling.apply(begun)[:, terms.blocks.order], None
+    elif inputs.centres is not None:
+        columns = slice(None) if network.part_of is None else own_columns_of_hubs(network)
+        start = inputs.scaling.apply(inputs.centres[:, columns])[:, terms.blocks.order]
+    else:
+        if inputs.init == "k-means++":
+            chosen = seed_features(terms, total, k, stream, teller(callback))
+        elif chosen is None:
+            chosen = stream.draw_distinct(k)
+        start = terms.at_rows(chosen)
+    run = lloyd_features(
+        terms, lasting(total, network, settings), start, stream,
+        pace=pace_of(network, settings, min(settings.batch_size or n, n) * (k - 1)),
+        max_iter=settings.max_iter, callback=progress_of(callback),
+        saver=restart.saver(rows=chosen),
+    )  # fmt: skip
+    return run, chosen
 
 
 def _clustering(

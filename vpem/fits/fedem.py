@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, as_array
+from vpem.checks import Floats, as_matrix
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning, not_converged
 from vpem.files.checkpoints import checksum, describe_run, describe_steps, start_facts
 from vpem.files.matrix import FileMatrix
-from vpem.fits.fedem_setup import FedSetup, HeldByWorkers, codec_of_first
+from vpem.fits.fedem_setup import FedSetup, codec_of_first
 from vpem.fits.local_rows import MANY, LocalRows, codec_of_moments
 from vpem.fits.prepare import Prepared, check_distinct, network_of_all, prepare
 from vpem.fits.results import MixtureResult, warn_of_copies, warn_of_degenerate, warn_of_few_values
@@ -271,7 +271,7 @@ def fit_fedem(
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> FedFit:
     """Fit a Gaussian mixture to rows that workers hold: FedEM or VR-FedEM.
 
@@ -339,8 +339,7 @@ def fit_fedem(
     """
     began = time.perf_counter()
     settings = FedMixtureSettings.resolve(settings, **changes)
-    if not isinstance(X, FileMatrix):
-        X = as_array("data", X)
+    X = as_matrix("data", X)
     if known_covariance is not None and settings.scale != "none":
         raise InputError("a known covariance is in the user's units, got scale 'standard'")
     prepared = _prepared(X, workers, network, settings, sample_weight, feature_names)
@@ -368,8 +367,7 @@ def fit_fedem(
         network.charge_setup(ledger, prepared.n_samples, ITEM)
         rng = np.random.default_rng([settings.seed, 1])
         short = codec_of_moments(codec) if network.total.way != "consensus" else None
-        worker_data = HeldByWorkers(prepared, workers, network.total.holders)
-        setup = FedSetup(worker_data, network, ledger, short, rng)
+        setup = FedSetup(prepared, workers, network, ledger, short, rng)
         model = setup.model(settings, known_covariance)
         start, rows = _start(prepared, settings, network, setup, model, saving, teller(callback))
         run = run_fedem(

@@ -9,18 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Doubles, Floats
+from vpem.checks import Doubles, Floats, Indices
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import select_rows
 from vpem.fits.local_rows import (
     MANY,
     SHORT,
-    HeldPart,
     LocalRows,
     MomentSums,
     agree_on_rows,
     charge_weights,
+    parts_of,
+    parts_to_seed,
 )
 from vpem.fits.prepare import Prepared
 from vpem.network.codecs import Codec, Dither, Natural
@@ -39,119 +40,11 @@ from vpem.sums.counted import at_server
 from vpem.sums.partial import Compressed, Memory, Wrapper
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.terms.features import FeatureTerms
+from vpem.sums.sum import Sum
 from vpem.terms.fedem_statistics import MixtureStatistics, StatisticMap, in_order
-from vpem.terms.missing import MissingTerms, terms_of
+from vpem.terms.missing import terms_of
 from vpem.terms.mixture import Mixture
-from vpem.terms.rows import arrange_rows
-from vpem.terms.units import Scaling, floors_of, sharing
-
-
-class HeldByWorkers:
-    """Rows of this process's workers, worker by worker, and what all know of those of all.
-
-    In one process the data are in the user's order, else those of this process's workers.
-
-    Attributes
-    ----------
-    runs : list of slice
-        Where each worker's rows are in this process's; empty ones for workers of others.
-    counts, masses : ndarray of shape (n,)
-        Rows of each worker of all processes, and what they weigh.
-    all_weights : ndarray of shape (M,) or None
-        Of all rows, worker by worker; None: all weigh 1.
-    weights : ndarray of shape (m,) or None
-        Of this process's.
-    misses : bool
-        Whether values are missing, in any process.
-    """
-
-    def __init__(self, prepared: Prepared, workers: Workers, holders: Placement) -> None:
-        self.holders = holders
-        self.misses = prepared.misses
-        self.data = prepared.X
-        self.n_features = int(self.data.shape[1])
-        used = workers if prepared.kept is None else workers.of_rows(prepared.kept)
-        self._numbers = None if used.in_order else used.order
-        """In the data, of each row of all worker by worker; None: 0, 1, ..."""
-        self._number = prepared.number
-        local = LocalRows(holders, used.counts)
-        self.runs, self._own = local.runs, local.own_runs
-        if not holders.apart and self._numbers is not None:
-            stored = isinstance(self.data, FileMatrix)
-            self.data = self.data.of_rows(used.rows) if stored else self.data[self._numbers]
-        self.counts = used.counts
-        self.masses: NDArray[Any] = self.counts
-        self.all_weights: Doubles | None = None
-        self.weights: Doubles | None = None
-        if prepared.row_weights is not None:
-            weights = prepared.row_weights
-            self.all_weights = weights if self._numbers is None else weights[self._numbers]
-            self.weights = self.all_weights[local.rows]
-            self.masses = np.array([self.all_weights[run].sum() for run in used.runs])
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of positive weight of all processes."""
-        return int(self.counts.sum())
-
-    def parts(self) -> list[HeldPart]:
-        """Rows of each of this process's workers, in the user's units."""
-        block = Blocks.one(self.n_features)
-        rows = arrange_rows(self.data, block, Scaling.none(self.n_features), np.float64)
-        return [
-            HeldPart(
-                rows.slice_rows(run),
-                None if self.weights is None else self.weights[run],
-                float(self.masses[worker]),
-            )
-            for worker, run in zip(self.holders.own, self._own, strict=True)
-        ]
-
-    def terms(self, to_mixture: StatisticMap, n_threads: int) -> FeatureTerms:
-        """Rows in units of fitting, of which statistics are taken."""
-        others = {"add": self.holders.allreduce} if self.misses and self.holders.apart else {}
-        return terms_of(
-            self.data,
-            to_mixture.blocks,
-            to_mixture.covariance_type,
-            missing=self.misses,
-            scaling=to_mixture.scaling,
-            row_weights=self.weights,
-            reg_covar=to_mixture.reg_covar,
-            n_threads=n_threads,
-            **others,
-        )
-
-    # ---- starts ----------------------------------------------------------------------------------
-
-    def to_seed(self, terms: FeatureTerms) -> Sequence[Floats] | StoredParts:
-        """Rows of this process's workers as k-means takes them, in units of fitting."""
-        sizes = [run.stop - run.start for run in self._own]
-        if isinstance(self.data, FileMatrix):
-            return StoredParts(terms.rows, np.array(sizes, dtype=np.intp))
-        parts = [terms.rows.slice_rows(run) for run in self._own]
-        return [part.read(slice(0, size)) for part, size in zip(parts, sizes, strict=True)]
-
-    def places(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Places of rows among those of all, worker by worker, of their numbers in the data."""
-        return rows if self._numbers is None else np.argsort(self._numbers)[rows]
-
-    def numbers(self, places: NDArray[np.intp]) -> tuple[int, ...]:
-        """The user's numbers of rows, of their places."""
-        rows = places if self._numbers is None else self._numbers[places]
-        numbers = self._number(rows)
-        assert numbers is not None
-        return numbers
-
-    def weights_by_number(self) -> Doubles | None:
-        """Weights of the rows of all processes as they are numbered in the data."""
-        if self.all_weights is None or self._numbers is None:
-            return self.all_weights
-        weights = np.empty_like(self.all_weights)
-        weights[self._numbers] = self.all_weights
-        return weights
-
+from vpem.terms.units import floors_of, sharing
 
 FIRST = Dither(127, 32)
 """First statistics, 9 bits a number: qsgd:8bits:32."""
@@ -171,63 +64,98 @@ def codec_of_first(codec: Codec | None) -> Codec | None:
 
 
 class FedSetup:
-    """What workers agree on before the first iteration, and what that costs.
+    """Rows of workers, what these agree on before the first iteration, and what that costs.
 
     Moments are sent with the codec, where there is a server; None: everything is exact.
+
+    Attributes
+    ----------
+    counts, masses : ndarray of shape (n,)
+        Rows of each worker of all processes, and what they weigh.
+    weights : ndarray of shape (m,) or None
+        Of this process's rows, worker by worker; None: all weigh 1.
+    all_weights : ndarray of shape (M,) or None
+        The same of the rows of all.
     """
 
     def __init__(
         self,
-        worker_data: HeldByWorkers,
+        prepared: Prepared,
+        workers: Workers,
         network: Network,
         ledger: Ledger,
         codec: Codec | None,
         rng: np.random.Generator,
     ) -> None:
-        self.worker_data = worker_data
-        self.network = network
+        self.prepared, self.network = prepared, network
         self.total = network.total.counted_on(ledger)
         self.holders: Placement = self.total.holders
         self.own = self.holders.own
+        used = workers if prepared.kept is None else workers.of_rows(prepared.kept)
+        self.order = None if used.in_order else used.order
+        """In the data, of each row of all worker by worker; None: 0, 1, ..."""
+        self.local = LocalRows(self.holders, used.counts)
+        in_order = self.holders.apart or self.order is None
+        self.data = prepared.X if in_order else select_rows(prepared.X, used.rows)
+        self.counts = used.counts
+        self.masses: NDArray[Any] = used.counts
+        self.weights = self.all_weights = prepared.row_weights
+        if prepared.row_weights is not None:
+            weights = prepared.row_weights
+            weights = weights if self.order is None else weights[self.order]
+            self.all_weights, self.weights = weights, weights[self.local.rows]
+            self.masses = np.array([weights[run].sum() for run in used.runs])
         self.codec = codec
         self.rng = rng
         self.item = ITEM if codec is None else SHORT
-        if worker_data.all_weights is not None:
-            charge_weights(self.total, worker_data.counts)
+        if self.all_weights is not None:
+            charge_weights(self.total, self.counts)
 
     def model(self, settings: FedMixtureSettings, known_covariance: Any) -> MixtureStatistics:
         """Return the statistics of the mixture, in units that all workers agree on."""
         assert settings.floor is not None
-        worker_data = self.worker_data
-        weights: Doubles = worker_data.masses / worker_data.masses.sum()
+        masses, n_workers, misses = self.masses, len(self.counts), self.prepared.misses
+        weights: Doubles = masses / masses.sum()
         if settings.weighting == "workers":
-            weights = np.full(len(weights), 1.0 / len(weights))
-        n_roots, d = self.network.whole.total.n_roots, worker_data.n_features
-        agreement = MomentSums(self.total, n_roots, worker_data.masses, d, self.codec, self.rng)
-        reach = None
-        if self.holders.masks is not None:
-            reach = agree_on_rows(worker_data.parts(), self.total, worker_data.n_rows, d)
+            weights = np.full(n_workers, 1.0 / n_workers)
+        n_roots, d = self.network.whole.total.n_roots, int(self.data.shape[1])
+        agreement = MomentSums(self.total, n_roots, masses, d, self.codec, self.rng)
+        parts, n_rows = parts_of(self.data, self.local, self.weights), int(self.counts.sum())
+        masked = self.holders.masks is not None
+        reach = agree_on_rows(parts, self.total, n_rows, d) if masked else None
         agreement.reach = reach
-        blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(len(weights))),))
+        blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(n_workers)),))
         hubs = sharing(blocks, settings.covariance_type, settings.scale)
-        moments = agreement.moments(worker_data.parts(), weights, hubs, worker_data.misses)
+        moments = agreement.moments(parts, weights, hubs, misses)
         to_mixture = StatisticMap(
             blocks,
             settings.covariance_type,
             settings.n_components,
             moments,
-            n_rows=max(float(worker_data.masses.sum()), float(worker_data.counts.sum())),
+            n_rows=max(float(masses.sum()), float(n_rows)),
             reg_covar=floors_of(settings.reg_covar, settings.scale, moments.scaling),
             known=known_covariance,
             floor=settings.floor,
         )
         self.reach = reach if reach is None else reach.scaled(moments.scaling)
+        others = {"add": self.holders.allreduce} if misses and self.holders.apart else {}
+        terms = terms_of(
+            self.data,
+            blocks,
+            settings.covariance_type,
+            missing=misses,
+            scaling=to_mixture.scaling,
+            row_weights=self.weights,
+            reg_covar=to_mixture.reg_covar,
+            n_threads=thread_count(settings.n_threads),
+            **others,
+        )
         model = MixtureStatistics(
-            worker_data.terms(to_mixture, thread_count(settings.n_threads)),
-            worker_data.runs,
+            terms,
+            self.local.runs,
             to_mixture,
-            counts=worker_data.counts,
-            masses=worker_data.masses,
+            counts=self.counts,
+            masses=masses,
             add_up=self._add_up,
             reach=self.reach,
         )
@@ -254,13 +182,13 @@ class FedSetup:
             return radius
         return float(np.nextafter(np.float32(radius), np.float32(np.inf)))
 
-    def _lloyd(self, centres: Doubles, observed: bool) -> Any:
+    def _lloyd(self, centres: Doubles, observed: bool) -> Sum:
         """Return the sum of Lloyd's iterations: with a codec, of what has changed in messages."""
         if self.codec is None:
             return self.total
         # Weight and sum of each cluster, weights of observed values, inertia, rows that changed.
         size = len(centres) + (2 if observed else 1) * centres.size + 2
-        known = np.zeros((len(self.worker_data.counts), size))
+        known = np.zeros((len(self.counts), size))
         changes = Compressed(at_server(self.total), Quantizer(LLOYD, known.shape[1]), self.rng)
         return Memory(changes, 1.0, known)
 
@@ -284,8 +212,7 @@ class FedSetup:
                     f"{model.n_components}"
                 )
             return first_statistics(model, start), None
-        worker_data = self.worker_data
-        parts = worker_data.to_seed(model.terms)
+        parts = parts_to_seed(model.terms.rows, self.local.own_runs)
         rng = np.random.default_rng([seed, 0])
         if self.reach is not None:
             # Among means of cells, since no row may be shown.
@@ -297,27 +224,26 @@ class FedSetup:
                 return self._clusters(model, parts, means, points, threads), None
             return first_statistics(model, model.start(means)), None
         if start_rows is not None or init == "random":
-            stream = RowStream(rng, worker_data.weights_by_number(), worker_data.n_rows)
+            stream = RowStream(rng, self.prepared.row_weights, self.local.n_samples)
             rows = stream.draw_distinct(model.n_components) if start_rows is None else start_rows
-            places = worker_data.places(rows)
+            places = rows if self.order is None else np.argsort(self.order)[rows]
             means = HeldRows(parts, self.total).share(places, self.item)
-            return first_statistics(model, model.start(means)), worker_data.numbers(places)
-        stream = RowStream(rng, worker_data.all_weights, worker_data.n_rows)
-        common: Report = {"n_threads": model.terms.n_threads}
-        if isinstance(model.terms, MissingTerms):
-            common["observed"] = model.terms.observed
-        total: Any = self.total if self.codec is None else _OwnPlaces(at_server(self.total))
+            return first_statistics(model, model.start(means)), self.prepared.number(rows)
+        stream = RowStream(rng, self.all_weights, self.local.n_samples)
+        common: Report = {"n_threads": model.terms.n_threads, "observed": model.terms.observed}
+        total: Sum = self.total if self.codec is None else _OwnPlaces(at_server(self.total))
         places = seed_rows(parts, total, model.n_components, stream, tell=tell, **common)
         means = HeldRows(parts, self.total).gather_rows(places)
+        numbers = self.prepared.number(places if self.order is None else self.order[places])
         if init == "kmeans":
             common["callback"] = step_of_lloyd(tell)
-            return self._clusters(model, parts, means, stream, common), worker_data.numbers(places)
-        return first_statistics(model, model.start(means)), worker_data.numbers(places)
+            return self._clusters(model, parts, means, stream, common), numbers
+        return first_statistics(model, model.start(means)), numbers
 
     def _clusters(
         self,
         model: MixtureStatistics,
-        parts: Any,
+        parts: Sequence[Floats] | StoredParts,
         means: Doubles,
         stream: RowStream,
         common: Report,
@@ -333,21 +259,20 @@ class FedSetup:
             parts, total, means, stream, kind="setup", max_iter=MOST_LLOYD_OF_START, pace=pace,
             **common,
         )  # fmt: skip
-        hard = np.zeros((len(self.worker_data.counts), model.size))
+        hard = np.zeros((len(self.counts), model.size))
         for place, worker in enumerate(self.own.tolist()):
             if worker not in model.parts:
                 continue
             centres = run.centres[0 if len(run.centres) == 1 else place]
-            hard[worker] = model.assigned(
-                worker, run.labels[self.worker_data.runs[worker]], centres
-            )
+            labels = run.labels[self.local.runs[worker]]
+            hard[worker] = model.assigned(worker, labels, centres)
         return hard
 
 
 class _OwnPlaces(Wrapper):
     """A sum of vectors in which each sender has places of its own: it sends these, as float32."""
 
-    def send(self, values: Doubles, senders: Any = None) -> Doubles:
+    def send(self, values: Doubles, senders: Indices | None = None) -> Doubles:
         """Send the numbers at each sender's own places of vectors (n, P)."""
         self.count(np.full(len(values), SHORT * values.shape[1] // len(values)), senders)
         return values.astype(np.float32).astype(np.float64)

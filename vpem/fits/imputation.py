@@ -339,7 +339,7 @@ def fit_imputation(
     network: Network | None = None,
     callback: Callable[[FedProgress], None] | None = None,
     saver: Saver | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> Imputation | MixtureImputation:
     """Impute what no observer saw: by federated EM with a matrix of low rank, or by a mixture.
 

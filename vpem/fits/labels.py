@@ -18,11 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_memory
+from vpem.checks import Floats, Matrix, check_memory
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.checkpoints import checksum
+from vpem.files.matrix import select_rows
 from vpem.fits.prepare import Prepared
 from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
@@ -33,8 +34,8 @@ from vpem.steps.summing import FARTHEST, Differences
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.counted import farthest
 from vpem.sums.quantizer import ITEM
-from vpem.terms.density import CHUNK_VALUES, local_terms
-from vpem.terms.factors import FactorMixture
+from vpem.sums.sum import Sum
+from vpem.terms.density import CHUNK_VALUES
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import A_FEATURE, LEAST_APART, MOST_APART, Known
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 LABEL = 4
 """Bytes of the number of a cluster."""
+
+Columns = dict[str, NDArray[Any]]
+"""Columns of a table by their names."""
 
 Shares = NDArray[np.float64]
 """Responsibilities, a row each."""
@@ -65,16 +69,16 @@ class _AllRows:
 
 
 def _summed(
-    all_rows: Any, total: Any, mixture: Mixture, local: Callable[[slice], Floats]
+    all_rows: Any, total: Sum, mixture: Mixture, local: Callable[[slice], Floats]
 ) -> Iterator[tuple[slice, Floats]]:
     """Sum terms of a mixture, and what hubs know of its factors, if it has any."""
-    k = mixture.n_components
-    if not isinstance(mixture, FactorMixture):
+    k, known = mixture.n_components, mixture.loaded
+    if known is None:
         total.begin("labels", all_rows.n_samples, k - 1, ITEM, 1)
         limit = farthest(total.holders, FARTHEST[ITEM])
         yield from Differences(all_rows, total, k, local, limit)
         return
-    posterior = posterior_of(total, mixture.loaded, "labels")
+    posterior = posterior_of(total, known, "labels")
     numbers = FactorSums(all_rows, total, mixture, local, ITEM)
     total.begin("labels", all_rows.n_samples, numbers.width, ITEM, 1)
     for rows, apart, onto in numbers:
@@ -82,7 +86,7 @@ def _summed(
 
 
 def responsibilities_of_agents(
-    X: Any,
+    X: Matrix,
     mixture: Mixture,
     network: Network,
     ledger: Ledger,
@@ -113,9 +117,7 @@ def responsibilities_of_agents(
     def local(rows: slice) -> Floats:
         if not n_blocks:
             return np.zeros((0, rows.stop - rows.start, k * (1 + mixture.n_factors)))
-        if isinstance(mixture, FactorMixture):
-            return mixture.apart(np.asarray(X[rows], dtype=np.float64))[0]
-        return local_terms(mixture, X, rows, missing)[0]
+        return mixture.hub_terms(X, rows, missing)[0]
 
     all_rows: Any = _AllRows(n_samples, threads)
     with one_blas_thread():
@@ -147,7 +149,7 @@ def responsibilities_of_agents(
 
 
 def responsibilities_of_workers(
-    X: Any,
+    X: Matrix,
     workers: Workers,
     mixtures: Sequence[Mixture],
     holders: Placement,
@@ -166,20 +168,19 @@ def responsibilities_of_workers(
             rows = np.arange(begin, begin + len(rows))
             begin += len(rows)
         at = 0 if len(mixtures) == 1 else worker if len(mixtures) == workers.n_workers else place
-        worker_rows = X[rows] if isinstance(X, np.ndarray) else X.of_rows([rows])
-        shares[worker] = mixtures[at].predict_proba(worker_rows, missing=missing)
+        shares[worker] = mixtures[at].predict_proba(select_rows(X, [rows]), missing=missing)
     return shares
 
 
-def columns_of(shares: Shares) -> dict[str, NDArray[Any]]:
+def columns_of(shares: Shares) -> Columns:
     """Return what a table of labels has of responsibilities (M, K), as `vpem predict` does."""
     proba = {f"proba_{k}": column for k, column in enumerate(shares.T)}
     return {"label": shares.argmax(axis=1), **proba}
 
 
 def columns_of_workers(
-    X: Any, workers: Workers, mixtures: Sequence[Mixture], holders: Placement, missing: str
-) -> dict[int, dict[str, NDArray[Any]]]:
+    X: Matrix, workers: Workers, mixtures: Sequence[Mixture], holders: Placement, missing: str
+) -> dict[int, Columns]:
     """Return tables of workers' rows, as `responsibilities_of_workers` has their shares."""
     shares = responsibilities_of_workers(X, workers, mixtures, holders, missing)
     return {worker: columns_of(share) for worker, share in shares.items()}
@@ -187,12 +188,12 @@ def columns_of_workers(
 
 def columns_of_clusters(
     clustering: Clustering, holders: Placement, workers: Workers | None
-) -> dict[int, dict[str, NDArray[Any]]]:
+) -> dict[int, Columns]:
     """Return tables of labels and distances, of each of this process's workers or agents.
 
     Without ``workers`` all agents hold features of all rows.
     """
-    table: dict[str, NDArray[Any]] = {
+    table: Columns = {
         "label": clustering.labels,
         "distance": clustering.distances,
     }
@@ -201,9 +202,7 @@ def columns_of_clusters(
     return of_each(table, workers, holders)
 
 
-def of_each(
-    table: dict[str, NDArray[Any]], workers: Workers, holders: Placement
-) -> dict[int, dict[str, NDArray[Any]]]:
+def of_each(table: Columns, workers: Workers, holders: Placement) -> dict[int, Columns]:
     """Return what each worker of this process has of a table.
 
     Its columns are of all rows; or of those of this process's workers, one worker after the other.
@@ -220,7 +219,7 @@ def of_each(
 
 def stacked(
     tables: Mapping[int, Mapping[str, Any]], workers: Workers, holders: Placement
-) -> dict[int, dict[str, NDArray[Any]]]:
+) -> dict[int, Columns]:
     """Put what workers have of one dataset's rows in its order, at the first process."""
     parts: Any = holders.gather({**tables})
     if parts is None:
@@ -380,7 +379,7 @@ class Labelled:
         return np.array(self.counts) >= HALF_A_ROW
 
 
-def refuse_labels(labels: Any) -> None:
+def refuse_labels(labels: object) -> None:
     """Raise InputError if there are labels, of a fit that is released."""
     if labels is not None:
         raise InputError(

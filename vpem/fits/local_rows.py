@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Extremes, Floats, as_array
+from vpem.checks import Doubles, Extremes, Floats, as_array, as_matrix
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, select_rows
 from vpem.network.codecs import Cast, Codec, Natural
 from vpem.network.partition import Blocks, Workers
-from vpem.steps.row_sampling import ROW_BYTES
+from vpem.steps.row_sampling import ROW_BYTES, StoredParts
 from vpem.sums.counted import add_vectors, at_server
 from vpem.sums.partial import Compressed
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
 from vpem.terms.fedem_statistics import Moments
-from vpem.terms.rows import Rows, arrange_rows
+from vpem.terms.rows import MemoryRows, Rows, arrange_rows
 from vpem.terms.units import (
     Points,
     Reach,
@@ -84,7 +84,7 @@ class HeldPart:
 
         Then of shape (2 d,).
         """
-        total: Any = 0.0
+        total: Doubles | float = 0.0
         for rows, weights in self.runs():
             if about is not None:
                 rows = rows - about
@@ -96,7 +96,7 @@ class HeldPart:
 
     def squares(self, shift: Doubles) -> Doubles:
         """Sum of second moments (d, d) about a point, without values that are missing."""
-        total: Any = 0.0
+        total: Doubles | float = 0.0
         for rows, weights in self.runs():
             about = _filled(rows - shift)
             heavy = about if weights is None else about * weights[:, None]
@@ -110,8 +110,8 @@ class HeldPart:
         on how many rows are read at once.
         """
         d = len(shift)
-        top: Any = np.empty((0, d))
-        rest: Any = top
+        top: Doubles = np.empty((0, d))
+        rest = top
         for rows, weights in self.runs():
             about = _filled(rows - shift)
             if weights is not None:
@@ -121,7 +121,7 @@ class HeldPart:
                 return np.asarray(np.linalg.qr(about, mode="r"))
             new = d - len(top)
             top, about = np.concatenate([top, about[:new]]), about[new:]
-            rest = np.linalg.qr(np.concatenate([rest, about]), mode="r")
+            rest = np.asarray(np.linalg.qr(np.concatenate([rest, about]), mode="r"))
         return np.asarray(np.linalg.qr(np.concatenate([top, rest]), mode="r"))
 
 
@@ -370,8 +370,7 @@ def by_worker(X: Any, sample_weight: Any, workers: Workers, holders: Placement) 
 
     That is worker by worker. What has not as many rows is refused where it is looked at.
     """
-    if not isinstance(X, FileMatrix):
-        X = as_array("data", X)
+    X = as_matrix("data", X)
     if sample_weight is not None:
         sample_weight = as_array("sample weights", sample_weight)
     if holders.masks is None or holders.apart or workers.in_order:
@@ -380,8 +379,7 @@ def by_worker(X: Any, sample_weight: Any, workers: Workers, holders: Placement) 
         sample_weight = sample_weight[workers.order]
     if len(X) != workers.n_samples:
         return X, sample_weight
-    X = X.of_rows(workers.rows) if isinstance(X, FileMatrix) else X[workers.order]
-    return X, sample_weight
+    return select_rows(X, workers.rows), sample_weight
 
 
 def check_rows_held(workers: Workers, n_samples: int) -> None:
@@ -393,10 +391,13 @@ def check_rows_held(workers: Workers, n_samples: int) -> None:
 
 
 class SharedRows:
-    """Rows of this process, and those of others where all processes take them."""
+    """Rows of this process, and those of others where all processes take them.
 
-    def __init__(self, rows: Rows, local: LocalRows) -> None:
-        self._rows = rows
+    If there are ``points`` about all rows, these in the place of any.
+    """
+
+    def __init__(self, rows: Rows, local: LocalRows, points: Points | None = None) -> None:
+        self._rows, self._points = rows, points
         self._local = local
         self.n_samples, self.dtype = rows.n_samples, rows.dtype
         # All but `take` is of this process's rows alone.
@@ -404,7 +405,12 @@ class SharedRows:
         self.select_rows, self.slice_rows = rows.select_rows, rows.slice_rows
 
     def take(self, indices: NDArray[np.intp]) -> Floats:
-        """Some rows of all, by their places worker by worker; all processes call this alike."""
+        """Some rows of all, by their places worker by worker; all processes call this alike.
+
+        Points by their numbers, which are below zero.
+        """
+        if self._points is not None:
+            return self._points.draw_points(indices).astype(self.dtype)
         run = self._local.rows
         inside = (indices >= run.start) & (indices < run.stop)
         some = self._rows.take(indices[inside] - run.start)
@@ -412,18 +418,6 @@ class SharedRows:
         rows[inside] = some
         with set_topic(self._local.holders.engine, "flooding"):
             return self._local.holders.allreduce(rows)
-
-
-class DrawnRows(SharedRows):
-    """Rows of this process, and points about all rows in the place of those of others."""
-
-    def __init__(self, rows: Rows, local: LocalRows, points: Points) -> None:
-        super().__init__(rows, local)
-        self.own, self.points = rows, points
-
-    def take(self, indices: NDArray[np.intp]) -> Floats:
-        """Points of these numbers, which are below zero."""
-        return self.points.draw_points(indices).astype(self.dtype)
 
 
 def charge_weights(total: Sum, counts: NDArray[np.intp]) -> None:
@@ -480,6 +474,13 @@ def parts_of(
         HeldPart(rows.slice_rows(run), heavy, float(heavy.sum()))
         for run, heavy in zip(local.own_runs, weights, strict=True)
     ]
+
+
+def parts_to_seed(rows: Rows, runs: Sequence[slice]) -> Sequence[Floats] | StoredParts:
+    """Rows of this process's workers as k-means takes them, of those of all in units of fitting."""
+    if isinstance(rows, MemoryRows):
+        return [rows.read(run) for run in runs]
+    return StoredParts(rows, np.array([run.stop - run.start for run in runs], dtype=np.intp))
 
 
 def agree_on_rows(

@@ -35,8 +35,8 @@ from vpem.files.results import IMPUTATION_FILE, VERSION, Imputed, write_imputed
 from vpem.files.table_settings import TableSettings
 from vpem.files.temporaries import ENDINGS, check_ending
 from vpem.fits.labels import responsibilities_of_workers
-from vpem.fits.observers import Completed, Imputation, Observers
-from vpem.fits.results import SUMMED, Fit, RowFit, warn_of_degenerate
+from vpem.fits.observers import Completed, Observers
+from vpem.fits.results import SUMMED, Fit, warn_of_degenerate
 from vpem.fits.rows import fit_em
 from vpem.fits.settings import ImputeSettings, parse_numbers
 from vpem.fits.spread import fit_spread, own_columns
@@ -44,6 +44,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Partition, Workers
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
+from vpem.steps.recovery import Saver
 from vpem.sums.connect import Network, spread
 from vpem.terms.lowrank.entries import Hidden
 from vpem.terms.lowrank.observations import Observations, make_law
@@ -114,13 +115,27 @@ class MixtureImputation(
         values.ravel()[self.gaps] = self.draws[draw]
         return values
 
+    def drawn(self) -> Doubles | None:
+        """Return the matrices (M, I, J) of all draws, if there are any."""
+        count = len(self.draws)
+        if not count:
+            return None
+        check_memory(16 * count * self.fitted.size, f"tables of {count} draws")
+        return np.stack([self.completed(draw) for draw in range(count)])
+
+    def fill(self, rows: Doubles) -> Doubles:
+        """Fill gaps by the responsibilities of each row."""
+        mixture = self.fit.mixture
+        shares = mixture.predict_proba(rows, missing="marginalize")
+        return fill_gaps(mixture, rows, dict.fromkeys(range(mixture.blocks.n_blocks), shares))
+
     def describe(self) -> Report:
         """Summarize in values that JSON can hold; log-likelihood and history are in nats a row."""
         fit = self.fit
         return {
             "algorithm": "mixture-imputation",
             **self._common(),
-            "split": "features" if isinstance(self.held, Partition) else "rows",
+            "split": f"{self.held.held}s",
             "n_components": fit.mixture.n_components,
             "covariance_type": fit.mixture.covariance_type,
             "n_parameters": fit.mixture.n_parameters,
@@ -138,7 +153,7 @@ def impute_by_mixture(
     settings: ImputeSettings,
     network: Network,
     callback: Callable[[Any], None] | None = None,
-    saver: Any = None,
+    saver: Saver | None = None,
 ) -> MixtureImputation:
     """Impute by a mixture; parameters and result are those of `vpem.fit_imputation`."""
     began = time.perf_counter()
@@ -167,7 +182,7 @@ def impute_by_mixture(
         scaling=fit.mixture.scaling,
         options={"scale": settings.scale, "tol": settings.tol, "max_iter": work.settings.max_iter},
         fit=fit,
-        held=work.holdings,
+        held=work.held,
         filled=filled,
         gaps=gaps,
         draws=draws,
@@ -189,11 +204,15 @@ class _Work:
         self.observations, self.seen = observers.given, observers.seen()
         self.mean = self.observations.mean
         placed = Placement(network.agents.engine, network.agents.ranks)
-        self.holdings = _holdings_of(observations, placed)
-        self.weights = _row_weights(self.observations, self.holdings, placed)
-        if isinstance(self.holdings, Partition):
-            blocks = Blocks.from_hubs(network.hubs, self.holdings.features)
-            whole = replace(network.whole, blocks=blocks, features=tuple(self.holdings.features))
+        partition, self.workers = _holdings_of(observations, placed)
+        self.weights = _row_weights(self.observations, partition is None, placed)
+        self.held: Partition | Workers
+        if self.workers is not None:
+            self.held = self.workers
+        elif partition is not None:
+            self.held = partition
+            blocks = Blocks.from_hubs(network.hubs, partition.features)
+            whole = replace(network.whole, blocks=blocks, features=tuple(partition.features))
             network = spread(whole, placed.engine)
         self.network, self.holders = network, network.agents
         self.own, self.seed = self.holders.own.tolist(), settings.seed
@@ -218,10 +237,10 @@ class _Work:
         names = self.observations.column_names
         weights = self.weights if weights is None else weights
         apart, d = self.holders.apart, len(self.observations.column_names)
-        if isinstance(self.holdings, Workers):
-            rows = self.rows if apart else slice(None)
+        if self.workers is not None:
+            rows = self._rows(self.workers) if apart else slice(None)
             return fit_em(
-                self.mean[rows], self.holdings, self.network, self.settings,
+                self.mean[rows], self.workers, self.network, self.settings,
                 sample_weight=None if weights is None else weights[rows], feature_names=names,
                 **changes,
             )  # fmt: skip
@@ -240,10 +259,9 @@ class _Work:
         whole = Mixture.blank(blocks, kind, k, units).having(arrays)
         return replace(fit, mixture=whole, network=self.network.whole)
 
-    @property
-    def rows(self) -> NDArray[np.intp]:
+    def _rows(self, workers: Workers) -> NDArray[np.intp]:
         """Rows of this process's workers, worker by worker."""
-        parts = (self.holdings.parts[worker] for worker in self.own)
+        parts = (workers.rows[worker] for worker in self.own)
         return np.concatenate([np.empty(0, dtype=np.intp), *parts])
 
     def filled(self, fit: Fit, draw: int | None = None) -> Doubles:
@@ -257,7 +275,9 @@ class _Work:
             rng = np.random.default_rng([self.seed, VALUES, draw])
             uniform, noise = rng.random((len(values), 1)), rng.standard_normal(values.shape)
 
-        def fill(mixture: Mixture, rows: Any, shares: dict[int, Doubles]) -> None:
+        def fill(
+            mixture: Mixture, rows: slice | NDArray[np.intp], shares: dict[int, Doubles]
+        ) -> None:
             if draw is not None:
                 for b, block_shares in shares.items():
                     reached = np.cumsum(block_shares, axis=1)
@@ -265,14 +285,15 @@ class _Work:
                     shares[b] = np.eye(block_shares.shape[1])[label]
             values[rows] = fill_gaps(mixture, values[rows], shares, noise[rows])
 
-        if isinstance(fit, RowFit):
-            X = self.mean[self.rows] if self.holders.apart else self.mean
+        if self.workers is not None:
+            X = self.mean[self._rows(self.workers)] if self.holders.apart else self.mean
+            mixtures = fit.mixtures
             every = responsibilities_of_workers(
-                X, fit.workers, fit.mixtures, self.holders, "marginalize"
+                X, self.workers, mixtures, self.holders, "marginalize"
             )
             for place, (worker, shares) in enumerate(every.items()):
-                at = place if len(fit.mixtures) > 1 else 0
-                fill(fit.mixtures[at], fit.workers.rows[worker], {0: shares})
+                at = place if len(mixtures) > 1 else 0
+                fill(mixtures[at], self.workers.rows[worker], {0: shares})
         else:
             hubs = self.network.total.holders.own.tolist()
             roots = {b: fit.network.hubs[b].root for b in hubs}
@@ -308,22 +329,24 @@ class _Work:
         return values, costs
 
 
-def _holdings_of(seen: Observations, holders: Placement) -> Partition | Workers:
+def _holdings_of(seen: Observations, holders: Placement) -> tuple[Partition | None, Workers | None]:
     """Return who holds which columns or, where several have one column, which rows.
 
     All learn it. Rows of which no observer has anything are the first one's.
     """
-    for kind, count in ((Partition, seen.shape[1]), (Workers, seen.shape[0])):
-        indices = {}
+    for by_column in (1, 0):
+        count, indices = seen.shape[by_column], {}
         for one in holders.own.tolist():
             pair = np.divmod(seen.places[one], seen.shape[1])
-            indices[one] = np.unique(pair[kind is Partition]).tolist()
+            indices[one] = np.unique(pair[by_column]).tolist()
         with set_topic(holders.engine, "setup"):
             every = [np.array(part, dtype=np.intp) for part in holders.allgather(indices).values()]
         owners = np.bincount(np.concatenate(every), minlength=count)
         if owners.max() == 1:
             every[0] = np.sort(np.concatenate([every[0], np.flatnonzero(owners == 0)]))
-            return kind(tuple(every), seen.names)
+            if by_column:
+                return Partition(tuple(every), seen.names), None
+            return None, Workers(tuple(every), seen.names)
     raise InputError(
         f"{seen.source}: a mixture needs observers that have whole columns or whole rows, but "
         f"several have row {seen.row_names[int(owners.argmax())]!r} and columns in common; split "
@@ -332,7 +355,7 @@ def _holdings_of(seen: Observations, holders: Placement) -> Partition | Workers:
 
 
 def _row_weights(
-    observations: Observations, holdings: Partition | Workers, holders: Placement
+    observations: Observations, over_rows: bool, holders: Placement
 ) -> NDArray[np.float64] | None:
     """Return weights of rows, (I,), or raise InputError where entries of one row differ.
 
@@ -344,7 +367,7 @@ def _row_weights(
     row_weights = np.zeros(observations.shape[0])
     weights = np.concatenate(observations.weights)
     np.maximum.at(row_weights, rows, weights)
-    if isinstance(holdings, Partition):
+    if not over_rows:
         row_weights = holders.allreduce(row_weights, "max")
     unlike = rows[weights != row_weights[rows]]
     if len(unlike):
@@ -362,11 +385,7 @@ def imputed_of(imputation: Completed, hidden: Hidden | None = None) -> Imputed:
     Where processes belong to different parties: this process's part of it.
     """
     observations, values, times = imputation.observations, imputation.imputed, imputation.seen.times
-    drawn = None
-    if isinstance(imputation, MixtureImputation) and len(imputation.draws):
-        count = len(imputation.draws)
-        check_memory(16 * count * imputation.fitted.size, f"tables of {count} draws")
-        drawn = np.stack([imputation.completed(draw) for draw in range(count)])
+    drawn = imputation.drawn()
     if hidden is not None:
         again = np.bincount(hidden.places, minlength=values.size).reshape(values.shape)
         total = np.bincount(hidden.places, hidden.values, values.size).reshape(values.shape)
@@ -431,7 +450,7 @@ def write_imputation(
         groups = ["trends"]
         if completed.draws is not None:
             write_array(file, "draws", completed.draws)
-        if isinstance(found, Imputation):
+        if found.factors is not None:
             groups.insert(0, "factors")
             write_array(file, "factors/rows", found.factors.U)
             write_array(file, "factors/columns", found.factors.V)

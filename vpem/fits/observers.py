@@ -26,13 +26,16 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.steps.fedem_sums import FedRun
 from vpem.sums.connect import Network
-from vpem.sums.counted import AtServer, add_vectors
+from vpem.sums.counted import add_vectors, at_server
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM
 from vpem.terms.lowrank.entries import Hidden, hide, split, split_columns
-from vpem.terms.lowrank.model import LowRank
+from vpem.terms.lowrank.model import LowRank, fit_rows
 from vpem.terms.lowrank.observations import EntryLaw, Observations, check_law
 from vpem.terms.units import Scaling
+
+NEWTON_STEPS = 100
+"""Most steps for the factors of rows that were not in the fit."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,9 @@ class Completed(Result):
         Settings as used.
     choice : dict or None
         How method, rank and ridge were chosen by held-out entries, where they were.
+    factors : LowRank or None
+        U and V of theta, of a matrix of low rank; on a graph those of the mean of the observers'
+        statistics.
     converged, seconds, communication
         See `vpem.fits.results.Result`.
     """
@@ -82,6 +88,7 @@ class Completed(Result):
     scaling: Scaling
     options: Report = field(default_factory=dict)
     choice: Report | None = None
+    factors: LowRank | None = None
 
     @property
     @abstractmethod
@@ -91,6 +98,14 @@ class Completed(Result):
     @abstractmethod
     def describe(self) -> Report:
         """Summarize the imputation in values that JSON can hold."""
+
+    @abstractmethod
+    def fill(self, rows: Doubles) -> Doubles:
+        """Return rows (m, J), which need not have been in the fit, without gaps."""
+
+    def drawn(self) -> Doubles | None:
+        """Return the matrices (M, I, J) of multiple imputations, where there are some."""
+        return None
 
     @property
     def imputed(self) -> Doubles:
@@ -143,15 +158,13 @@ class Imputation(
 
     Attributes
     ----------
-    factors : LowRank
-        U and V of theta; on a graph those of the mean of the observers' statistics.
     rank, ridge, n_copies
         As used.
     run : FedRun
         History, memories, projections.
     compress : str or None
         Name of the codec.
-    observations, seen, law, log_likelihood, network, scaling, options
+    observations, seen, law, log_likelihood, network, scaling, options, factors
         See `Completed`.
     """
 
@@ -171,6 +184,33 @@ class Imputation(
     def fitted(self) -> Doubles:
         """Expectation of every entry, in the law's mean units, shape (I, J)."""
         return self.law.mean(self.factors.theta) * self.scaling.scale + self.scaling.shift
+
+    def fill(self, rows: Doubles) -> Doubles:
+        """Fill gaps by factors of the rows, with those of the columns fixed: see `fit_rows`."""
+        seen = ~np.isnan(rows)
+        if not seen.any(axis=1).all():
+            raise InputError(
+                f"row {int(np.argmin(seen.any(axis=1)))} has no values, so nothing can be imputed "
+                "there; leave it out"
+            )
+        law, units, V = self.law, self.scaling, self.factors.V
+        # What one observer saw, whether or not every column was.
+        places = np.flatnonzero(seen)
+        names = tuple(f"row {row}" for row in range(len(rows)))
+        columns = tuple(f"column {column}" for column in range(rows.shape[1]))
+        one = Observations((places,), (rows.ravel()[places],), names, columns, ("the caller",))
+        check_law(replace(one, source="the rows"), law)
+        scaled = (rows - units.shift) / units.scale
+        # The columns' factors may be zero in some direction, where the ridge alone decides.
+        ridge = self.ridge * self.n_copies * law.dispersion
+        ridge = max(ridge, 1e-12 * float((V**2).sum()), 1e-300)
+        steps = 1 if law.name == "gaussian" else NEWTON_STEPS
+        U = fit_rows(
+            law, np.zeros((len(rows), self.rank)), V, np.where(seen, scaled, 0.0), ridge,
+            seen.astype(np.float64), steps,
+        )  # fmt: skip
+        filled: Doubles = np.where(seen, rows, law.mean(U @ V.T) * units.scale + units.shift)
+        return filled
 
     def describe(self) -> Report:
         """Summarize the imputation in values that JSON can hold.
@@ -300,7 +340,7 @@ class Observers:
         self.total = network.total.counted_on(ledger)
         self.holders = self.total.holders
         self._n_roots = network.whole.total.n_roots
-        self._server = self.total if isinstance(self.total, AtServer) else None
+        self._server = None if self.total.way == "consensus" else at_server(self.total)
         local_observers = self.holders.own.tolist()
         # At a server the observers of a process are summed as one; else each is a root, or masked.
         each = self._server is None or self.holders.masks is not None

@@ -54,7 +54,6 @@ from vpem.sums.counted import add_vectors
 from vpem.sums.forecast import communication, labels_sent
 from vpem.sums.quantizer import ITEM
 from vpem.sums.server import IN_FLIGHT
-from vpem.sums.tree import AlongTree
 from vpem.terms.features import CHUNK_BYTES, FeatureTerms
 from vpem.terms.statistics import Message
 from vpem.terms.units import Scaling
@@ -248,7 +247,7 @@ def _busiest(network: Network, sent: Report) -> tuple[int, int]:
     up, down = (np.array(sent["by_agent"][f"bytes_{way}"]) for way in ("sent", "received"))
     if network.graph.has_server:
         return n_agents, int((up + down).max(initial=0))
-    if isinstance(total, AlongTree):
+    if total.tree is not None:
         leaves, parent = total.tree.leaves, total.tree.parent
         children = np.bincount(parent[leaves], minlength=len(parent))
         depth = total.tree.depth
@@ -264,7 +263,7 @@ def _chunks(network: Network, n_bytes: float) -> int:
     """Chunks of rows whose sums are taken one after the other, of terms of so many bytes."""
     if network.total.whole:
         return 1
-    shared = network.graph.has_server or isinstance(network.total, AlongTree)
+    shared = network.graph.has_server or network.total.tree is not None
     states = 2 if shared else 3 * (1 + int(network.graph.degrees.max(initial=0)))
     return max(1, ceil(n_bytes * IN_FLIGHT * states / CHUNK_BYTES))
 
@@ -296,7 +295,7 @@ def plan(
     settings: PlanSettings | None = None,
     *,
     split: str = "features",
-    **changes: Any,
+    **changes: object,
 ) -> Report:
     """Describe a network and what a fit on it will send.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from vpem.checks import (
     row_blocks,
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, select_rows
 from vpem.network.graph import make_graph
 from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks
@@ -47,11 +46,11 @@ from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import LOCATED, Kinds
 from vpem.terms.families.mixture import check_values_of
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms, terms_of
+from vpem.terms.missing import terms_of
 from vpem.terms.priors import Beliefs, MapMissingTerms, MapTerms, wishart_sizes
 from vpem.terms.rows import check_columns, check_missing, observed_moments
 from vpem.terms.units import Reach, Scaling, alone, floor_of, floors_of, sharing
-from vpem.terms.variational import VariationalTerms, variational_terms
+from vpem.terms.variational import variational_terms
 
 if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
@@ -82,14 +81,8 @@ def _warn_of_blank(count: int, n_samples: int) -> None:
     )
 
 
-@dataclass
-class Used:
-    """Rows that are used: their weights, their numbers (None: all), how many of all; here, too."""
-
-    weights: NDArray[np.float64] | None
-    kept: NDArray[np.intp] | None
-    n_rows: int
-    own: NDArray[np.intp] | None
+Used = tuple[NDArray[np.float64] | None, NDArray[np.intp] | None, int, NDArray[np.intp] | None]
+"""Weights of rows that are used, their numbers (None: all), how many of all; numbers here."""
 
 
 def used_of_all(
@@ -106,14 +99,14 @@ def used_of_all(
             raise InputError(NOTHING_USED)
         _warn_of_blank(int(blank.sum()), len(blank))
     if weights is None:
-        return Used(None, None, n_samples, None)
+        return None, None, n_samples, None
     weights = check_weights(weights, n_samples)
     positive = np.flatnonzero(weights > 0)
     local_rows = positive if local is None else np.flatnonzero(weights[local.numbers] > 0)
     weighs = None if sample_weight is None else weights[positive]
     if len(positive) == n_samples:
-        return Used(weighs, None, n_samples, None)
-    return Used(weighs, positive, len(positive), local_rows)
+        return weighs, None, n_samples, None
+    return weighs, positive, len(positive), local_rows
 
 
 def used_here(
@@ -122,7 +115,7 @@ def used_here(
     """Rows of this process of positive weight that have a value; no agent learns whose they are."""
     used = np.ones(local.rows.stop - local.rows.start, dtype=np.bool_)
     if weights is None and not misses:
-        return Used(None, None, local.n_samples, None)
+        return None, None, local.n_samples, None
     if misses:
         used = ~blank
         n_blank = local.n_samples - local.count(used)
@@ -134,7 +127,7 @@ def used_here(
     if not n_used:
         raise InputError(NOTHING_USED)
     local_rows = None if used.all() else np.flatnonzero(used)
-    return Used(None if weights is None else weights[used], local_rows, n_used, local_rows)
+    return None if weights is None else weights[used], local_rows, n_used, local_rows
 
 
 def refuse_with_kinds(settings: FitSettings, *, private: bool) -> None:
@@ -287,40 +280,39 @@ def prepare(
         used = used_here(blank, sample_weight, misses, local)
     else:
         used = used_of_all(blank, sample_weight, n_samples, local)
-    if used.weights is not None and len(used.weights):
-        limits, weights = np.finfo(precision), used.weights
+    weights, kept, n_used, own = used
+    if weights is not None and len(weights):
+        limits = np.finfo(precision)
         # A responsibility in this precision must be able to be times each of them.
         if weights.min() < limits.tiny / limits.eps or weights.max() > limits.max * limits.eps:
             raise InputError(
                 f"sample weights from {weights.min():g} to {weights.max():g} cannot be computed "
                 f"with in {precision.name}; divide them by their mean, or use float64"
             )
-    if start_rows is not None and used.kept is not None:
+    if start_rows is not None and kept is not None:
         rows = check_rows(start_rows, n_components, n_samples)
-        unused = np.setdiff1d(rows, used.kept)
+        unused = np.setdiff1d(rows, kept)
         if len(unused):
             raise InputError(
                 "init rows must have a positive sample weight"
                 f"{', and a value' if blank.any() else ''}; take another for row {unused[0]}"
             )
-        start_rows = np.searchsorted(used.kept, rows)
-    if used.own is not None:
-        X = X.of_rows([used.own]) if isinstance(X, FileMatrix) else X[used.own]
+        start_rows = np.searchsorted(kept, rows)
+    if own is not None:
+        X = select_rows(X, [own])
         ends = None
     if misses:
         check_columns(X, feature_names, elsewhere=np.asarray if local is None else any_has)
         misses = bool(any_has(np.array([np.isnan(X).any()]))[0])
-    kind = "" if used.weights is None else " with a positive weight"
-    check_count(n_components, used.n_rows, kind)
+    kind = "" if weights is None else " with a positive weight"
+    check_count(n_components, n_used, kind)
     if start_rows is not None:
-        start_rows = check_rows(start_rows, n_components, used.n_rows)
+        start_rows = check_rows(start_rows, n_components, n_used)
     ends = extremes(X) if ends is None else ends
     if kinds is not None:
         check_values_of(kinds, X, feature_names)
     _inspect(X, ends, feature_names, settings.reg_covar, precision, local, kinds)
-    return Prepared(
-        X, n_samples, used.weights, used.kept, start_rows, precision, misses, used.n_rows, kinds
-    )
+    return Prepared(X, n_samples, weights, kept, start_rows, precision, misses, n_used, kinds)
 
 
 def network_of_all(
@@ -547,14 +539,14 @@ def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
     concentration = settings.weight_concentration_prior
     if kind is None:
         return terms
-    if not isinstance(terms, FeatureTerms):
+    if not terms.is_gaussian:
         raise InputError(
             Setting("weight_concentration_prior_type", kind), " is conjugate to Gaussian features, "
             "but these have others among them; leave it out",
         )  # fmt: skip
     prior = mode_prior(settings, terms.blocks)
     if prior is not None:
-        under = MapMissingTerms if isinstance(terms, MissingTerms) else MapTerms
+        under = MapTerms if terms.observed is None else MapMissingTerms
         pull, freedom, factors = list(prior.values())[1:]
         freedom, factors = np.array(freedom), np.array(factors)
         return under.from_terms(terms, pull=pull, freedom=freedom, scale=factors)
@@ -592,10 +584,4 @@ def mode_prior(settings: FitSettings, blocks: Blocks) -> Report | None:
 def under_prior(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
     """Return terms under the settings' prior, found from all rows; plain ones without."""
     changed = believing(terms, settings)
-    if isinstance(changed, MapTerms):
-        return changed.with_sample_covariance(terms.sample_covariance)
-    if not isinstance(changed, VariationalTerms):
-        return changed
-    one = copy(terms)
-    one.reg_covar = np.zeros_like(terms.reg_covar)
-    return changed.centre_prior(one.sample())
+    return changed if changed is terms else changed.informed_by(terms)

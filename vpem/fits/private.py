@@ -19,7 +19,7 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_data, check_finite, precision_of
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, VpemWarning
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, select_rows
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.local_rows import LocalRows, by_worker, check_rows_held
 from vpem.fits.parts import complete, own_columns_of_hubs
@@ -41,6 +41,7 @@ from vpem.network.partition import Blocks, Workers
 from vpem.rules import refuse
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.private import NoisyEM, Releases, n_values_of_start, run_private, scales_of_hubs
+from vpem.steps.recovery import Saver
 from vpem.steps.runs import Progress
 from vpem.sums.connect import Network
 from vpem.sums.counted import at_server
@@ -75,10 +76,10 @@ def fit_private_rows(
     settings: FitSettings,
     privacy: PrivacySettings,
     *,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
-    saver: Any = None,
+    saver: Saver | None = None,
     hard: bool = False,
 ) -> RowFit:
     """Fit a mixture to rows that workers hold, by noisy sums (`vpem.steps.private`).
@@ -162,8 +163,7 @@ def _rows(
     if local is None:
         check_rows_held(workers, len(data))
         if not workers.in_order:
-            stored = isinstance(data, FileMatrix)
-            data = data.of_rows(workers.rows) if stored else data[workers.order]
+            data = select_rows(data, workers.rows)
     runs = workers.runs if local is None else local.own_runs
     blocks = Blocks.one(n_features, workers.n_workers)
     whole = arrange_rows(data, blocks, Scaling.none(n_features), data.dtype)
@@ -237,9 +237,9 @@ def release_vpem(
     settings: FitSettings,
     privacy: PrivacySettings,
     *,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     feature_names: Sequence[str] | None = None,
-    saver: Any = None,
+    saver: Saver | None = None,
     labels: Sequence[int] | None = None,
 ) -> Fit:
     """Fit a mixture to features, with noise in every M-step (`vpem.steps.private`).
@@ -324,7 +324,9 @@ def release_vpem(
     )
 
 
-def _check(network: Network, settings: FitSettings, sample_weight: Any, saver: Any) -> None:
+def _check(
+    network: Network, settings: FitSettings, sample_weight: object, saver: Saver | None
+) -> None:
     """Raise InputError where a setting is given that a release cannot have."""
     release = Setting("release_epsilon")
     usual = FitSettings()

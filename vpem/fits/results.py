@@ -23,7 +23,6 @@ from vpem.sums.connect import Network
 from vpem.terms.degenerate import AT_FLOOR, COINCIDES, coinciding
 from vpem.terms.mixture import Mixture, variances_of
 from vpem.terms.units import FLOOR
-from vpem.terms.variational import VariationalMixture
 
 if TYPE_CHECKING:
     from vpem.fits.privacy import Guarantee
@@ -360,6 +359,11 @@ class MixtureResult(
     copies: list[int] = field(default_factory=list)
 
     @property
+    def n_features(self) -> int:
+        """Features of the mixture, d."""
+        return self.mixture.n_features
+
+    @property
     @abstractmethod
     def log_likelihood(self) -> float:
         """Log-likelihood per sample of the fitted mixture."""
@@ -449,6 +453,9 @@ class Fit(MixtureResult):
     labels_for_fit : dict or None
         Of how many rows labels were given, by which agent, and their names: of the first
         components, in this order. Log-likelihoods are then of rows and labels together.
+    mixtures : list of Mixture
+        Of workers: one where all share the sum; under consensus that of each worker, or on MPI
+        ranks other than the first of each worker of the rank. `mixture` is the first.
     init_rows, best_restart, total_iterations, seconds, communication
         See `NetworkResult`.
     """
@@ -468,6 +475,7 @@ class Fit(MixtureResult):
     responsibilities: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     guarantee: Guarantee | None = None
     labels_for_fit: Report | None = None
+    mixtures: list[Mixture] = field(default_factory=list)
 
     @property
     def n_iter(self) -> int:
@@ -535,13 +543,9 @@ class Fit(MixtureResult):
 
     def _run(self) -> Report:
         mixture, criteria = self.mixture, Report(bic=self.bic, aic=self.aic)
-        if isinstance(mixture, VariationalMixture):
+        if mixture.is_proper:
             # A lower bound has its price for parameters in it.
-            criteria = {
-                "lower_bound": self.log_likelihood,
-                "weight_concentration_prior_type": mixture.prior.kind,
-                "in_use": mixture.in_use.tolist(),
-            }
+            criteria = {"lower_bound": self.log_likelihood, **mixture.reported()}
         elif self.prior is not None:
             penalised = self.log_likelihood + self.log_prior / self.total_weight
             criteria |= {
@@ -576,9 +580,6 @@ class RowFit(Fit):
 
     Attributes
     ----------
-    mixtures : list of Mixture
-        One where all share the sum; under consensus that of each worker, or on MPI ranks other than
-        the first of each worker of the rank. `mixture` is the first.
     workers : Workers
         Who held which rows.
     clipped : dict of int to int
@@ -586,7 +587,6 @@ class RowFit(Fit):
         That is no part of reports or models, since no other agent may know.
     """
 
-    mixtures: list[Mixture] = field(default_factory=list)
     workers: Workers
     clipped: dict[int, int] = field(default_factory=dict)
 

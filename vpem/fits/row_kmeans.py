@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, PartitionedError, Setting
 from vpem.files.checkpoints import checksum
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, select_rows
 from vpem.fits.clustering import (
     Callback,
     Clustering,
@@ -62,6 +61,7 @@ from vpem.sums.connect import Network, uncompressed
 from vpem.sums.private import check_digits
 from vpem.terms.missing import nearest, spread_rows, usual_squares, weighed
 from vpem.terms.mixture import variances_of
+from vpem.terms.rows import Rows
 from vpem.terms.units import Reach, Scaling
 
 
@@ -125,6 +125,7 @@ class ClusteredRows:
     """
 
     parts: Sequence[Floats] | StoredParts
+    _stored: Rows | None = None
 
     def __init__(
         self,
@@ -143,13 +144,13 @@ class ClusteredRows:
         self.every_weight = None if weights is None or local.masked else weights[order]
         self.weights = weights if self.every_weight is None else self.every_weight[local.rows]
         in_order = apart or local.masked or bool((np.diff(order) > 0).all())
-        if isinstance(inputs.X, FileMatrix):
-            data = inputs.X if in_order else inputs.X.of_rows(list(workers.rows))
-            stored = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.dtype)
-            self.parts = StoredParts(stored, local.counts[local.own])
+        data = inputs.X if in_order else select_rows(inputs.X, workers.rows)
+        if isinstance(data, FileMatrix):
+            self._stored = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.dtype)
+            self.parts = StoredParts(self._stored, local.counts[local.own])
             return
-        rows = inputs.scaling.apply(inputs.X if in_order else inputs.X[order])
-        self._rows: Floats = np.ascontiguousarray(rows, dtype=inputs.dtype)
+        rows = np.ascontiguousarray(inputs.scaling.apply(data), dtype=inputs.dtype)
+        self._rows: Floats = rows
         if inputs.misses:
             there = ~np.isnan(self._rows)
             means = self._means(local, there) if centre is None else centre
@@ -175,11 +176,11 @@ class ClusteredRows:
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Nearest of some centres (K, d) to each row, and its squared distance."""
         same = Scaling.none(self.width)
-        if not isinstance(self.parts, StoredParts):
+        if self._stored is None:
             return nearest(self._rows, centres, same, self.n_threads, self.observed)
         labels, distances = np.empty(self.n_here, dtype=np.int32), np.empty(self.n_here)
-        for run in self.parts.rows.runs():
-            rows = self.parts.rows.read(run)
+        for run in self._stored.runs():
+            rows = self._stored.read(run)
             labels[run], distances[run] = nearest(rows, centres, same, self.n_threads)
         return labels, distances
 
@@ -191,9 +192,9 @@ def private_kmeans(
     settings: KmeansSettings,
     privacy: PrivacySettings,
     *,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     feature_names: Sequence[str] | None = None,
-    saver: Any = None,
+    saver: Saver | None = None,
 ) -> Clustering:
     """Cluster rows that workers hold by noisy sums.
 
@@ -253,7 +254,7 @@ def kmeans_rows(
     callback: Callback | None = None,
     saver: Saver | None = None,
     privacy: PrivacySettings | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> Clustering:
     """Lloyd's algorithm over rows that workers hold.
 
@@ -369,11 +370,12 @@ class _OverRows:
     def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at, worker by worker."""
         stream: RowStream
+        points: PointStream | None = None
         if self.reach is None:
             stream = PlacedStream(restart.rng, self.rows.every_weight, self.order)
         else:
-            stream = PointStream(restart.rng, self.reach, self.rows.weights)
-        start, chosen = self._start(restart, stream)
+            stream = points = PointStream(restart.rng, self.reach, self.rows.weights)
+        start, chosen = self._start(restart, stream, points)
         network, settings = self.network, self.settings
         more = {} if self.reach is None else {"start": start}
         run = lloyd_rows(
@@ -386,7 +388,7 @@ class _OverRows:
         return run, chosen
 
     def _start(
-        self, restart: Restart, stream: RowStream
+        self, restart: Restart, stream: RowStream, points: PointStream | None
     ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
         inputs, parts, total, k = (
             self.inputs,
@@ -398,13 +400,13 @@ class _OverRows:
             return inputs.scaling.apply(self.runs.begun_at(restart.start)), None
         if inputs.centres is not None:
             return inputs.scaling.apply(inputs.centres), None
-        if isinstance(stream, PointStream):
+        if points is not None:
             # Among means of cells, since no row may be shown.
             if restart.saved is not None:
                 return restart.drawn("start"), None
             tell_of_cells(teller(self.callback))
-            cells = find_cells(parts, total, k, stream, self.rows.n_threads)
-            return cells.draw(k, stream.rng), None
+            cells = find_cells(parts, total, k, points, self.rows.n_threads)
+            return cells.draw(k, points.rng), None
         if restart.saved is not None:
             chosen = restart.drawn()
             return HeldRows(parts, total).gather_rows(chosen), chosen

@@ -10,19 +10,17 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_int
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.checkpoints import checksum, describe_run
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, select_rows
 from vpem.fits.local_rows import (
-    DrawnRows,
     LocalRows,
     SharedRows,
     agree_on_rows,
@@ -30,6 +28,7 @@ from vpem.fits.local_rows import (
     charge_weights,
     check_rows_held,
     parts_of,
+    parts_to_seed,
     units_by_reach,
 )
 from vpem.fits.prepare import (
@@ -77,10 +76,9 @@ from vpem.sums.stale import HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import degenerate
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms, terms_of
+from vpem.terms.missing import terms_of
 from vpem.terms.mixture import Mixture, is_diagonal
 from vpem.terms.row_statistics import WorkerTerms
-from vpem.terms.rows import MemoryRows
 from vpem.terms.statistics import Message
 from vpem.terms.units import floors_of, sharing
 
@@ -118,8 +116,10 @@ class RowRestart:
         own_weights = weights if weights is None or place is None else weights[place]
         self.stream = RowStream(restart.rng, own_weights, whole.n_samples)
         self.local: RowStream = self.stream
+        self.points: PointStream | None = None
         if terms.reach is not None:
-            self.stream = self.local = PointStream(restart.rng, terms.reach, whole.row_weights)
+            self.points = PointStream(restart.rng, terms.reach, whole.row_weights)
+            self.stream = self.local = self.points
         elif place is not None:
             self.local = PlacedStream(restart.rng, weights, np.argsort(place))
         self.roots: list[FeatureTerms] = []
@@ -213,21 +213,12 @@ class RowRestart:
             rows = self.stream.draw_distinct(self.n_components)
             return self._at(self._placed(rows), rows)
         terms, whole = self.terms, self.terms.whole
-        parts: Sequence[Floats] | StoredParts
-        if isinstance(terms.local, MemoryRows):
-            parts = [part.rows.read(slice(0, part.n_samples)) for part in terms.parts]
-        else:
-            counts = np.array([part.n_samples for part in terms.parts], dtype=np.intp)
-            parts = StoredParts(terms.local, counts)
-        options: Report = {"n_threads": whole.n_threads}
-        if isinstance(whole, MissingTerms):
-            options["observed"] = whole.observed
-        if isinstance(self.local, PointStream):
+        parts = parts_to_seed(terms.local, terms.runs)
+        options: Report = {"n_threads": whole.n_threads, "observed": whole.observed}
+        if self.points is not None:
             tell_of_cells(self.tell)
-            cells = find_cells(
-                parts, self.total, self.n_components, self.local, options["n_threads"]
-            )
-            centres = cells.draw(self.n_components, self.local.rng)
+            cells = find_cells(parts, self.total, self.n_components, self.points, whole.n_threads)
+            centres = cells.draw(self.n_components, self.points.rng)
             self.roots = sample_roots(terms, self.total, cells.points.centre)
             if init == "k-means++":
                 return [root.start(centres) for root in self.roots], centres, None
@@ -248,7 +239,7 @@ class RowRestart:
         whole = self.terms.whole
         n_parts = len(self.terms.parts)
         known: Sequence[NDArray[np.float64] | None] = [None] * n_parts
-        misses = isinstance(whole, MissingTerms)
+        misses = whole.observed is not None
         if misses:
             options["fill"] = not is_diagonal(whole.covariance_type)
         variances = [  # the mean of the features', by the sample covariance as a root knows it
@@ -267,11 +258,9 @@ class RowRestart:
         layout = Message(whole, centres)
         if misses:
             known = list(np.broadcast_to(clusters.centres, (n_parts, *centres.shape)))
-        counts = [part.n_samples for part in self.terms.parts]
-        ends = np.cumsum(counts, dtype=np.intp)
         values = [
-            self.terms.hard(worker, clusters.labels[end - count : end], layout, fill)
-            for worker, (count, end, fill) in enumerate(zip(counts, ends, known, strict=True))
+            self.terms.hard(worker, clusters.labels[run], layout, fill)
+            for worker, (run, fill) in enumerate(zip(self.terms.runs, known, strict=True))
         ]
         sums = add_messages(self.terms, self.total, layout, values, "setup")
         return [
@@ -291,7 +280,7 @@ def fit_em(
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
     privacy: PrivacySettings | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> RowFit:
     """Fit a Gaussian mixture to rows that workers hold: distributed EM.
 
@@ -438,14 +427,14 @@ def _terms(
         reach = reach.scaled(scaling)
         whole = make_terms(data, weights, blocks, scaling, prepared, settings, local, reach)
         whole = believing(whole, settings)
-        rows = DrawnRows(whole.rows, local, reach.points)
+        own_rows = whole.rows
+        rows = SharedRows(own_rows, local, reach.points)
         whole = whole.among(rows, local.n_samples, reach.mass, reach.lightest)
-        return WorkerTerms(whole, local.own_runs, workers.counts, rows.own, reach), None
+        return WorkerTerms(whole, local.own_runs, workers.counts, own_rows, reach), None
     if not workers.in_order:
         weights = None if weights is None else weights[workers.order]
         if local is None:
-            stored = isinstance(data, FileMatrix)
-            data = data.of_rows(workers.rows) if stored else data[workers.order]
+            data = select_rows(data, workers.rows)
     row_weights = weights if local is None or weights is None else weights[local.rows]
     scaling = units_of(data, row_weights, blocks, settings, prepared.misses, local)
     whole = believing(
@@ -514,19 +503,19 @@ def _network_of(network: Network | None, workers: Workers, settings: FitSettings
     return network
 
 
-def n_columns(X: Any) -> int:
+def n_columns(X: ArrayLike | FileMatrix) -> int:
     """Columns of what should be a matrix; 0 of anything else, which later checks refuse."""
-    shape = np.shape(X) if not isinstance(X, FileMatrix) else X.shape
+    shape = X.shape if hasattr(X, "shape") else np.shape(X)
     return int(shape[1]) if len(shape) == 2 else 0
 
 
-def charge_scaling(total: Any, n_features: int) -> None:
+def charge_scaling(total: Sum, n_features: int) -> None:
     """Count what units cost: sums of weights, values and squares, then the agreed units."""
     charge_moments(total, n_features)
     total.agree("setup", 2 * n_features * 8)
 
 
-def charge_moments(total: Any, n_features: int) -> None:
+def charge_moments(total: Sum, n_features: int) -> None:
     """Count what standard deviations cost: sums of weights, values and squares."""
     total.begin("setup", 0, 0, 8, 2 * n_features + 1)  # which were counted as they travelled
 

@@ -47,7 +47,7 @@ def fit_spread(
     labels: Sequence[int] | None = None,
     kinds: Kinds | None = None,
     labels_for_fit: KnownLabels | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> Fit:
     """Fit a Gaussian mixture to features that agents in several processes hold: VP-EM.
 
@@ -117,8 +117,9 @@ def own_part(
     X, weights, names = source.X, source.sample_weight, source.feature_names
     if not network.agents.apart:
         return X, weights, names
+    is_share = isinstance(source, Share)
     if workers is not None:
-        if isinstance(source, Share):
+        if is_share:
             return X, weights, names
         groups = [workers.rows[worker] for worker in network.agents.own]
         if weights is not None:
@@ -127,7 +128,7 @@ def own_part(
         return read_rows(X, groups) if stored is None else stored, weights, names
     columns = own_columns(network)
     own_names = [names[j] for j in columns]
-    if isinstance(source, Share) or not len(columns):
+    if is_share or not len(columns):
         return X if len(columns) else None, weights, own_names
     if isinstance(X, np.ndarray):
         return np.ascontiguousarray(X[:, columns]), weights, own_names

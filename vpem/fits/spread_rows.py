@@ -7,13 +7,12 @@ the party that has most of them; nothing else but the terms of one sum leaves a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Floats, check_finite
+from vpem.checks import Floats, Matrix, check_finite
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, agree, for_each
 from vpem.errors import InputError, Setting
@@ -25,8 +24,7 @@ from vpem.network.schema import Report
 from vpem.sums.counted import AtServer
 from vpem.sums.private import in_common_units
 from vpem.sums.server import ServerSum
-from vpem.terms.density import CHUNK_VALUES, Density, local_terms, normalised
-from vpem.terms.factors import FactorMixture
+from vpem.terms.density import CHUNK_VALUES, Density, normalised
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import check_missing
 from vpem.terms.units import Scaling
@@ -186,9 +184,8 @@ class SpreadRows:
             )
 
         def joined(rows: slice, sums: Floats) -> None:
-            if isinstance(mixture, FactorMixture):
-                sums = mixture.joined(sums[:, :, :k], np.ascontiguousarray(sums[:, :, k:]))
-            store(rows, sums)
+            onto = np.ascontiguousarray(sums[:, :, k:])
+            store(rows, mixture.joined(sums[:, :, :k], onto))
 
         local = whole_terms(part, data, width, self.missing)
         self._sum(self.roots(mixture.blocks), width, local, joined)
@@ -283,7 +280,7 @@ class SpreadRows:
         self.communication["sums"] = {name: sent[name] for name in ("messages", "bytes", "rounds")}
 
 
-def whole_terms(part: Density | None, X: Any, width: int, missing: str) -> Local:
+def whole_terms(part: Density | None, X: Matrix, width: int, missing: str) -> Local:
     """Return terms of a mixture's hubs for some rows; minus half of their sum is the log-density.
 
     Without a part there are none, of a ``width`` of numbers per row.
@@ -292,13 +289,9 @@ def whole_terms(part: Density | None, X: Any, width: int, missing: str) -> Local
     def local(rows: slice) -> Floats:
         if part is None:
             return np.zeros((0, rows.stop - rows.start, width))
-        constant: NDArray[np.float64] | float
-        if isinstance(part, FactorMixture):
-            terms, constant = part.apart(np.asarray(X[rows], dtype=np.float64))
-            terms[0, :, : part.n_components] -= 2 * constant
-            return terms
-        terms, constant = local_terms(part, X, rows, missing)
-        terms[0] -= 2 * np.broadcast_to(constant, terms.shape[1])[:, None]
+        terms, constant = part.hub_terms(X, rows, missing)
+        constants = np.broadcast_to(constant, terms.shape[1])[:, None]
+        terms[0, :, : part.n_components] -= 2 * constants
         return terms
 
     return local

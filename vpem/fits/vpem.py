@@ -52,11 +52,10 @@ from vpem.steps.runs import MixtureRuns, Progress, Run
 from vpem.steps.starts import GivenStart, draw_start, start_at_labels, teller
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
+from vpem.sums.sum import Sum
 from vpem.terms.density import Density
-from vpem.terms.factors import FactorMixture, FactorTerms
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixed import MixedTerms
-from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
 from vpem.terms.units import Scaling
@@ -158,7 +157,7 @@ def fit_vpem(
     privacy: PrivacySettings | None = None,
     kinds: Kinds | None = None,
     labels_for_fit: KnownLabels | ArrayLike | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> Fit:
     """Fit a Gaussian mixture to data split by features: VP-EM (Valdeira et al., Algorithms 1, 2).
 
@@ -260,7 +259,7 @@ def fit_vpem(
         saver.begin(_described(prepared, network, settings, first_restart, labelled))
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = _terms(network, prepared, settings, labelled)
-        in_sums = settings.batch_size is None and not isinstance(terms, FactorTerms)
+        in_sums = settings.batch_size is None and not terms.n_factors
         terms = under_prior(complete(terms, network, in_sums=in_sums), settings)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, prepared.n_samples, terms.itemsize)
@@ -374,34 +373,26 @@ class _Attempts:
 
     def __call__(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
         """Run one restart, and judge it; returns also the rows that it started at."""
-        run, rows = self._run(restart)
-        run.judge(self.terms, restart.total)
-        return run, rows
-
-    def _run(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
-        terms, total = self.terms, restart.total
+        settings = self.settings
         stream = RowStream(restart.rng, self.prepared.row_weights, len(self.prepared.X))
         start, rows = self._start(restart, stream)
         if restart.saved is None and restart.start is None:
             start = self.began_at.apply_to(start, self._own)
-        fit: Callable[..., Run] = em.fit
-        if isinstance(terms, FactorTerms):
-            loadings = np.random.default_rng([*restart.seed, LOADINGS])
-            columns = own_columns_of_hubs(self.network)
-            terms = terms.drawn(loadings, self.settings.n_components, columns)
-            fit = em.fit_with_factors
-        start = terms.begun(start)
+        loadings = np.random.default_rng([*restart.seed, LOADINGS])
+        columns = own_columns_of_hubs(self.network)
+        terms = self.terms.drawn(loadings, settings.n_components, columns)
+        fit: Callable[..., Run] = em.fit_with_factors if terms.n_factors else em.fit
         going: Report = {
             "callback": self.callback, "draw_row": stream.draw, "saver": restart.saver(rows=rows)
         }  # fmt: skip
-        if self.settings.batch_size is None:
+        if settings.batch_size is None:
             going |= {"accelerate": self.acceleration, "last": self.began_at.last}
         else:
-            fit, going["rng"] = (
-                fit_batches,
-                np.random.default_rng([*restart.seed, ORDER_OF_BATCHES]),
-            )
-        return fit(terms, total, start, self.settings, **going), rows
+            order = np.random.default_rng([*restart.seed, ORDER_OF_BATCHES])
+            fit, going["rng"] = fit_batches, order
+        run = fit(terms, restart.total, terms.begun(start), settings, **going)
+        run.judge(self.terms, restart.total)
+        return run, rows
 
     def _start(
         self, restart: Restart, stream: RowStream
@@ -413,8 +404,7 @@ class _Attempts:
             begun = self.runs.begun_at(restart.start)
             return begun.convert_to(terms.blocks, terms.covariance_type, terms.scaling), None
         if isinstance(init, Density):
-            init_kinds = init.kinds if isinstance(init, MixedMixture) else None
-            kinds = self.prepared.kinds
+            init_kinds, kinds = init.kinds, self.prepared.kinds
             families = [one and (one.families, one.n_levels) for one in (init_kinds, kinds)]
             if self.network.part_of is None and families[0] != families[1]:
                 has, have = (
@@ -444,7 +434,7 @@ class _Attempts:
         return terms.start(terms.at_rows(rows)), rows
 
     def _best_of_categories(
-        self, clusters: tuple[Mixture, NDArray[np.intp]], total: Any, stream: RowStream
+        self, clusters: tuple[Mixture, NDArray[np.intp]], total: Sum, stream: RowStream
     ) -> tuple[Mixture, NDArray[np.intp]]:
         """Return the best after a few iterations of this start and of random rows.
 
@@ -466,7 +456,7 @@ class _Attempts:
 
     def _own(self, mixture: Any) -> Any:
         terms = self.terms
-        if isinstance(mixture, FactorMixture) and mixture.n_factors != terms.n_factors:
+        if mixture.n_factors not in (0, terms.n_factors):
             mixture = mixture.joint
         network, scaling = self.network, terms.scaling
         whole = network.whole.blocks
@@ -477,7 +467,7 @@ class _Attempts:
         shift[columns], scale[columns] = scaling.shift, scaling.scale
         every = mixture.convert_to(whole, terms.covariance_type, Scaling(shift, scale))
         part = replace(every.of_hubs(network.total.holders.own), blocks=network.blocks)
-        return replace(part, scaling=scaling) if isinstance(part, Mixture) else part
+        return replace(part, scaling=scaling) if part.kinds is None else part
 
 
 STARTS_OF_CATEGORIES = 9
@@ -490,7 +480,9 @@ WORKING = 6
 """Arrays as large as all terms that a compressed sum works with."""
 
 
-def check_kept(X: Any, network: Network, n_numbers: int, batch_size: int | None) -> None:
+def check_kept(
+    X: Floats | FileMatrix, network: Network, n_numbers: int, batch_size: int | None
+) -> None:
     """Raise InputError where compressed sums would keep more in memory than there may be.
 
     ``n_numbers`` are those of a row that every hub has, all but the first of which it sends.

@@ -373,24 +373,18 @@ class Table:
     numbers: bool = True
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Sentences of warnings."""
-
-    lines: Sequence[str]
+Items = list[Table | list[str] | str]
+"""Tables, lists of warnings, and sentences."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Part of a report: its name and heading, tables and sentences, and kinds of pictures."""
+    """Part of a report: its name and heading, what it says, and kinds of pictures."""
 
     name: str
     heading: str
-    items: Sequence[Table | Listing | str]
+    items: Sequence[Table | list[str] | str]
     pictures: Sequence[str] = ()
-
-
-Items = list[Table | Listing | str]
 
 
 @dataclass(frozen=True)
@@ -440,7 +434,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
         happened = saved.reported(name, list) or []
         if happened:
             said.append(f"{len(happened)} {what}.")
-    warned = [Listing(list(dict.fromkeys(said)))] if said else []
+    warned: Items = [list(dict.fromkeys(said))] if said else []
     promises = lines_of(privacy, PRIVACY)
     k, d = saved.n_components, len(saved.feature_names)
     heads, listed = as_table(saved.answer.describe(), noisy="privacy" in saved.report)

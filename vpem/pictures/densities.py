@@ -41,7 +41,6 @@ from vpem.pictures.saved import (
     SavedFit,
     densities_of,
     draw_levels,
-    families_of,
     levels_drawn,
 )
 
@@ -183,7 +182,7 @@ def draw_marginals(
     figure = new_figure(*size, None)
     panels = figure.subplots(high, wide, squeeze=False)
     heights: list[str] = []
-    families = families_of(saved)
+    families = saved.families
     for place, axes in enumerate(panels.flat):
         if place >= len(columns):
             axes.set_axis_off()
@@ -251,7 +250,7 @@ def _draw_marginal(
                 mean, lowest, color=colour(c), linestyle=line(c), linewidth=1.5, path_effects=halo()
             )
     else:
-        if families_of(saved) is None:
+        if saved.families is None:
             # A grid (n,), fine where components are narrow, and their densities on it (K, n).
             spread = np.sqrt(parts.variances[:, j])
             low, high = float((means - 4 * spread).min()), float((means + 4 * spread).max())

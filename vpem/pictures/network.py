@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,6 @@ from vpem.pictures.figure import (
     words,
 )
 from vpem.pictures.saved import SavedFit, SavedMixture
-from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import is_diagonal
 
 if TYPE_CHECKING:
@@ -81,14 +80,14 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
 
     Features stand hub by hub, and agent by agent in a hub, so that blocks lie on the diagonal.
     """
-    mixture: Any = saved.mixture
+    mixture = saved.mixture
     blocks = mixture.blocks
     notes: list[str] = []
     diagonal = is_diagonal(mixture.covariance_type)
     # The features of each block, and its hub, which has a block of each family with a covariance.
     filled = np.flatnonzero(blocks.widths).tolist()
     inside = [blocks.features[b] for b in filled]
-    if isinstance(mixture, MixedMixture):
+    if mixture.kinds is not None:
         numbered = []
         for part in mixture.parts:
             if part.core is not None:

@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Any
 import vpem
 from vpem.errors import InputError, Setting, VpemError, check_choice, printable
 from vpem.files.hdf5 import atomic_write
-from vpem.pictures.contents import Contents, Listing, Table
+from vpem.pictures.contents import Contents, Table
 from vpem.pictures.figure import Picture, render
 from vpem.pictures.saved import (
     Saved,
     SavedFit,
     SavedLatents,
-    families_of,
     in_a_plane,
-    levels_drawn,
 )
 
 if TYPE_CHECKING:
@@ -47,14 +45,15 @@ MOST_CURVES = 12
 
 def contents_of(saved: Saved, data: Data | None = None) -> Contents:
     """Contents of a page of a fit, and of data that it is held against."""
-    say: Callable[[Any, Any], Contents]
-    if isinstance(saved, SavedFit):
-        from vpem.pictures.contents import contents_of_fit as say
-    elif isinstance(saved, SavedLatents):
-        from vpem.pictures.saem_contents import contents_of_latents as say
-    else:
-        from vpem.pictures.saem_contents import contents_of_topics as say
-    return say(saved, data)
+    contents: Contents = _function(saved.contents)(saved, data)
+    return contents
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """Load "module.function" of this room."""
+    module, function = name.split(".")
+    found: Callable[..., Any] = getattr(import_module(f"vpem.pictures.{module}"), function)
+    return found
 
 
 def write_page(
@@ -152,11 +151,10 @@ class Kind:
     labels: bool = False  # rows must have some
     check: Callable[[Any], None] | None = None  # raises InputError
 
-    def draw(self, saved: Saved, *data: Data | None, **options: Any) -> Picture:
+    def draw(self, saved: Saved, *data: Data | None, **options: object) -> Picture:
         """Draw a file, or the fit of latent variables in it, with data if it shows any."""
-        module, name = self.drawn.split(".")
-        draw: Callable[..., Picture] = getattr(import_module(f"vpem.pictures.{module}"), name)
-        return draw(saved if isinstance(saved, SavedFit) else saved.stored, *data, **options)
+        picture: Picture = _function(self.drawn)(saved.drawn, *data, **options)
+        return picture
 
 
 def _check_two(saved: SavedFit) -> None:
@@ -171,7 +169,7 @@ def _check_two(saved: SavedFit) -> None:
 def _check_covariance(saved: SavedMixture) -> None:
     from vpem.terms.families.kinds import LOCATED
 
-    families = families_of(saved)
+    families = saved.families
     if families is not None and not set(families) & set(LOCATED):
         listed = " and ".join(sorted(set(families)))
         raise InputError(f"{saved.path} has no covariance: its features are {listed}")
@@ -286,11 +284,7 @@ KINDS: dict[str, Kind] = {
 def kinds_of(saved: Saved) -> dict[str, Kind]:
     """Kinds of pictures of files like this; pairs come first where there is but one."""
     kinds = {name: kind for name, kind in KINDS.items() if saved.plural in kind.of}
-    if (
-        isinstance(saved, SavedFit)
-        and len(saved.feature_names) == 2
-        and all(levels_drawn(saved, j) is None for j in (0, 1))
-    ):
+    if saved.is_plane:
         kinds = {"pairs": kinds["pairs"], **kinds}
     return kinds
 
@@ -307,7 +301,7 @@ def check_kind(kind: str, saved: Saved) -> Kind:
     return known
 
 
-def draw(kind: str, saved: Saved, data: Data | None = None, **options: Any) -> Picture:
+def draw(kind: str, saved: Saved, data: Data | None = None, **options: object) -> Picture:
     """Draw one of `KINDS`; data are rows, or individuals of a fit of SAEM.
 
     Options are ``features``, names or numbers of those that "profile", "marginals" or "pairs" draw;
@@ -445,14 +439,14 @@ def _table(table: Table) -> str:
     return "".join([*parts, "</tbody></table></div>"])
 
 
-def show_item(item: Table | Listing | str) -> str:
+def show_item(item: Table | list[str] | str) -> str:
     """A table, a list or a sentence as HTML."""
-    if isinstance(item, Table):
-        return _table(item)
-    if isinstance(item, Listing):
-        items = "".join(f"<li>{text(line)}</li>" for line in item.lines)
+    if isinstance(item, str):
+        return f"<p>{text(item)}</p>"
+    if isinstance(item, list):
+        items = "".join(f"<li>{text(line)}</li>" for line in item)
         return f"<ul class='warnings'>{items}</ul>"
-    return f"<p>{text(item)}</p>"
+    return _table(item)
 
 
 def _listed(name: str, heading: str, below: Mapping[str, str]) -> str:

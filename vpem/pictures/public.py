@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from vpem.fits.clustering import Clustering
+    from vpem.fits.observers import Completed
     from vpem.fits.results import MixtureResult
     from vpem.pictures.figure import Picture
     from vpem.pictures.page import Data
@@ -86,10 +88,14 @@ def _opened(path: PathLike) -> Any:
     if h5py.is_hdf5(os.fspath(path)):
         with open_read(path) as file:
             encoding = read_attribute(file, "encoding-type")
-    if encoding in (models.ENCODING, results.CLUSTERING_FILE):
+    if encoding == models.ENCODING:
         from vpem.fits.estimators.loaded import estimator_of
 
-        return estimator_of((read_model if encoding == models.ENCODING else read_clustering)(path))
+        return estimator_of(read_model(path))
+    if encoding == results.CLUSTERING_FILE:
+        from vpem.fits.estimators.loaded import kmeans_of
+
+        return kmeans_of(read_clustering(path))
     if encoding == FIT:
         from vpem.saem.formats.fits import read_saem
 
@@ -113,7 +119,7 @@ def plot(
     X: Any = None,
     y: Any = None,
     *,
-    features: Any = None,
+    features: Sequence[object] | None = None,
     most: int | None = None,
     ax: Axes | None = None,
 ) -> Picture:
@@ -154,12 +160,12 @@ def plot(
     >>> model = vpem.VPEM(2, agents=1).fit(X)
     >>> vpem.plot(model, "pairs", X).save("pairs.png")  # doctest: +SKIP
     """
-    from vpem.fits.observers import Completed, Imputation
+    from vpem.fits.observers import Imputation
     from vpem.pictures.assignments import draw_imputation
     from vpem.pictures.page import draw, kinds_of
 
-    imputation = getattr(model, "imputation_", model)
-    if isinstance(imputation, Completed):
+    imputation = _imputation_of(model)
+    if imputation is not None:
         if not isinstance(imputation, Imputation):
             raise InputError("an imputation by a mixture has no picture; that of FedMissEM has one")
         if kind is not None or X is not None or ax is not None:
@@ -201,14 +207,21 @@ def report(
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
-    from vpem.fits.observers import Completed
     from vpem.pictures.page import write_page
 
-    if isinstance(getattr(model, "imputation_", model), Completed):
+    if _imputation_of(model) is not None:
         raise InputError("there are no pages of imputations; draw it by vpem.plot")
     saved = _saved(model)
     write_page(path, saved, _data(model, saved, X, y), force=force)
     return Path(path)
+
+
+def _imputation_of(model: Any) -> Completed | None:
+    """Return an imputation, or that of an estimator; None: it is something else."""
+    from vpem.fits.observers import Completed
+
+    found = getattr(model, "imputation_", model)
+    return found if isinstance(found, Completed) else None
 
 
 def _saved(model: Any) -> Saved:
@@ -239,10 +252,7 @@ def _saved(model: Any) -> Saved:
 
 def _kept(result: MixtureResult | Clustering) -> Model | StoredClustering:
     """Return what a file would keep of what a recipe found."""
-    from vpem.fits.results import MixtureResult
-
-    d = result.mixture.n_features if isinstance(result, MixtureResult) else result.centres.shape[1]
-    graph, names = result.network.graph, default_names(d)
+    graph, names = result.network.graph, default_names(result.n_features)
     holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
     return result.kept(names, result.describe(names, holders), {})
 

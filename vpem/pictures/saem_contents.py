@@ -18,7 +18,6 @@ from vpem.pictures.contents import (
     Contents,
     Fact,
     Items,
-    Listing,
     Section,
     Table,
     counted,
@@ -85,7 +84,7 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
         more = [f"{left} more latents are in the file."] if left > 0 else []
         latents = [Table(rows[:MOST_ROWS], heads), what, *more]
     sections = [
-        *([Section("warnings", "Warnings", [Listing(warned)])] if warned else []),
+        *([Section("warnings", "Warnings", [warned])] if warned else []),
         Section("parameters", "Estimates", estimated),
         Section("latents", "Latents of individuals", latents, ("curves",)),
         Section("quality", "How well", _quality(fit, individuals), CHECKS),
@@ -371,7 +370,7 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
         lines = lines_of(Predictor(fit).describe_score(corpus), DESCRIBED_BY_TOPICS)
         quality.append(facts([("data", corpus.source), *lines], "Held against these data"))
     sections = [
-        *([Section("warnings", "Warnings", [Listing(warned)])] if warned else []),
+        *([Section("warnings", "Warnings", [warned])] if warned else []),
         Section("topics", "Topics", topic_tables(topics), ("topics",)),
         Section("devices", "Devices", devices, ("shares",)),
         Section("quality", "How well", quality),

@@ -30,7 +30,6 @@ from vpem.network.ledger import KINDS
 from vpem.network.schema import Report
 from vpem.pictures.figure import BAND, PALE, colour, halo, hatch, words
 from vpem.saem.formats import FIT
-from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture, is_diagonal
 
 if TYPE_CHECKING:
@@ -116,6 +115,18 @@ class Saved(ABC):
     plural: ClassVar[str]
     units: ClassVar[str]
     """What data of the fit are made of: "rows of data"."""
+    contents: ClassVar[str]
+    """What says the contents of its page: "module.function" of this room."""
+
+    @property
+    def drawn(self) -> Any:
+        """What pictures are drawn of."""
+        return self.stored
+
+    @property
+    def is_plane(self) -> bool:
+        """Whether all there is lies in a plane."""
+        return False
 
 
 @dataclass
@@ -129,6 +140,7 @@ class SavedFit(Saved):
     stored: Model | StoredClustering
 
     units = "rows of data"
+    contents = "contents.contents_of_fit"
     noun: ClassVar[str]
     """What rows are assigned to."""
     heading: ClassVar[str]
@@ -155,6 +167,22 @@ class SavedFit(Saved):
     @abstractmethod
     def history(self) -> History:
         """Log-likelihood per sample, or inertia, by iteration and root."""
+
+    @property
+    def drawn(self) -> SavedFit:
+        """What pictures are drawn of: this file."""
+        return self
+
+    @property
+    def is_plane(self) -> bool:
+        """Whether it has two features, both along an axis."""
+        two = len(self.feature_names) == 2
+        return two and all(levels_drawn(self, j) is None for j in (0, 1))
+
+    @property
+    def families(self) -> tuple[str, ...] | None:
+        """The family of each feature; None of clusters, and where all are Gaussian."""
+        return None
 
     @property
     def report(self) -> Report:
@@ -324,7 +352,7 @@ def counted_by_kind(communication: Report) -> dict[str, dict[str, float]] | None
     return kinds
 
 
-def numbers(value: Any) -> Doubles | None:
+def numbers(value: object) -> Doubles | None:
     """Make an array of lists of finite numbers; None of anything else."""
     if not isinstance(value, list):
         return None
@@ -338,19 +366,13 @@ def numbers(value: Any) -> Doubles | None:
     return array.astype(np.float64) if good else None
 
 
-def families_of(saved: SavedFit) -> tuple[str, ...] | None:
-    """The family of each feature; None of clusters, and where all are Gaussian."""
-    kinds = getattr(getattr(saved, "mixture", None), "kinds", None)
-    return None if kinds is None else kinds.families
-
-
 def in_a_plane(saved: SavedFit, chosen: Sequence[int] | None, notes: list[str]) -> list[int] | None:
     """Columns that have a place on an axis: all but categories, and zeros and ones.
 
     None where nothing is left out; ``notes`` list what is. InputError if one of the chosen has no
     place, or fewer than two are left.
     """
-    families, names = families_of(saved), saved.feature_names
+    families, names = saved.families, saved.feature_names
     out = [j for j, family in enumerate(families or ()) if family in LEVELS]
     if not out:
         return None
@@ -376,7 +398,7 @@ def levels_drawn(saved: SavedFit, j: int) -> CategoryLevels | None:
     """Return the levels of a category, or of zeros and ones; None of other features."""
     if j in saved.answer.levels:
         return saved.answer.levels[j]
-    families = families_of(saved)
+    families = saved.families
     if families is not None and families[j] == "bernoulli":
         ones = saved.answer.means[:, j]
         return CategoryLevels(("0", "1"), np.stack([1 - ones, ones], axis=1))
@@ -390,7 +412,7 @@ def densities_of(
 
     The grid is fine where components are narrow.
     """
-    families = families_of(saved)
+    families = saved.families
     assert families is not None
     assert parts.variances is not None
     means, deviations = parts.means[:, j], np.sqrt(parts.variances[:, j])
@@ -459,6 +481,7 @@ class SavedLatents(Saved):
     holds = "a fit of SAEM"
     plural = "fits of SAEM"
     units = "individuals"
+    contents = "saem_contents.contents_of_latents"
 
 
 @dataclass
@@ -470,6 +493,7 @@ class SavedTopics(Saved):
     holds = "topics"
     plural = "topics"
     units = "documents"
+    contents = "saem_contents.contents_of_topics"
 
 
 @dataclass
@@ -490,6 +514,12 @@ class SavedMixture(SavedFit):
         mixture: Mixture = self.stored.mixture
         return mixture
 
+    @property
+    def families(self) -> tuple[str, ...] | None:
+        """The family of each feature; None where all are Gaussian."""
+        kinds = self.mixture.kinds
+        return None if kinds is None else kinds.families
+
     def parts(self) -> DrawnParts:
         """Weights, means and covariances in the user's units.
 
@@ -497,7 +527,7 @@ class SavedMixture(SavedFit):
         """
         one, mixture = assembled(self.stored), self.mixture
         k, d = mixture.n_components, mixture.n_features
-        if isinstance(mixture, MixedMixture):
+        if mixture.kinds is not None:
             variances = np.empty((k, d))
             both = None if is_diagonal(mixture.covariance_type) else np.zeros((k, d, d))
             for part in mixture.parts:

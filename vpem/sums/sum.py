@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Mask
 from vpem.engines.placement import Placement
+from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, As, Schema, Stateful, TableOf
 
@@ -133,6 +134,8 @@ class Sum(Stateful):
     """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
     exact: bool = False
     """Whether all roots share one estimate, which has no error."""
+    tree: Routes | None = None
+    """Ways to its root, if it goes along a tree (`vpem.network.mixing.grow_tree`)."""
     silent: Mask | None = None
     """Roots (R,) that take no part in the sum begun last; None where all do."""
     holders: Placement

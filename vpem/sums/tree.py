@@ -48,7 +48,6 @@ class AlongTree(AtServer):
     way = path = "tree"
     kind = "estep"
     tree: Routes
-    """Ways to the root (`vpem.network.mixing.grow_tree`)."""
     agents: Indices
     """Of each that has something to add."""
     waits: Waits | None = None

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from vpem.checks import (
     Indices,
     Mask,
     Matrix,
-    as_array,
+    as_matrix,
     check_finite,
     check_int,
     check_memory,
@@ -30,6 +30,11 @@ from vpem.records import Shown
 from vpem.settings import MISSINGS
 from vpem.terms.rows import check_missing
 from vpem.terms.units import Scaling
+
+if TYPE_CHECKING:
+    from vpem.terms.factors import LoadedFactors
+    from vpem.terms.families.family import Part
+    from vpem.terms.families.kinds import Kinds
 
 CHUNK_VALUES = 1 << 20
 """Values of the largest temporary array when a mixture is evaluated."""
@@ -43,7 +48,7 @@ def posteriors(
     Rows (M, d) are in the user's order and units; missing values are refused or marginalized.
     """
     check_choice("missing", missing, MISSINGS)
-    X = X if hasattr(X, "runs") else as_array("the data", X)
+    X = as_matrix("the data", X)
     if X.ndim != 2 or X.shape[1] != mixture.n_features:
         got = f"{X.shape[1]}" if X.ndim == 2 else f"an array of {X.ndim} dimensions"
         raise InputError(f"the model has {mixture.n_features} features, the data have {got}")
@@ -137,6 +142,11 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     n_factors: ClassVar[int] = 0  # that hubs share (`vpem.terms.factors.FactorMixture`)
     is_proper: ClassVar[bool] = False
     """Whether a prior keeps every component from being degenerate."""
+    kinds: Kinds | None  # family of each feature; None: all are Gaussian
+    parts: tuple[Part, ...] = ()
+    """Of each family of features; none where all are Gaussian."""
+    loaded: LoadedFactors | None = None
+    """What an E-step needs of factors that hubs share, if they do."""
 
     @property
     def n_components(self) -> int:
@@ -241,6 +251,23 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         labels = np.repeat(np.arange(self.n_components), counts)
         return self.drawn(labels, rng), labels
 
+    def reported(self) -> State:
+        """Return what reports say of a posterior besides its parameters."""
+        return {}
+
+    @property
+    def assembled_loadings(self) -> Doubles:
+        """Loadings (K, d, q) of factors that hubs share, in the user's order and units."""
+        return np.zeros((self.n_components, self.n_features, 0))
+
+    def hub_terms(self, X: Matrix, rows: slice, missing: str) -> tuple[Floats, Doubles | float]:
+        """Return `local_terms`, of factors c and u of each hub (B, m, K + K q)."""
+        return local_terms(self, X, rows, missing)
+
+    def joined(self, total: Floats, onto: Floats) -> Floats:
+        """Return what sums of `hub_terms` over all hubs come to, (R, m, K)."""
+        return total
+
     # ---- what each kind of mixture has of its own ------------------------------------------------
 
     @property
@@ -252,6 +279,10 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     @abstractmethod
     def assembled_means(self) -> Doubles:
         """Expected values (K, d) in the user's order and units."""
+
+    @abstractmethod
+    def moments(self) -> Iterator[tuple[Indices, Doubles, Doubles]]:
+        """Yield columns of features, their means and variances (K, n) in units of fitting."""
 
     @abstractmethod
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.checks import Doubles, Floats, Indices, Mask, Matrix
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.terms.features import FeatureTerms
@@ -251,11 +251,12 @@ class FactorMixture(Mixture, facts=FACTS):
         sums = of_noise.sum(axis=0, keepdims=True), self.loaded.projected_together(rows)
         return self.joined(*sums), constant
 
-    def apart(self, values: Doubles) -> tuple[Floats, Doubles | float]:
+    def hub_terms(self, X: Matrix, rows: slice, missing: str) -> tuple[Floats, Doubles | float]:
         """Return c and u of each hub for rows in which nothing is missing, (B, m, K + K q)."""
+        values = np.asarray(X[rows], dtype=np.float64)
         terms, constant = super().terms_of(values, np.ones(values.shape, dtype=np.bool_))
-        rows = self.blocks.arrange(self.scaling.apply(values), np.float64)
-        return np.concatenate([terms, self.loaded.projected(rows)], axis=2), constant
+        scaled = self.blocks.arrange(self.scaling.apply(values), np.float64)
+        return np.concatenate([terms, self.loaded.projected(scaled)], axis=2), constant
 
     def joined(self, total: Floats, onto: Floats) -> Floats:
         """Return the term of all hubs together, (1, m, K), of C (1, m, K) and U (1, m, K q)."""
@@ -263,7 +264,7 @@ class FactorMixture(Mixture, facts=FACTS):
         return np.ascontiguousarray(total - posterior.explain(onto)[1])
 
     @cached_property
-    def loaded(self) -> LoadedFactors:
+    def loaded(self) -> LoadedFactors:  # type: ignore[override]
         """What an E-step needs, in double precision."""
         return LoadedFactors.from_mixture(self, np.float64)
 

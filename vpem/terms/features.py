@@ -64,6 +64,10 @@ class RowTerms:
     see `vpem.steps.runs.least_weight`."""
     known: Known | None = None  # labels, say, of some rows
     n_features: int  # of all processes
+    n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
+    is_gaussian = True  # all features
+    observed: Any = None
+    """(M, d) in block order, 1 where a value is there; None: none is missing."""
     looks_at_gaps = False  # in the working memory, of every feature
     is_proper = False  # a prior keeps every component from being singular
 
@@ -100,6 +104,10 @@ class RowTerms:
         weights = self.row_weights[rows]
         out *= weights[:, None].astype(out.dtype)
         return out, log_likelihoods @ weights
+
+    def drawn(self, rng: np.random.Generator, n_components: int, columns: Indices) -> Self:
+        """Return the same terms with what they draw of a start, if anything."""
+        return self
 
     def begun(self, start: Any) -> Any:
         """Return parameters that come from elsewhere as those of these terms."""
@@ -172,7 +180,6 @@ class FeatureTerms(RowTerms):
     least_seen = 0.0  # effective rows that a block needs of a component to change its parameters
     latest: Any = None  # factors by which the M-step expects what is missing
     share: Any = 1.0  # of the rows' weight that hubs have something of (`vpem.terms.missing`)
-    n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
     counting: Callable[..., Any] = staticmethod(np.min)  # rows of components, to be `enough`
     add_up: Callable[[Doubles], float]  # of a number of each hub here (B,), over all processes
     _precisions: tuple[Factors, Doubles] | None
@@ -557,6 +564,10 @@ class FeatureTerms(RowTerms):
         chosen = copy(self)
         chosen._sample_covariance = covariances
         return chosen
+
+    def informed_by(self, plain: FeatureTerms) -> FeatureTerms:
+        """Return the same terms with what others without a prior know of all rows."""
+        return self.with_sample_covariance(plain.sample_covariance)
 
     def knowing(self, statistics: Statistics) -> FeatureTerms:
         """Return the same terms with the sample covariance of statistics of all rows."""

@@ -8,7 +8,7 @@ lies on the line through two mixtures is one too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -166,8 +166,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         "weights": "roots", "means": "columns", "covariances": "blocks"
     }  # fmt: skip
     """Arrays, and where hubs are in each: see `runs_over`."""
-    kinds: ClassVar[None] = None
-    """Families of features; None: all are Gaussian."""
+    kinds = None
     explained: ClassVar[Any] = 0.0
     """Variances (K, d) of features by factors that hubs share."""
 
@@ -441,6 +440,10 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             entries = int((widths * (widths + 1) // 2).sum())
         k = self.n_components
         return k - 1 + k * self.n_features + self.n_copies * entries
+
+    def moments(self) -> Iterator[tuple[Indices, Doubles, Doubles]]:
+        columns = np.arange(self.n_features)
+        yield columns, self.means[:, self.blocks.position], variances_of(self)
 
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         """Terms (B, m, K) of each block for some rows, and what their log-density has besides."""

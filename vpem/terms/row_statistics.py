@@ -368,7 +368,7 @@ class WorkerTerms:
         local: Rows,  # rows of this process
         reach: Reach | None = None,  # in units of fitting, where sums are masked
     ) -> None:
-        self.whole, self.local, self.reach = whole, local, reach
+        self.whole, self.runs, self.local, self.reach = whole, runs, local, reach
         # From a file the next worker's rows are read ahead, and after the last the first's.
         filled = [run for run in runs if run.stop > run.start]
         after = dict(zip([run.start for run in filled], filled[1:] + filled[:1], strict=True))

@@ -113,6 +113,10 @@ class VariationalMixture(
         own = {name: arrays[name] for name in (*Mixture.named, "counts", "seen")}
         return replace(self, **own, prior=prior, **others)
 
+    def reported(self) -> State:
+        kind = self.prior.kind
+        return {"weight_concentration_prior_type": kind, "in_use": self.in_use.tolist()}
+
     @property
     def concentrations(self) -> Doubles:
         """Parameters of the posterior of the weights, (R, C, K); see `Prior.concentrations`."""
@@ -248,6 +252,11 @@ class VariationalTerms(ConjugateTerms):
     def centre_prior(self, sample: Mixture) -> Self:
         """Return these terms under the prior about one component that is fitted to all rows."""
         return self.under(self.beliefs.prior(sample, self.total_weight))
+
+    def informed_by(self, plain: FeatureTerms) -> Self:
+        one = copy(plain)
+        one.reg_covar = np.zeros_like(plain.reg_covar)
+        return self.centre_prior(one.sample())
 
     def knowing(self, statistics: Statistics) -> Self:
         """Return these terms under the prior about statistics of all rows in one component."""

@@ -50,11 +50,9 @@ from vpem.files.families import (
 from vpem.files.models import Model, match_features, write_model
 from vpem.files.networks import numbered
 from vpem.files.readers.frames import MOST_NUMBERS, LazyFrame, ReadOptions
-from vpem.files.results import StoredClustering, write_clustering
+from vpem.files.results import StoredClustering
 from vpem.files.table_settings import TableSettings
 from vpem.fits.answer import answer_of, as_table
-from vpem.fits.mixture_imputation import write_imputation
-from vpem.fits.observers import Completed
 from vpem.fits.prepare import MARGINALIZE
 from vpem.network.graph import Graph, from_networkx, make_graph
 from vpem.network.partition import Partition, contiguous, from_lists
@@ -114,8 +112,11 @@ class StoredEstimator(BaseEstimator):
         estimator: Self = super().__new__(cls)
         return estimator
 
+    _write: ClassVar[Callable[..., None]] = staticmethod(write_model)
+    """Writes what is kept to a file."""
+
     @abstractmethod
-    def kept(self) -> Model | StoredClustering | Completed:
+    def kept(self) -> Model | StoredClustering:
         """Return what a file keeps; `InputError` if nothing was fitted."""
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -135,13 +136,7 @@ class StoredEstimator(BaseEstimator):
         FileError
             If the file exists and ``force`` is False, or cannot be written.
         """
-        saved = self.kept()
-        if isinstance(saved, Model):
-            write_model(path, saved, force)
-        elif isinstance(saved, StoredClustering):
-            write_clustering(path, saved, force)
-        else:
-            write_imputation(path, saved, force=force)
+        self._write(path, self.kept(), force=force)
 
     def summary(self) -> str:
         """Return what was fitted, in lines: components or clusters, and how each differs.
@@ -161,7 +156,6 @@ class StoredEstimator(BaseEstimator):
 
     def _table(self) -> tuple[str, Cells | None]:
         saved = self.kept()
-        assert not isinstance(saved, Completed)
         report = saved.report
         size = f"{len(saved.feature_names)} features"
         n_workers, n_agents = report.get("n_workers"), report.get("n_agents")
@@ -182,7 +176,7 @@ class StoredEstimator(BaseEstimator):
         shown: Callable[[], str] = super()._repr_html_
         return lambda: shown() + self._table_as_html()
 
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
         bundle: dict[str, str] = super()._repr_mimebundle_(**options)
         if "text/html" in bundle:
             bundle["text/html"] += self._table_as_html()
@@ -295,7 +289,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     Levels that the model has never seen are missing values: refused, or taken with a warning.
     """
     X = columns_apart(X)
-    if not isinstance(X, Dataset) and names_of(X) is None:
+    if names_of(X) is None:
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
     choice = FamilyChoice.parse(words_for_model(kinds, names))
     dataset = settle_for_model(_read(X, choice, lenient=True), choice)
@@ -310,18 +304,25 @@ def columns_apart(X: Any) -> Any:
     return X.set_axis(names_apart([str(name) for name in X.columns], "X"), axis=1)
 
 
+def stored_in(X: Any) -> Dataset | None:
+    """Return rows that bring names and more with them; None: an array, or a data frame."""
+    return X if isinstance(X, Dataset) else None
+
+
 def names_of(X: Any) -> list[str] | None:
     """Return the names of the columns of a data frame or dataset, None of an array."""
-    if isinstance(X, Dataset):
-        return list(X.feature_names)
+    stored = stored_in(X)
+    if stored is not None:
+        return list(stored.feature_names)
     names = _get_feature_names(X) if hasattr(X, "columns") or hasattr(X, "__dataframe__") else None
     return None if names is None else [str(name) for name in names]
 
 
 def _read(X: Any, choice: FamilyChoice | None, lenient: bool) -> Dataset:
     """Return rows as a dataset whose text is codes."""
-    if isinstance(X, Dataset):
-        return X
+    stored = stored_in(X)
+    if stored is not None:
+        return stored
     names = names_of(X)
     if names is None:
         array = np.asarray(X)
@@ -354,7 +355,7 @@ Rows = ArrayLike | Dataset
 T = TypeVar("T", bound=Settings)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a parameter as JSON can hold it, or the name of its type where it cannot."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -472,14 +473,15 @@ class OnGraph(StoredEstimator):
         common: Any = {
             "dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 1,
         }  # fmt: skip
-        if isinstance(X, Dataset):
-            rows: Floats = X.X[:]
+        stored = stored_in(X)
+        if stored is not None:
+            rows: Floats = stored.X[:]
             if reset:
                 data: Floats = validate_data(self, rows, reset=True, **common)
-                if X.feature_names != default_names(X.n_features):
-                    self.feature_names_in_ = np.array(X.feature_names, dtype=object)
+                if stored.feature_names != default_names(stored.n_features):
+                    self.feature_names_in_ = np.array(stored.feature_names, dtype=object)
             else:
-                columns = match_features(self._names(self.n_features_in_), X.feature_names)
+                columns = match_features(self._names(self.n_features_in_), stored.feature_names)
                 data = rows if columns is None else np.ascontiguousarray(rows[:, columns])
         else:
             data = validated(self, X, reset=reset, **common)
@@ -499,9 +501,10 @@ class OnGraph(StoredEstimator):
     @staticmethod
     def _weights_of(X: Any, sample_weight: Any) -> Floats | None:
         """Return the weights of the rows: those of a dataset, where no others are given."""
-        if sample_weight is None and isinstance(X, Dataset):
-            return X.sample_weight
-        return None if sample_weight is None else np.asarray(sample_weight)
+        stored = stored_in(X)
+        if sample_weight is None:
+            return None if stored is None else stored.sample_weight
+        return np.asarray(sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -14,7 +14,7 @@ from vpem._core.assign import distances_to
 from vpem._core.threads import thread_count
 from vpem.checks import check_weights
 from vpem.errors import InputError, Setting, check_choice
-from vpem.files.results import StoredClustering
+from vpem.files.results import StoredClustering, write_clustering
 from vpem.fits.clustering import Clustering
 from vpem.fits.estimators.base import OnGraph, Rows
 from vpem.fits.estimators.rows import workers_of
@@ -135,7 +135,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     graph: Any = "star"
     _: KW_ONLY
     method: str = "lloyd"
-    init: Any = "k-means++"
+    init: object = "k-means++"
     n_init: int | str = 1
     max_iter: int = 300
     batch_size: int | None = None
@@ -147,13 +147,13 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     agent_dropout: float = 0.0
     epsilon: float | None = None
     delta: float | None = None
-    bounds: Any = None
+    bounds: object = None
     repeatable_noise: int | None = None
     colluding: int | None = None
     participation: float = 1.0
 
     def fit(
-        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
+        self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None
     ) -> DistributedKMeans:
         """Cluster the rows.
 
@@ -237,10 +237,12 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         return hasattr(self, "cluster_centers_")
 
     def fit_predict(
-        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
+        self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None
     ) -> NDArray[np.int32]:
         """Cluster the rows and return the cluster of each, shape (M,)."""
         return self.fit(X, y, sample_weight).labels_
+
+    _write: ClassVar = staticmethod(write_clustering)
 
     def kept(self) -> StoredClustering:
         """Return the clustering that a file keeps, as `vpem kmeans` writes it.
@@ -286,7 +288,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         distances: NDArray[np.float64] = np.sqrt(out).T.astype(data.dtype)
         return distances
 
-    def score(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Minus the weighted sum of squared distances to the nearest centres."""
         distances = self._assign(X)[1]
         if sample_weight is not None:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from vpem.checks import Doubles, Floats
+from vpem.checks import Floats
 from vpem.errors import InputError, Setting
-from vpem.files.datasets import Dataset
-from vpem.fits.estimators.base import Cells, OnGraph, Rows, describe_end, validated
+from vpem.fits.estimators.base import Cells, OnGraph, Rows, describe_end, stored_in, validated
 from vpem.fits.imputation import fit_imputation
-from vpem.fits.mixture_imputation import MixtureImputation
-from vpem.fits.observers import Completed, Imputation
+from vpem.fits.mixture_imputation import write_imputation
+from vpem.fits.observers import Completed
 from vpem.fits.settings import ImputeSettings
 from vpem.settings import SumSettings
 from vpem.sums.connect import connect_workers, way_of
 from vpem.terms.lowrank.entries import from_matrices, split
-from vpem.terms.lowrank.model import fit_rows
-from vpem.terms.lowrank.observations import Observations, check_law
-from vpem.terms.mixture import fill_gaps
-
-NEWTON_STEPS = 100
-"""Most steps for the factors of rows that were not in the fit."""
+from vpem.terms.lowrank.observations import Observations
 
 
 @dataclass(eq=False, repr=False)
@@ -159,7 +153,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     graph: Any = "star"
     compress: str | None = None
     participation: float = 1.0
-    step_size: Any = "auto"
+    step_size: object = "auto"
     batch_size: int | None = None
     variance_reduction: bool = False
     memory: str = "first"
@@ -174,7 +168,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         tags.input_tags.allow_nan = True
         return tags
 
-    def fit(self, X: Any, y: Any = None) -> FedMissEM:
+    def fit(self, X: Any, y: object = None) -> FedMissEM:
         """Impute what no observer saw.
 
         Parameters
@@ -237,7 +231,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             lines.end(fit.converged, fit.n_iter)
         self.imputation_: Completed = fit
         self.n_features_in_ = observations.shape[1]
-        if isinstance(fit, Imputation):
+        if fit.factors is not None:
             self.factors_ = (fit.factors.U, fit.factors.V)
             self.theta_ = fit.factors.theta
             self.singular_values_ = fit.factors.singular_values
@@ -250,7 +244,9 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         self.history_ = np.array(fit.describe()["history"])
         return self
 
-    def kept(self) -> Completed:
+    _write: ClassVar = staticmethod(write_imputation)
+
+    def kept(self) -> Completed:  # type: ignore[override]
         """Return the imputation that a file keeps; `InputError` if nothing was fitted."""
         self._refuse_unfitted("imputation_")
         return self.imputation_
@@ -275,7 +271,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         check_is_fitted(self, "imputation_")
         return self.imputation_.imputed.astype(self._dtype, copy=False)
 
-    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Floats:
+    def fit_transform(self, X: Any, y: object = None, **options: Any) -> Floats:
         """Fit and return `impute`, shape (I, J)."""
         return self.fit(X, y).impute()
 
@@ -300,41 +296,11 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         """
         check_is_fitted(self, "imputation_")
         data = self._validate(X, reset=False)
-        rows: Doubles = data.astype(np.float64, copy=False)
-        if isinstance(self.imputation_, MixtureImputation):
-            mixture = self.imputation_.fit.mixture
-            shares = mixture.predict_proba(rows, missing="marginalize")
-            filled = fill_gaps(mixture, rows, dict.fromkeys(range(mixture.blocks.n_blocks), shares))
-            return filled.astype(data.dtype, copy=False)
-        assert isinstance(self.imputation_, Imputation)
-        seen = ~np.isnan(rows)
-        if not seen.any(axis=1).all():
-            raise InputError(
-                f"row {int(np.argmin(seen.any(axis=1)))} has no values, so nothing can be imputed "
-                "there; leave it out"
-            )
-        law = self.imputation_.law
-        # What one observer saw, whether or not every column was.
-        places = np.flatnonzero(seen)
-        names = tuple(f"row {row}" for row in range(len(rows)))
-        columns = tuple(f"column {column}" for column in range(rows.shape[1]))
-        one = Observations((places,), (rows.ravel()[places],), names, columns, ("the caller",))
-        check_law(replace(one, source="the rows"), law)
-        units = self.imputation_.scaling
-        scaled = (rows - units.shift) / units.scale
-        # Factors of rows, with those of columns fixed: each row is a small convex problem.
-        fit, V = self.imputation_, self.imputation_.factors.V
-        # The columns' factors may be zero in some direction, where the ridge alone decides.
-        ridge = max(fit.ridge * fit.n_copies * law.dispersion, 1e-12 * float((V**2).sum()), 1e-300)
-        steps = 1 if law.name == "gaussian" else NEWTON_STEPS
-        U = fit_rows(
-            law, np.zeros((len(rows), fit.rank)), V, np.where(seen, scaled, 0.0), ridge,
-            seen.astype(np.float64), steps,
-        )  # fmt: skip
-        filled = np.where(seen, rows, law.mean(U @ V.T) * units.scale + units.shift)
+        filled = self.imputation_.fill(data.astype(np.float64, copy=False))
         return filled.astype(data.dtype, copy=False)
 
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
-        data = X.X[:] if isinstance(X, Dataset) else X
+        stored = stored_in(X)
+        data = X if stored is None else stored.X[:]
         kinds = [np.float64, np.float32]
         return validated(self, data, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")

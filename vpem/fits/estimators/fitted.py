@@ -21,7 +21,6 @@ from vpem.fits.results import Fit, MixtureResult
 from vpem.settings import FitSettings
 from vpem.steps.runs import mean_over_roots
 from vpem.steps.starts import GivenStart
-from vpem.terms.factors import FactorMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import rows_with_values
 
@@ -55,7 +54,7 @@ class FittedMixture(DensityMixin, OnGraph):
     # ---- use -----------------------------------------------------------------------------------
 
     def fit_predict(
-        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
+        self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None
     ) -> NDArray[np.intp]:
         """Fit the mixture and return the most responsible component of each row, shape (M,)."""
         labels: NDArray[np.intp] = self.fit(X, y, sample_weight).predict(X)
@@ -88,10 +87,8 @@ class FittedMixture(DensityMixin, OnGraph):
     @property
     def loadings_(self) -> Floats:
         """Loadings of factors that hubs share (K, d, q), in the user's order and units."""
-        mixture = self._mixture_for("loadings_")
-        if isinstance(mixture, FactorMixture):
-            return mixture.assembled_loadings.astype(self._dtype, copy=False)
-        return np.zeros((mixture.n_components, mixture.n_features, 0), dtype=self._dtype)
+        loadings = self._mixture_for("loadings_").assembled_loadings
+        return loadings.astype(self._dtype, copy=False)
 
     @property
     def precisions_cholesky_(self) -> Floats:
@@ -122,7 +119,7 @@ class FittedMixture(DensityMixin, OnGraph):
 
     def _fitted(self, X: Rows) -> tuple[Mixture, Floats]:
         check_is_fitted(self, "mixture_")
-        kinds = getattr(self.mixture_, "kinds", None)
+        kinds = self.mixture_.kinds
         if kinds is not None:
             names = self._names(self.mixture_.n_features)
             X = dataset_for_model(X, kinds, names, getattr(self, "missing", "refuse"))
@@ -153,7 +150,7 @@ class FittedMixture(DensityMixin, OnGraph):
         total, used = weighed(scores, rows_with_values(data, missing), sample_weight)
         return scores.astype(data.dtype, copy=False), total, used
 
-    def score(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None) -> float:
         """Log-likelihood per sample, in nats: the mean over rows that have a value."""
         scores, total, used = self._scores(X, sample_weight)
         if sample_weight is None and used == len(scores):
@@ -171,7 +168,7 @@ class FittedMixture(DensityMixin, OnGraph):
         return self.mixture_.aic(total)
 
     def contribution(
-        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
+        self, X: Rows, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> Contribution:
         """Say what is lost without each agent's features, and which features separate.
 
@@ -221,13 +218,13 @@ class FittedByEM(FittedMixture):
     degrees_of_freedom_prior: float | None = None
     prior_covariance: float | None = None
     delta: float | None = None
-    bounds: Any = None
+    bounds: object = None
     repeatable_noise: int | None = None
     agent_dropout: float = 0.0
     init_params: str | None = None
-    weights_init: Any = None
-    means_init: Any = None
-    precisions_init: Any = None
+    weights_init: ArrayLike | None = None
+    means_init: ArrayLike | None = None
+    precisions_init: ArrayLike | None = None
     n_init: int = 1
     floor_fits: str = "last"
     least_rows: float = 0.5

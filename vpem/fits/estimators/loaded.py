@@ -41,24 +41,23 @@ OF_ALGORITHM: dict[str, type[FittedMixture]] = {"em-rows": DistributedGaussianMi
 """
 
 
-def estimator_of(stored: Model | StoredClustering) -> OnGraph:
-    """Return a fitted estimator of a model or a clustering in a file.
+def estimator_of(stored: Model) -> OnGraph:
+    """Return a fitted estimator of a model in a file.
 
     It predicts, scores, is drawn and saved as before. Of parameters that a file cannot hold, such
     as graphs, it has the defaults.
     """
-    if isinstance(stored, StoredClustering):
-        return _clustering(stored)
     report = stored.report
-    kind = OF_ALGORITHM.get(str(report.get("algorithm")), VPEM)
-    estimator = _create(FedEM if "participation" in report else kind, stored.options, report)
+    federated = "participation" in report
+    kind = FedEM if federated else OF_ALGORITHM.get(str(report.get("algorithm")), VPEM)
+    estimator = _create(kind, stored.options, report)
     single = stored.options.get("dtype") == "float32"
     estimator._stored = stored
     estimator._in_their_precision(stored.mixture, np.dtype(np.float32 if single else np.float64))
     _name(estimator, stored.feature_names)
     estimator.converged_ = bool(report.get("converged"))
     estimator.n_iter_ = int(report.get("n_iter") or 0)
-    if isinstance(estimator, FedEM):
+    if federated:
         estimator.lower_bound_ = _number(report, "log_likelihood")
         return estimator
     history = stored.history if stored.root_history is None else stored.root_history
@@ -75,7 +74,8 @@ def _number(report: Report, name: str) -> float:
     return float(value) if good and value is not None else float("nan")
 
 
-def _clustering(stored: StoredClustering) -> DistributedKMeans:
+def kmeans_of(stored: StoredClustering) -> DistributedKMeans:
+    """Return a fitted estimator of a clustering in a file; see `estimator_of`."""
     estimator = _create(DistributedKMeans, stored.options, stored.report)
     estimator._stored = stored
     estimator._place(stored.centres, stored.scaling, np.dtype(np.float64))

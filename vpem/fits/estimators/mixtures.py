@@ -6,9 +6,8 @@ They have scikit-learn's interface and names.
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +16,7 @@ from vpem.checks import Floats, check_number, check_weights
 from vpem.errors import InputError, NotConvergedWarning
 from vpem.files.datasets import Dataset
 from vpem.files.families import FamilyChoice
-from vpem.fits.estimators.base import Rows, dataset_for_fit, warn_of_columns
+from vpem.fits.estimators.base import Rows, dataset_for_fit, stored_in, warn_of_columns
 from vpem.fits.estimators.fitted import FittedByEM
 from vpem.fits.labels import KnownLabels
 from vpem.fits.likely_hubs import connect_by_likelihood
@@ -33,121 +32,8 @@ from vpem.terms.families.kinds import Kinds
 from vpem.terms.rows import check_columns
 
 
-class Streamed(FittedByEM):
-    """Estimator that goes on from each batch to the next."""
-
-    n_iter_: int
-    n_batches_seen_: int
-    family: Any
-    release_epsilon: float | None
-    _weight_seen: float
-    _draws: np.random.Generator
-    _dtype: Any
-
-    @abstractmethod
-    def _fit(
-        self,
-        data: Floats,
-        sample_weight: Any,
-        kinds: Any = None,
-        labels_for_fit: Any = None,
-        stored: Dataset | None = None,
-        **options: Any,
-    ) -> Self:
-        """Fit again, on the graph and with the hubs of the parameters, or of a dataset."""
-
-    def partial_fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit the mixture to the next batch of a stream, by stochastic EM.
-
-        The first batch starts the mixture (`init` and one iteration of EM on it) and fixes the
-        graph, the hubs and the units; it should hold many rows per component. The t-th after it
-        moves the statistics by ``(t + 1)^-step_size`` towards its own (Cappe and Moulines 2009).
-        Only the parameters are kept. After `fit` batches go on from its mixture.
-
-        Parameters
-        ----------
-        X : array of shape (m, d)
-            One row a sample.
-        y : ignored
-            Present by scikit-learn's convention.
-        sample_weight : array of shape (m,), optional
-            Weight of each row.
-
-        Returns
-        -------
-        VPEM
-            This estimator.
-
-        Raises
-        ------
-        InputError
-            A ValueError, if the data or a parameter cannot be used.
-        NumericalError
-            If a computation has no finite answer.
-
-        Warns
-        -----
-        VpemWarning
-            If components collapsed and were reinitialised.
-        """
-        if self.family is not None:
-            raise InputError(
-                "partial_fit takes Gaussian features only: a batch need not have all levels of a "
-                "category; call fit, or leave out family"
-            )
-        if self.weight_concentration_prior_type is not None:
-            raise InputError(
-                "partial_fit does not know how many rows there will be, against which a prior is "
-                "weighed; call fit, or leave out weight_concentration_prior_type"
-            )
-        if self.release_epsilon is not None:
-            raise InputError(
-                "partial_fit would spend some of the privacy budget for every batch; call fit, or "
-                "leave out release_epsilon"
-            )
-        size = STEP_SIZE if self.step_size is None else self.step_size
-        size = check_number("step_size", size, least=0.5, most=1.0, above=True)
-        first = not hasattr(self, "mixture_")
-        if not first and not hasattr(self, "fit_"):
-            raise InputError(
-                "partial_fit goes on from a fit in this process, but a file keeps the model only; "
-                "call fit with warm_start=True to start from it"
-            )
-        data = self._validate(X, reset=first)
-        sample_weight = self._weights_of(X, sample_weight)
-        if first:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", NotConvergedWarning)
-                one_step: dict[str, Any] = {"n_init": 1, "tol": 0, "max_iter": 1}
-                one_step |= {"batch_size": None, "step_size": None}
-                stored = X if isinstance(X, Dataset) else None
-                return self._fit(
-                    data, sample_weight, stored=stored, **(self._start(data) | one_step)
-                )
-        weights = None
-        used = ~np.isnan(data).all(axis=1)
-        if sample_weight is not None:
-            weights = check_weights(np.asarray(sample_weight), len(data))
-            used &= weights > 0
-            weights = weights[used]
-        if not used.all():
-            data = data[used]
-        advice = "give batches in which every feature has a value"
-        check_columns(data, getattr(self, "feature_names_in_", None), advice)
-        n_iter, t = self.n_iter_ + 1, self.n_batches_seen_ + 1
-        fit = fit_next(
-            replace(self.fit_, mixture=self.mixture_), data, weights, batch=t, exponent=size,
-            weight_seen=self._weight_seen, draws=self._draws, reg_covar=self.reg_covar,
-            scale=self.scale, n_threads=self.n_threads,
-        )  # fmt: skip
-        self.n_batches_seen_, self._weight_seen = t, self._weight_seen + fit.total_weight
-        self._take(fit, self._dtype)
-        self.n_iter_ = n_iter
-        return self
-
-
 @dataclass(eq=False, repr=False)
-class VPEM(Streamed):
+class VPEM(FittedByEM):
     """Gaussian mixture of data split by features over agents on a graph.
 
     VP-EM of Valdeira, Soares and Xavier, "Decentralized EM to Learn Gaussian Mixtures from Datasets
@@ -324,12 +210,12 @@ class VPEM(Streamed):
     graph: Any = None
     hops: int = 0
     n_rounds: int | str = "auto"
-    init: Any = "kmeans"
+    init: object = "kmeans"
     _: KW_ONLY
     hubs: str = "size"
     compress: str | None = None
     release_epsilon: float | None = None
-    family: Any = None
+    family: object = None
     n_factors: int = 0
 
     # ---- fitting -------------------------------------------------------------------------------
@@ -337,7 +223,7 @@ class VPEM(Streamed):
     def fit(
         self,
         X: Rows,
-        y: Any = None,
+        y: object = None,
         sample_weight: ArrayLike | None = None,
         labels_for_fit: KnownLabels | ArrayLike | None = None,
     ) -> VPEM:
@@ -368,8 +254,8 @@ class VPEM(Streamed):
         NumericalError
             If a computation has no finite answer.
         """
-        rows: Rows = X
-        kinds = X.kinds if isinstance(X, Dataset) else None
+        rows, stored = X, stored_in(X)
+        kinds = None if stored is None else stored.kinds
         if self.family is not None:
 
             def held(dataset: Dataset) -> Partition:
@@ -384,12 +270,11 @@ class VPEM(Streamed):
                 *coded,
                 *(j for j, name in enumerate(names) if choice and name in choice.named),
             }
-            unnamed = [] if isinstance(X, Dataset) else sorted(set(range(len(names))) - named)
-            if unnamed:
+            unnamed = sorted(set(range(len(names))) - named)
+            if unnamed and stored is None:
                 warn_of_columns(dataset.X[:, unnamed], [names[j] for j in unnamed])
         data = self._validate(rows, reset=True)
         weights = self._weights_of(X, sample_weight)
-        stored = X if isinstance(X, Dataset) else None
         return self._fit(data, weights, kinds, labels_for_fit, stored, **self._start(data))
 
     def _fit(
@@ -447,4 +332,94 @@ class VPEM(Streamed):
         self._weight_seen = fit.total_weight
         self._draws = np.random.default_rng([seed, 0, 1])
         self._take(fit, data.dtype)
+        return self
+
+    def partial_fit(
+        self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> VPEM:
+        """Fit the mixture to the next batch of a stream, by stochastic EM.
+
+        The first batch starts the mixture (`init` and one iteration of EM on it) and fixes the
+        graph, the hubs and the units; it should hold many rows per component. The t-th after it
+        moves the statistics by ``(t + 1)^-step_size`` towards its own (Cappe and Moulines 2009).
+        Only the parameters are kept. After `fit` batches go on from its mixture.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            One row a sample.
+        y : ignored
+            Present by scikit-learn's convention.
+        sample_weight : array of shape (m,), optional
+            Weight of each row.
+
+        Returns
+        -------
+        VPEM
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        NumericalError
+            If a computation has no finite answer.
+
+        Warns
+        -----
+        VpemWarning
+            If components collapsed and were reinitialised.
+        """
+        if self.family is not None:
+            raise InputError(
+                "partial_fit takes Gaussian features only: a batch need not have all levels of a "
+                "category; call fit, or leave out family"
+            )
+        if self.weight_concentration_prior_type is not None:
+            raise InputError(
+                "partial_fit does not know how many rows there will be, against which a prior is "
+                "weighed; call fit, or leave out weight_concentration_prior_type"
+            )
+        if self.release_epsilon is not None:
+            raise InputError(
+                "partial_fit would spend some of the privacy budget for every batch; call fit, or "
+                "leave out release_epsilon"
+            )
+        size = STEP_SIZE if self.step_size is None else self.step_size
+        size = check_number("step_size", size, least=0.5, most=1.0, above=True)
+        first = not hasattr(self, "mixture_")
+        if not first and not hasattr(self, "fit_"):
+            raise InputError(
+                "partial_fit goes on from a fit in this process, but a file keeps the model only; "
+                "call fit with warm_start=True to start from it"
+            )
+        data = self._validate(X, reset=first)
+        sample_weight = self._weights_of(X, sample_weight)
+        if first:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotConvergedWarning)
+                one_step: dict[str, Any] = {"n_init": 1, "tol": 0, "max_iter": 1}
+                one_step |= {"batch_size": None, "step_size": None}
+                return self._fit(
+                    data, sample_weight, stored=stored_in(X), **(self._start(data) | one_step)
+                )
+        weights = None
+        used = ~np.isnan(data).all(axis=1)
+        if sample_weight is not None:
+            weights = check_weights(np.asarray(sample_weight), len(data))
+            used &= weights > 0
+            weights = weights[used]
+        if not used.all():
+            data = data[used]
+        advice = "give batches in which every feature has a value"
+        check_columns(data, getattr(self, "feature_names_in_", None), advice)
+        n_iter, t = self.n_iter_ + 1, self.n_batches_seen_ + 1
+        fit = fit_next(
+            replace(self.fit_, mixture=self.mixture_), data, weights, batch=t, exponent=size,
+            weight_seen=self._weight_seen, draws=self._draws, reg_covar=self.reg_covar,
+            scale=self.scale, n_threads=self.n_threads,
+        )  # fmt: skip
+        self.n_batches_seen_, self._weight_seen = t, self._weight_seen + fit.total_weight
+        self._take(fit, self._dtype)
+        self.n_iter_ = n_iter
         return self

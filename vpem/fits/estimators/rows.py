@@ -155,13 +155,13 @@ class DistributedGaussianMixture(FittedByEM):
     workers: Any = 1
     graph: Any = "star"
     n_rounds: int | str = "auto"
-    init: Any = "kmeans"
+    init: object = "kmeans"
     _: KW_ONLY
     epsilon: float | None = None
     colluding: int | None = None
 
     def fit(
-        self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None
+        self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None
     ) -> DistributedGaussianMixture:
         """Fit the mixture.
 
@@ -326,9 +326,9 @@ class FedEM(FittedMixture):
     workers: Any = 1
     graph: Any = "star"
     compress: str | None = None
-    init: Any = "kmeans"
+    init: object = "kmeans"
     _: KW_ONLY
-    step_size: Any = "auto"
+    step_size: object = "auto"
     participation: float = 1.0
     batch_size: int | None = None
     variance_reduction: bool = False
@@ -337,7 +337,7 @@ class FedEM(FittedMixture):
     alpha: float | None = None
     weighting: str = "rows"
     covariance_type: str = "full"
-    known_covariance: Any = None
+    known_covariance: object = None
     max_iter: int | None = None
     n_epochs: float | None = None
     tol: float = 1e-10
@@ -348,7 +348,7 @@ class FedEM(FittedMixture):
     n_rounds: int | str = "auto"
     record_every: int = 1
 
-    def fit(self, X: Rows, y: Any = None, sample_weight: ArrayLike | None = None) -> FedEM:
+    def fit(self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None) -> FedEM:
         """Fit the mixture.
 
         Parameters
@@ -407,6 +407,6 @@ class FedEM(FittedMixture):
         self.lower_bound_ = fit.log_likelihood
         return self
 
-    def fit_predict(self, X: Rows, y: Any = None) -> NDArray[np.intp]:  # type: ignore[override]
+    def fit_predict(self, X: Rows, y: object = None) -> NDArray[np.intp]:  # type: ignore[override]
         """Fit the mixture and return the most responsible component of each row, shape (M,)."""
         return self.fit(X, y).predict(X)

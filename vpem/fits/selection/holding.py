@@ -7,14 +7,16 @@ row, exact whatever the rounds of the fit, or of three numbers of every worker's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from vpem.files.matrix import FileMatrix
+from vpem.checks import row_blocks
+from vpem.files.matrix import select_rows
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.parts import outline
 from vpem.fits.prepare import prepare
@@ -33,7 +35,6 @@ from vpem.sums.counted import add_vectors
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Sum
 from vpem.terms.density import CHUNK_VALUES, normalised, posteriors
-from vpem.terms.factors import FactorMixture
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.mixture import Mixture
 
@@ -89,8 +90,8 @@ class ByFeatures(_Judging):
     """
 
     def __init__(
-        self, X: Any, network: Network, sample_weight: Any, feature_names: Any, missing: str,
-        kinds: Kinds | None = None,
+        self, X: Any, network: Network, sample_weight: ArrayLike | None,
+        feature_names: Sequence[str] | None, missing: str, kinds: Kinds | None = None,
     ) -> None:  # fmt: skip
         super().__init__(network)
         self._missing = missing
@@ -130,9 +131,8 @@ class ByFeatures(_Judging):
             # This process's part, with the mean of all roots' mixing weights.
             every = self._network.total.roots.join(mixture.weights)
             mixture = replace(mixture, weights=every.mean(axis=0, keepdims=True))
-            known = None
-            if isinstance(mixture, FactorMixture):
-                known = posterior_of(total, mixture.loaded, "estep")
+            loaded = mixture.loaded
+            known = None if loaded is None else posterior_of(total, loaded, "estep")
             k, n_own = mixture.n_components, len(total.holders.own)
             width = k * (1 + mixture.n_factors)
             local = whole_terms(mixture if n_own else None, X, width, self._missing)
@@ -153,8 +153,8 @@ class ByRows(_Judging):
     """Rows that workers hold; X (M, d) and weights (M,) are of the process's own workers."""
 
     def __init__(
-        self, X: Any, network: Network, workers: Workers, sample_weight: Any, feature_names: Any,
-        missing: str,
+        self, X: Any, network: Network, workers: Workers, sample_weight: ArrayLike | None,
+        feature_names: Sequence[str] | None, missing: str,
     ) -> None:  # fmt: skip
         super().__init__(network)
         self.X, self._workers = X, workers
@@ -221,14 +221,13 @@ Held = ByFeatures | ByRows
 class _Rows:
     """Log-likelihood and entropy of some rows, which are taken a run at a time."""
 
-    def __init__(self, X: Any, missing: str, weights: Any) -> None:
+    def __init__(self, X: Any, missing: str, weights: ArrayLike | None) -> None:
         self._X, self._missing, self._weights = X, missing, weights
         self._scores, self._doubts = np.zeros(len(X)), np.zeros(len(X))
         self.has_some = np.ones(len(X), dtype=np.bool_)
         """Rows of which there is a value, (m,)."""
         if missing != "refuse":
-            runs = X.runs() if isinstance(X, FileMatrix) else [(0, X)]
-            for start, part in runs:
+            for start, part in row_blocks(X):
                 self.has_some[start : start + len(part)] = (~np.isnan(part)).any(axis=1)
 
     def judge(self, mixture: Mixture) -> None:
@@ -270,4 +269,4 @@ def _some(values: Any, rows: Indices | None) -> Any:
     """Return some rows of a matrix or of weights, of which there may be none."""
     if rows is None or values is None:
         return values
-    return values.of_rows([rows]) if isinstance(values, FileMatrix) else np.asarray(values)[rows]
+    return select_rows(values, [rows])

@@ -130,7 +130,7 @@ class MixedTerms(RowTerms):
 
     doubt = 0.1
     """EM never leaves a probability of 0, which clusters without a level would begin with."""
-    tells_expected = False
+    tells_expected = is_gaussian = False
     looks_at_gaps = True
     by_responsibilities = False
     """Parts may expect what is missing, or what cannot be seen, by the parameters of the time."""

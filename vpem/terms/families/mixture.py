@@ -8,7 +8,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -137,6 +137,12 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         for part in self.parts:
             means[:, part.features.ordered] = part.law.means(part)
         return means
+
+    def moments(self) -> Iterator[tuple[Indices, Doubles, Doubles]]:
+        for part in self.parts:
+            position = part.features.blocks.position
+            means, variances = part.law.means(part), part.law.variances(part)
+            yield part.features.columns, means[:, position], variances[:, position]
 
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         """Terms (B, m, K) of each hub for some rows; what their log-density has besides is 0."""
