@@ -196,7 +196,8 @@ class MissingTerms(FeatureTerms):
         return np.stack([observed[:, a:b].sum(axis=1) for a, b in ends]).astype(np.intp)
 
     def there(self, rows: slice) -> NDArray[np.uint8] | None:
-        return self.observed[rows]
+        there: NDArray[np.uint8] = self.observed[rows]
+        return there
 
     def squares(self, centres: Doubles, rows: slice) -> Floats:
         """Squared distances by what is there of each block of these rows to centres, (B, m, L)."""
