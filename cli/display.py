@@ -19,26 +19,17 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemWarning, printable
-from vpem.pictures.contents import plural, size
+from vpem.pictures.contents import size
 
 from .names import in_options
 
 if TYPE_CHECKING:
-    from vpem.fits.answer import Answer
-    from vpem.fits.observers import Completed
-    from vpem.network.schema import Report
-    from vpem.settings import FitSettings
-    from vpem.sums.connect import Network
+    from vpem.errors import Setting
 
 
-LEAST = 16
-"""Columns of the pieces into which longer words may be broken."""
-
-LONGEST_NAME = 24
-"""Most columns of names of facts that are not broken."""
-
-GAP = 3
-"""Blanks between the texts of neighbouring cells."""
+LEAST, LONGEST_NAME, GAP = 16, 24, 3
+"""Columns of the pieces of longer words, most of names of facts that are not broken, and between
+the texts of neighbouring cells."""
 
 
 class PrintedTable:
@@ -455,84 +446,11 @@ class Screen:
         progress.announce(f"reading {what}")
         return closing(progress)
 
-    def print_note(self, text: str) -> None:
-        self.say(f"note: {text}")
+    def print_note(self, *parts: str | Setting) -> None:
+        """Print a sentence, if it has parts."""
+        if parts:
+            self.say(f"note: {in_options(VpemWarning(*parts))}")
 
     def say(self, message: str) -> None:
         if not self.quiet and not self.silent:
             tell(message)
-
-
-MOST_OF_IT = 0.9
-"""Share of all squares from which on one feature decides clusters, or imputed values."""
-
-
-def answer(report: Report, noun: str = "component") -> PrintedTable:
-    """Return the table of the components, or clusters, of a report."""
-    from vpem.fits.answer import as_table
-
-    listed = report[f"{noun}s"]
-    if "in_use" in report:
-        listed = [one for one in listed if report["in_use"][one[noun]]]
-    heads, rows = as_table(listed, noun, noisy="privacy" in report)
-    return table(rows, *heads, title=f"{noun.capitalize()}s", right=heads[:3])
-
-
-def note_of_one_feature(answered: Answer) -> str | None:
-    """Return a note if one feature with large values decides the clusters."""
-    leader, share = answered.leading
-    share *= len(answered.feature_names) > 1
-    return _note_of_one(leader, share, "the distances between the centres", "features")
-
-
-def note_of_one_column(fit: Completed) -> str | None:
-    """Return a note if one column with large values decides the imputed values."""
-    squares = (fit.fitted**2).sum(axis=0)
-    share = squares.max() / squares.sum() if squares.any() and len(squares) > 1 else 0.0
-    names = fit.observations.column_names
-    return _note_of_one(names[squares.argmax()], share, "all squares", "columns")
-
-
-def _note_of_one(leader: str, share: float, whole: str, others: str) -> str | None:
-    note = (
-        f"{leader} makes up {share:.1%} of {whole}, since its values are the largest; "
-        f"--scale standard lets all {others} count"
-    )
-    return note if share >= MOST_OF_IT else None
-
-
-def tell_of_parameters(
-    screen: Screen, settings: FitSettings, fitted: Any, n_parameters: int, n_rows: int
-) -> None:
-    """Note that a mixture has more parameters than there are rows, and which have fewer."""
-    kind, k = fitted.covariance_type, fitted.n_components
-    ways = {
-        "--covariance diag": not kind.endswith(("diag", "spherical")),
-        "--covariance tied": k > 1 and not kind.startswith("tied"),
-        "--prior map": settings.weight_concentration_prior_type is None,
-        "fewer components": k > 1,
-    }
-    *more, last = [way for way, helps in ways.items() if helps] or ["fewer features"]
-    if n_parameters > n_rows:
-        screen.print_note(
-            f"{plural(n_parameters, 'parameter')} for {plural(n_rows, 'row')}: the fit may follow "
-            f"chance; try {', '.join(more)}{' or ' * bool(more)}{last}"
-        )
-
-
-def tell_of_tree(network: Network, screen: Screen) -> None:
-    """Note, where sums are by consensus, what they would send along a tree."""
-    from vpem.sums.connect import along_a_tree
-    from vpem.sums.forecast import one_sum
-
-    tree = None if screen.quiet else along_a_tree(network)
-    if tree is None:
-        return
-    rounds, along = one_sum(network).messages, one_sum(tree).messages
-    if 0 < along < rounds:
-        # Along a tree compressed messages may travel exact, and so take several times the bytes.
-        fewer = "" if network.compress else f", exact: {rounds / along:,.1f} times fewer bytes"
-        screen.print_note(
-            f"a sum sends {rounds:,} messages by consensus; along a spanning tree (--sum tree) it "
-            f"would send {along:,}{fewer}"
-        )

@@ -6,13 +6,8 @@ A sentence of the library keeps names of parameters apart from all other text
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from difflib import get_close_matches
-from itertools import islice
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -75,9 +70,12 @@ CLOSE = 0.75
 _options: list[Any] = []
 """Parameters of the command that runs."""
 
-FILE, STUDY, SHOW, WHOLE = "vpem.file", "vpem.study", "vpem.show", "vpem.whole"
-"""Under these names a context keeps the file that --config names, the study that a member takes
-part in, whether values are only shown (--show-config), and whether help is (--help-all)."""
+FILE, FILES, STUDY, SHOW, WHOLE = (
+    f"vpem.{name}" for name in ("file", "files", "study", "show", "whole")
+)
+"""Under these names a context keeps the file that --config names, the files that values are from
+(by names of parameters), the study that a member takes part in, whether values are only shown
+(--show-config), and whether help is (--help-all)."""
 
 
 def speak_of(options: Iterable[Any]) -> None:
@@ -174,30 +172,3 @@ def hint(near: Iterable[str]) -> str:
     """Suggest what a word may stand for, if anything is known."""
     words = " or ".join(map(repr, near))
     return f" (did you mean {words}?)" if words else ""
-
-
-MOST_FILES = 10_000
-"""Most files of a folder that are searched for a name like that of a missing one."""
-
-
-def near_file(sentence: str) -> list[str]:
-    """Return a hint for a sentence that a file does not exist: a similar name, or its source."""
-    missing = re.fullmatch(r"'(.+)' does not exist|there is no file (.+)", sentence)
-    if missing is None:
-        return []
-    path, names = Path(missing[1] or missing[2]), list[str]()
-    with suppress(OSError), os.scandir(path.parent) as entries:
-        names = [entry.name for entry in islice(entries, MOST_FILES)]
-    # Without endings, which would make all names alike.
-    stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
-    for near in get_close_matches(path.name.partition(".")[0], stems, n=1, cutoff=CLOSE):
-        return [f"did you mean {str(path.with_name(stems[near]))!r}?"]
-    from vpem.files.examples import EXAMPLES
-
-    examples = [name for name, example in EXAMPLES.items() if example.file == path.name]
-    if path.parent == Path("data"):
-        return ["'vpem data copy' writes it" for _ in examples]
-    to = quote(str(path))
-    return [
-        f"'vpem data copy {name} -o {to}' writes it" for name in examples if path.parent.is_dir()
-    ]

@@ -26,10 +26,10 @@ import typer
 
 from vpem.errors import FileError, InputError, VpemError, brief, did_you_mean, printable
 from vpem.records import Rule, Settings, describe_field, off, refused, unset
-from vpem.rules import OF_COMMANDS, ROWS, algorithm_of
+from vpem.rules import algorithm_of, of_command, why_never
 
 from .display import drop_stdout, print_json
-from .names import ELSE, FILE, hint, in_options, is_flag, key_of, leaves, meant, name_of, near_file
+from .names import ELSE, FILE, FILES, hint, in_options, is_flag, key_of, leaves, meant, name_of
 from .outputs import READ, WRITTEN, Role
 
 if TYPE_CHECKING:
@@ -38,15 +38,8 @@ if TYPE_CHECKING:
     Fields = list[Field[Any]]
 
 
-KINDS: Report = {
-    "list[str]": list[str],
-    "bool": bool,
-    "Path": Path,
-    "str": str,
-    "Any": str,
-    "int": int,
-    "float": float,
-}
+KINDS: Report = {"list[str]": list[str], "bool": bool, "Path": Path, "str": str, "Any": str}
+KINDS |= {"int": int, "float": float}
 """Types of options, by the types of a setting: the first that it has."""
 
 OFFERED: dict[str, tuple[str, ...]] = {
@@ -100,8 +93,9 @@ class Given:
     """
 
     def __init__(self, context: typer.Context, records: Iterable[tuple[Settings, Fields]]) -> None:
-        self._context = context
         self.record, self.files = dict[str, Any](), list[str]()
+        params = context.command.params
+        self.names = {param.name for param in params if is_given(context, param)}
         for settings, fields in records:
             for one in settings.fields() if settings.kept else ():
                 value, known = getattr(settings, one.name), describe_field(one)
@@ -112,8 +106,7 @@ class Given:
 
     def has(self, name: str) -> bool:
         """Whether a user set a setting."""
-        params = {param.name: param for param in self._context.command.params}
-        return name in params and is_given(self._context, params[name])
+        return name in self.names
 
 
 def spread(
@@ -125,11 +118,11 @@ def spread(
     """
     own: dict[str, inspect.Parameter] = {}
     records: dict[str, tuple[type[Settings], Fields]] = {}
-    as_given = []
+    as_given = ""
     for param in inspect.signature(function, eval_str=True).parameters.values():
         record, *marks = get_args(param.annotation) or (param.annotation,)
         if record is Given:
-            as_given.append(param.name)
+            as_given = param.name
         elif isinstance(record, type) and issubclass(record, Settings):
             left_out = [name for one in marks if isinstance(one, Without) for name in one.split()]
             records[param.name] = record, [f for f in record.fields() if f.name not in left_out]
@@ -154,9 +147,9 @@ def spread(
     @wraps(function)
     def command(**values: Any) -> Any:
         made = made_of(values)
-        kept = [(made[name], fields) for name, (_, fields) in records.items()]
-        for name in as_given:
-            made[name] = Given(values["context"], kept)
+        if as_given:
+            kept = [(made[name], fields) for name, (_, fields) in records.items()]
+            made[as_given] = Given(values["context"], kept)
         for name, param in own.items():
             made[name] = values[name]
             # A member that only serves in a study has no data.
@@ -241,9 +234,6 @@ InitModel = Annotated[
 ]
 
 NOT_IN_FILES = ("config", "show-config", "help-all")
-
-FILES = "vpem.files"
-"""Under this name a context keeps the files that values are from, by names of parameters."""
 
 
 def variable_of(path: Sequence[str], key: str = "") -> str:
@@ -415,7 +405,11 @@ def noting_origins(context: Any) -> Iterator[None]:
                 sure += [origin] if origin else []
             elif names("[-_ ]".join(key_of(param).split("-"))):
                 perhaps += [origin] if origin else []
-        for note in [*near_file(str(error)), *(sure or perhaps)]:
+        if missing := re.fullmatch(r"'(.+)' does not exist", str(error)):
+            from vpem.files.examples import hint_for
+
+            sure = [*filter(None, [hint_for(Path(missing[1]))]), *(sure or perhaps)]
+        for note in sure or perhaps:
             error.add_note(note)
         raise
 
@@ -450,26 +444,10 @@ def show_config(context: Any) -> None:
         print(f"{line:{width}}  # {printable(comment)}")
 
 
-def why_refused(command: str, option: str) -> InputError | None:
-    """Return why a command lacks an option, where no algorithm of it can have that."""
-    name = option[2:].replace("-", "_")
-    rows = [row for row in ROWS if row.setting == name]
-    reasons = [
-        next((row.why for row in rows if row.when({"algorithm": one})), None)
-        for one in OF_COMMANDS.get(command, ())
-    ]
-    return InputError(option, *reasons[0]) if reasons and reasons[0] and all(reasons) else None
-
-
 def rules_of(command: Any) -> dict[str, list[Rule]]:
     """Return the rules of a command's options, by names of parameters."""
     known = getattr(command.callback, "settings", {})
-    rules = {name: list(setting.rules) for name, setting in known.items()}
-    algorithms = OF_COMMANDS.get(command.name, ())
-    for row in ROWS:
-        if any(row.when({"algorithm": one, "epsilon": 1.0}) for one in algorithms):
-            rules.setdefault(row.setting, []).append((row.when, row.why))
-    return rules
+    return of_command(command.name, {name: one.rules for name, one in known.items()})
 
 
 def refuse_idle(context: Any) -> None:
@@ -554,9 +532,9 @@ def _usage(error: Any, words: list[str]) -> str:
     context, param = error.ctx, getattr(error, "param", None)
     name, what, near = getattr(error, "option_name", ""), "", list[str]()
     if type(error).__name__ == "NoSuchOption" and name:
-        why = why_refused(context.info_name, name)
-        if why is not None:
-            return in_options(why)
+        why = why_never(context.info_name, name[2:].replace("-", "_"))
+        if why:
+            return in_options(InputError(name, *why))
         options = context.command.get_params(context)
         known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
         # A long option with one dash is read as short ones: search for the word as typed.

@@ -9,9 +9,7 @@ and `writes`, which compare them with all before.
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -63,7 +61,7 @@ MOVING = "--checkpoint"
 """Its files replace each other, in other processes too, while they are compared."""
 
 _uses: dict[tuple[Any, ...], list[tuple[str, str, Role]]] = {}
-"""Options that the command runs with, their files and roles, by `_identity`."""
+"""Options that the command runs with, their files and roles, by `identity_of_file`."""
 
 
 def begin(context: Any, roles: Mapping[str, Role]) -> None:
@@ -102,16 +100,16 @@ def written() -> list[tuple[str, str]]:
 
 def _note(role: Role, option: str, *paths: str | os.PathLike[str]) -> None:
     """Note a use of files, or raise FileError if one conflicts with another use."""
+    from vpem.files.opening import identity_of_file
+
     for path in [os.fspath(one) for one in paths]:
-        same = _uses.setdefault(_identity(path), [])
+        same = _uses.setdefault(identity_of_file(path), [])
         for other in same:
             uses = (option, path, role), other
             (one, target, how), (two, source, second) = uses if role.writes else uses[::-1]
-            if not how.writes or second.goes_on_in == one:
-                continue
             # Two processes may report the same use, and files of checkpoints replace each other.
-            alike = os.path.realpath(target) == os.path.realpath(source)
-            if one == two and (one == MOVING or alike):
+            alike = one == MOVING or os.path.realpath(target) == os.path.realpath(source)
+            if not how.writes or second.goes_on_in == one or (one == two and alike):
                 continue
             raise FileError(
                 f"{two} {source} and {one} {target} are one file; give two names"
@@ -126,27 +124,6 @@ reads = partial(_note, READ)
 
 writes = partial(_note, WRITTEN)
 """Note files that the command will write, which must be none that it reads or writes."""
-
-
-def _identity(path: str) -> tuple[Any, ...]:
-    """Return what all names of a file share, whether it exists already or not."""
-    with suppress(OSError, ValueError):
-        status = os.stat(path)
-        return status.st_dev, status.st_ino
-    try:
-        folder, name = os.path.split(os.path.realpath(path))
-        home = os.stat(folder)
-    except (OSError, ValueError):  # it cannot be written, which is reported later
-        return (path,)
-    if _ignores_case(folder):
-        name = unicodedata.normalize("NFC", name).casefold()
-    return home.st_dev, home.st_ino, name
-
-
-def _ignores_case(folder: str) -> bool:
-    with suppress(OSError):
-        return folder.swapcase() != folder and os.path.samefile(folder, folder.swapcase())
-    return False
 
 
 TABLES = ("output", "individuals", "labels_file")
@@ -303,14 +280,15 @@ class LabelFile:
         from vpem.engines.placement import for_each
         from vpem.files.hdf5 import check_writable
 
-        def check(path: Path | None) -> None:
-            if path is not None:
+        paths = self._paths(names)
+
+        def check(party: int) -> None:
+            if (path := paths[party]) is not None:
                 writes(self.option, path)
                 check_writable(path, self.out.force, "results")
 
-        paths = self._paths(names)
         if self:
-            for_each(holders, range(len(paths)), lambda party: check(paths[party]))
+            for_each(holders, range(len(paths)), check)
 
     def _paths(self, names: Sequence[str]) -> Sequence[Path | None]:
         """Return where each party's table goes, or that of one dataset; None: nowhere here."""
@@ -318,7 +296,7 @@ class LabelFile:
 
         if self.file is None or self.where.own_users or not self.parties:
             return [self.file] * (len(names) if self.parties else 1)
-        return paths_apart(self.file, list(zip(names, range(len(names)), strict=True)))
+        return paths_apart(self.file, [(name, party) for party, name in enumerate(names)])
 
     def write(
         self, source: Dataset, found: Found, holders: Placement, workers: Workers | None = None
@@ -355,10 +333,10 @@ class LabelFile:
         if not self.parties:
             columns = stacked(columns, devices, holders)
         homes = {}
-        for device, device_columns in columns.items():
+        for device, own in columns.items():
             name = devices.names[device] if self.parties else ""
             # Names of individuals of parties begin with the party's.
-            ids = [one.removeprefix(f"{name}/") for one in device_columns.pop("id").tolist()]
+            ids = [one.removeprefix(f"{name}/") for one in own.pop("id").tolist()]
             homes[device] = Home.whole(np.array(ids, np.str_), len(ids), name)
         self.write_homes(homes, devices.names, columns, holders)
 
@@ -375,11 +353,9 @@ class LabelFile:
             home, path = homes.get(party), paths[party]
             if home is None or path is None:
                 return []
-            columns = home.columns(found[party])
+            how = out.force, out.quote_formulas, out.digits
             try:
-                write_columns(
-                    path, columns, "vpem-predictions", out.force, out.quote_formulas, out.digits
-                )
+                write_columns(path, home.columns(found[party]), "vpem-predictions", *how)
             except VpemError as error:
                 if not self.where.own_users:
                     raise
@@ -390,14 +366,13 @@ class LabelFile:
         facts = for_each(holders, range(len(paths)), write)
         if not self.where.own_users:
             facts = holders.allgather(facts)
+        say = self.where.screen.say
         for path, name, n_rows, n_lost in filter(None, facts.values()):
             self._written.append(path)
-            self.where.screen.say(f"wrote {n_rows} rows to {path}")
+            say(f"wrote {n_rows} rows to {path}")
             if n_lost:
-                self.where.screen.say(
-                    f"{name}: {n_lost} of {n_rows} rows took no part, since not every party has "
-                    f"them; their cells in {path} are empty"
-                )
+                say(f"{name}: {n_lost} of {n_rows} rows took no part, since not every party has "
+                    f"them; their cells in {path} are empty")  # fmt: skip
 
 
 class ShardFiles:
@@ -412,13 +387,11 @@ class ShardFiles:
         from vpem.fits.parts import shard_paths
 
         self.run, self.names, output = run, names, run.out.output
-        self.paths: dict[int, Path] = {}
-        if output is None:
-            return
-        paths = shard_paths(output, network.whole.blocks, names)
+        paths = {} if output is None else shard_paths(output, network.whole.blocks, names)
         own = [number for number in network.total.holders.own.tolist() if number in paths]
-        alone = run.where.own_users and len(own) == 1
-        self.paths = {number: output if alone else paths[number] for number in own}
+        self.paths = {number: paths[number] for number in own}
+        if output is not None and run.where.own_users and len(own) == 1:
+            self.paths = {own[0]: output}
         for path in self.paths.values():
             writes("--shards", path)
             check_writable(path, run.out.force, "models")
@@ -435,10 +408,9 @@ class ShardFiles:
             if number in self.paths:
                 own = [feature_names[j] for j in features[number]]
                 write_shard(self.paths[number], fit, place, self.names, own, options, out.force)
-        files: Report = {}
         if self.run.where.own_users:
-            files = {"model": ", ".join(map(str, self.paths.values())) or None}
-        elif out.output is not None:
-            stem, suffix = out.output.with_name(out.output.stem), out.output.suffix
-            files = {"model": f"{stem}.*{suffix}, a shard for each hub"}
-        return outline(fit), files
+            return outline(fit), {"model": ", ".join(map(str, self.paths.values())) or None}
+        if out.output is None:
+            return outline(fit), {}
+        stem, suffix = out.output.with_name(out.output.stem), out.output.suffix
+        return outline(fit), {"model": f"{stem}.*{suffix}, a shard for each hub"}

@@ -31,7 +31,7 @@ from .data import (
     tell_families,
     teller,
 )
-from .display import ProgressLine, Screen, answer, print_json, show, table, tell_of_tree
+from .display import ProgressLine, Screen, print_json, show, table
 from .outputs import LabelFile, LabelledOutput, Output, Role
 from .session import EngineSettings, where_of
 
@@ -234,8 +234,10 @@ class CommandRun:
             lost = [(one["member"], one["since_iteration"]) for one in report.get("without", ())]
             if lost:
                 show(table(lost, "gone on without", "since iteration", right=("since iteration",)))
-        if self.network is not None:
-            tell_of_tree(self.network, self.screen)
+        if self.network is not None and not self.out.quiet:
+            from vpem.sums.forecast import note_of_tree
+
+            self.screen.print_note(*note_of_tree(self.network))
         if code:
             raise typer.Exit(code)
 
@@ -570,12 +572,17 @@ MOST_HUBS = 20
 
 def show_fit(report: Report) -> None:
     """Print a fit of rows: components or clusters, facts, and who formed hubs."""
+    from vpem.fits.answer import as_table
     from vpem.pictures.contents import HUB, facts_of, hubs_of
 
-    tables = [answer(report, "cluster" if "clusters" in report else "component")]
+    noun = "cluster" if "clusters" in report else "component"
+    in_use = report.get("in_use")
+    listed = [one for one in report[f"{noun}s"] if in_use is None or in_use[one[noun]]]
+    heads, rows = as_table(listed, noun, noisy="privacy" in report)
+    tables = [table(rows, *heads, title=f"{noun.capitalize()}s", right=heads[:3])]
     tables.append(table(facts_of(report), "", ""))
-    rows = hubs_of(report, MOST_HUBS + 1)
-    joint = any("," in str(row[-1]) for row in rows)
-    if joint and len(rows) <= MOST_HUBS and report["n_agents"] > 1:
-        tables.append(table(rows, *HUB, title="Hubs", right=HUB[:1]))
+    hubs = hubs_of(report, MOST_HUBS + 1)
+    joint = any("," in str(row[-1]) for row in hubs)
+    if joint and len(hubs) <= MOST_HUBS and report["n_agents"] > 1:
+        tables.append(table(hubs, *HUB, title="Hubs", right=HUB[:1]))
     show(*tables)

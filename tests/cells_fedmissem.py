@@ -19,9 +19,9 @@ from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.observing import observe_parties
 from vpem.files.parties.opening import choose_parties
 from vpem.fits.observers import hide_entries
+from vpem.rules import why_never
 from vpem.sums.connect import spread_workers
 from vpem.terms.lowrank.entries import from_matrices
-from vpem_cli.options import why_refused
 
 from .cells_support import first_of, lost_messages, over_members
 from .resume_support import check_resumes
@@ -161,7 +161,7 @@ def missing(folder):
 
 
 def disk(folder):
-    raise why_refused("impute", "--memory-limit")
+    raise InputError("--memory-limit", *why_never("impute", "memory_limit"))
 
 
 def weights(folder):

@@ -136,7 +136,7 @@ def test_where_letters_count_for_nothing_results_differ_in_more(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     words = ("d.h5", "-o", "Caf\u00e9.h5", "--checkpoint", "CAFE\u0301.h5")
     begin(COMMANDS["fit"], *words)
-    monkeypatch.setattr("vpem_cli.outputs._ignores_case", lambda folder: True)
+    monkeypatch.setattr("vpem.files.opening.ignores_case", lambda folder: True)
     with pytest.raises(FileError, match="are one file"):
         begin(COMMANDS["fit"], *words)
 

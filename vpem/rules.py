@@ -193,6 +193,23 @@ def refuse(values: Mapping[str, Any], given: Collection[str]) -> None:
             raise refused(Setting(row.setting), row.why)
 
 
+def of_command(command: str, known: Mapping[str, list[Rule]]) -> dict[str, list[Rule]]:
+    """Return the ``known`` rules of settings, with those that its algorithms have in a command."""
+    rules, algorithms = {name: list(one) for name, one in known.items()}, OF_COMMANDS.get(command)
+    for row in ROWS:
+        if any(row.when({"algorithm": one, "epsilon": 1.0}) for one in algorithms or ()):
+            rules.setdefault(row.setting, []).append((row.when, row.why))
+    return rules
+
+
+def why_never(command: str, setting: str) -> Sentence | None:
+    """Return why a command lacks a setting, where no algorithm of it can have that."""
+    rows = [row for row in ROWS if row.setting == setting]
+    algorithms = [{"algorithm": one} for one in OF_COMMANDS.get(command, ())]
+    reasons = [next((row.why for row in rows if row.when(one)), None) for one in algorithms]
+    return reasons[0] if reasons and all(reasons) else None
+
+
 def refusal(algorithm: str, way: str) -> InputError | None:
     """Return the error that says why an algorithm cannot run this way; None where it can."""
     names = [flag.split()[0][2:].replace("-", "_") for flag in WAYS[way].flags]

@@ -37,7 +37,7 @@ from ..data import (
     StartSettings,
     place_of,
 )
-from ..display import ProgressLine, Screen, note_of_one_feature, tell_of_parameters
+from ..display import ProgressLine, Screen
 from ..options import Given, MemoryLimit, Without
 from ..outputs import LabelledOutput, Output, ShardFiles
 from ..runner import CheckpointSettings, Task
@@ -130,6 +130,7 @@ def fit(
     """
     with Screen(out.quiet) as screen:
         from vpem.files.temporaries import check_ending
+        from vpem.fits.answer import note_of_parameters
         from vpem.fits.privacy import foretell
 
         if out.output is not None:
@@ -162,7 +163,8 @@ def fit(
         task.tell_and_label(fitted, found)
         if shard_files is not None:
             fitted, shards = shard_files.write(fitted, source.feature_names, options)
-        tell_of_parameters(screen, settings, mixture, mixture.n_parameters, n_samples)
+        counted = mixture.n_parameters, n_samples
+        screen.print_note(*note_of_parameters(settings, mixture, *counted))
         task.finish_fit(fitted, ran, options, own=lambda _: shards)
 
 
@@ -370,8 +372,6 @@ def kmeans(
         task.tell_and_label(clustering, found)
         ran, options = describe_engine(network), task.options(given, clustering)
         # One feature of large numbers may decide the clusters alone.
-        alone = settings.scale == "none" and clustering.guarantee is None and task.where.speaks
-        note = note_of_one_feature(clustering.answer(source.feature_names)) if alone else None
-        if note is not None:
-            screen.print_note(note)
+        if settings.scale == "none" and clustering.guarantee is None and task.where.speaks:
+            screen.print_note(*clustering.answer(source.feature_names).note_of_scale())
         task.finish_fit(clustering, ran, options, "cluster", participation=settings.participation)

@@ -24,7 +24,7 @@ from ..data import (
     refuse_shared_stdin,
     teller,
 )
-from ..display import ProgressLine, Screen, note_of_one_column, show, table
+from ..display import ProgressLine, Screen, show, table
 from ..options import Without
 from ..outputs import READ, TableOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
@@ -196,8 +196,8 @@ def impute(
                 screen.print_note(
                     "every entry was seen, so nothing is imputed; --holdout holds some of them out"
                 )
-            elif unscaled and isinstance(fit, Imputation) and (note := note_of_one_column(fit)):
-                screen.print_note(note)
+            elif unscaled and isinstance(fit, Imputation):
+                screen.print_note(*fit.note_of_scale())
             report |= {"sample_weight": dealing.sample_weight, "holdout": None}
             if hidden is not None and dealing.holdout is not None:
                 report["holdout"] = score_holdout(fit, hidden, dealing.holdout, settings.seed)

@@ -28,7 +28,7 @@ from vpem.settings import (
 
 from .. import runner
 from ..data import DataFiles, FileSettings, StartSettings
-from ..display import ProgressLine, Screen, show, span, table, tell_of_parameters
+from ..display import ProgressLine, Screen, show, span, table
 from ..names import in_options
 from ..options import Given, MemoryLimit, Without
 from ..outputs import WRITTEN, Output, Role
@@ -252,6 +252,7 @@ class Search(runner.Task):
 
     def run(self, given: Given, began: float) -> None:
         """Run the trials that are not kept, and choose; the command began at ``began``."""
+        from vpem.fits.answer import note_of_parameters
         from vpem.fits.selection.search import search
         from vpem.pictures.figure import save_picture
         from vpem.pictures.history import draw_selection
@@ -272,7 +273,8 @@ class Search(runner.Task):
             chosen = choice.best if small is None else small
             best, n_parameters = selection.grid[chosen], selection.cells[chosen].get("n_parameters")
             warn_of(screen, selection, chosen)
-            tell_of_parameters(screen, self.settings, best, n_parameters or 0, source.n_samples)
+            counted = n_parameters or 0, source.n_samples
+            screen.print_note(*note_of_parameters(self.settings, best, *counted))
             n_heard, fit = len(screen.warnings), None
             ran: Report = {}
             if out.output is not None or self.where.own_users:

@@ -13,8 +13,12 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,6 +111,27 @@ def example_path(name: str) -> Path:
     """
     check_choice("name", name, EXAMPLES)
     return folder_of_examples() / EXAMPLES[name].file
+
+
+MOST_FILES = 10_000
+"""Most files of a folder that are searched for a name like that of a missing one."""
+
+
+def hint_for(missing: Path) -> str | None:
+    """Return a hint for a file that does not exist: a similar name there, or an example's."""
+    names: list[str] = []
+    with suppress(OSError), os.scandir(missing.parent) as entries:
+        names = [entry.name for entry in islice(entries, MOST_FILES)]
+    # Without endings, which would make all names alike.
+    stems = {name.partition(".")[0]: name for name in sorted(names, reverse=True)}
+    for near in get_close_matches(missing.name.partition(".")[0], stems, n=1, cutoff=0.75):
+        return f"did you mean {str(missing.with_name(stems[near]))!r}?"
+    for name in (name for name, example in EXAMPLES.items() if example.file == missing.name):
+        if missing.parent == Path("data"):
+            return "'vpem data copy' writes it"
+        if missing.parent.is_dir():
+            return f"'vpem data copy {name} -o {quote(str(missing))}' writes it"
+    return None
 
 
 def copy_example(name: str, target: PathLike, force: bool = False) -> None:

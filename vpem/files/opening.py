@@ -18,11 +18,12 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
+from unicodedata import normalize
 
 from vpem.checks import check_memory, parse_bytes
 from vpem.errors import FileError, InputError, Setting, shorten
@@ -97,6 +98,28 @@ def open_regular(path: PathLike) -> BufferedReader:
     kinds = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
     what = next((word for test, word in kinds if test(mode)), "something else")
     raise FileError(f"{name} is not an ordinary file but {what}; save its content to a file first")
+
+
+def identity_of_file(path: str) -> tuple[int | str, ...]:
+    """Return what all names of a file share, whether it exists already or not."""
+    with suppress(OSError, ValueError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    try:
+        folder, name = os.path.split(os.path.realpath(path))
+        home = os.stat(folder)
+    except (OSError, ValueError):  # it cannot be written, which is said later
+        return (path,)
+    if ignores_case(folder):
+        name = normalize("NFC", name).casefold()
+    return home.st_dev, home.st_ino, name
+
+
+def ignores_case(folder: str) -> bool:
+    """Whether names in a folder are the same in capitals."""
+    with suppress(OSError):
+        return folder.swapcase() != folder and os.path.samefile(folder, folder.swapcase())
+    return False
 
 
 def _why(name: str, error: Exception) -> str:

@@ -19,17 +19,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Doubles, Labels
-from vpem.errors import FileError, InputError
+from vpem.errors import FileError, InputError, Setting
 from vpem.files.hdf5 import find, open_read, read_column
 from vpem.files.models import Model
 from vpem.files.opening import check_unpacked, read_text
 from vpem.network.schema import Report
+from vpem.records import stated
 from vpem.terms.density import Density
 from vpem.terms.families.student import dof_of
 from vpem.terms.units import Scaling
 
 if TYPE_CHECKING:
     from vpem.files.results import StoredClustering
+    from vpem.records import Sentence
+    from vpem.settings import FitSettings
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,38 @@ NOT_MEASURED = (
 
 SEEN = 0.05
 """Standard deviations from which on a difference is shown: less is written as 0.0."""
+
+
+MOST_OF_IT = 0.9
+"""Share of all squares from which on one feature decides clusters, or imputed values."""
+
+
+def note_of_one(name: str, share: float, whole: str, others: str) -> Sentence:
+    """Return a note that one feature, or column, decides alone; none where it does not."""
+    if share < MOST_OF_IT:
+        return ()
+    largest = f"{name} makes up {share:.1%} of {whole}, since its values are the largest; "
+    return largest, Setting("scale", "standard"), f" lets all {others} count"
+
+
+def note_of_parameters(
+    settings: FitSettings, fitted: Any, n_parameters: int, n_rows: int
+) -> Sentence:
+    """Return a note that a mixture has more parameters than there are rows, and which has fewer."""
+    if n_parameters <= n_rows:
+        return ()
+    kind, k = fitted.covariance_type, fitted.n_components
+    ways: dict[str | Setting, bool] = {
+        Setting("covariance_type", "diag"): not kind.endswith(("diag", "spherical")),
+        Setting("covariance_type", "tied"): k > 1 and not kind.startswith("tied"),
+        Setting("weight_concentration_prior_type", "map"):
+            settings.weight_concentration_prior_type is None,
+        "fewer components": k > 1,
+    }  # fmt: skip
+    *more, last = [way for way, helps in ways.items() if helps] or ["fewer features"]
+    listed = [part for way in more for part in (", ", way)][1:]
+    counts = stated("{0:parameter} for {1:row}", lambda n: (n_parameters, n_rows)[int(n)])
+    return f"{counts}: the fit may follow chance; try ", *listed, " or " * bool(more), last
 
 
 def standardized_means(weights: Doubles, means: Doubles, spread: Doubles) -> Doubles:
@@ -263,6 +298,12 @@ class Answer:
             shares = np.nan_to_num(apart / apart.sum())
         first = int(shares.argmax())
         return self.feature_names[first], float(shares[first])
+
+    def note_of_scale(self) -> Sentence:
+        """Return a note if one feature with large values decides the clusters."""
+        leader, share = self.leading
+        share *= len(self.feature_names) > 1
+        return note_of_one(leader, share, "the distances between the centres", "features")
 
     def describe(self, noun: str = "component") -> list[Report]:
         """Describe each component in JSON, by the name ``noun``."""

@@ -20,10 +20,12 @@ from vpem.checks import Doubles, check_memory
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, VpemWarning
 from vpem.files.networks import read_partition
+from vpem.fits.answer import note_of_one
 from vpem.fits.results import SUMMED, Result
 from vpem.fits.settings import Dealing
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
+from vpem.records import Sentence
 from vpem.steps.fedem_sums import FedRun
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors, at_server
@@ -94,6 +96,12 @@ class Completed(Result):
     @abstractmethod
     def fitted(self) -> Doubles:
         """Expectation of every entry, in the law's mean units, shape (I, J)."""
+
+    def note_of_scale(self) -> Sentence:
+        """Return a note if one column with large values decides the imputed values."""
+        squares, names = (self.fitted**2).sum(axis=0), self.observations.column_names
+        share = squares.max() / squares.sum() if squares.any() and len(squares) > 1 else 0.0
+        return note_of_one(names[squares.argmax()], share, "all squares", "columns")
 
     @abstractmethod
     def describe(self) -> Report:

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles
-from vpem.errors import PartitionedError
+from vpem.errors import PartitionedError, Setting
 from vpem.network.codecs import Codec
 from vpem.network.faults import AT_ONCE
 from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import State
-from vpem.sums.connect import Network, uncompressed
+from vpem.records import Sentence
+from vpem.sums.connect import Network, along_a_tree, uncompressed
 from vpem.sums.partial import GoesOn
 from vpem.sums.private import add_numbers
 from vpem.sums.quantizer import ITEM
@@ -108,6 +109,20 @@ def labels_sent(
 def one_sum(network: Network) -> Ledger:
     """Count what one sum sends of a number each agent has."""
     return _take_sums(network.whole, "estep", (1, 1, 1, 0), 1)[0]
+
+
+def note_of_tree(network: Network) -> Sentence:
+    """Return a note, where sums are by consensus, of what they would send along a tree."""
+    tree = along_a_tree(network)
+    if tree is None:
+        return ()
+    rounds, along = one_sum(network).messages, one_sum(tree).messages
+    if not 0 < along < rounds:
+        return ()
+    # Along a tree compressed messages may travel exact, and so take several times the bytes.
+    fewer = "" if network.compress else f", exact: {rounds / along:,.1f} times fewer bytes"
+    sends = f"a sum sends {rounds:,} messages by consensus; along a spanning tree ("
+    return sends, Setting("sum", "tree"), f") it would send {along:,}{fewer}"
 
 
 def _count_draws(network: Network) -> int:
