@@ -15,7 +15,7 @@ from collections import UserDict
 from collections.abc import Iterator, Sequence
 from copy import copy
 from importlib import import_module
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -46,8 +46,8 @@ HOMES = {
 }
 """Headings of options that are not settings of a record."""
 
-FEW, MANY = 9, 13
-"""Most options that need no headings, and most that `--help` shows all."""
+FEW, MANY, EXAMPLES = 9, 13, 2
+"""Most options that need no headings, and that `--help` shows all; most examples in brief."""
 
 FIRST = re.compile(r"(?<=[\w)\]'])\.(?= [A-Z])")
 """The end of a sentence that is followed by another."""
@@ -94,10 +94,6 @@ def often(command: Any) -> list[Any] | None:
     return shown
 
 
-EARLY = ("config", "version", "help_all", "study")
-"""Parameters whose values are taken before others are read."""
-
-
 def _early(context: typer.Context, param: Any, value: Any) -> Any:
     """Take the options of a file or a study, or print what is asked for, where that is all."""
     if not value or context.resilient_parsing:
@@ -114,9 +110,6 @@ def _early(context: typer.Context, param: Any, value: Any) -> Any:
         raise typer.Exit
     return value
 
-
-EXAMPLES = 2
-"""Most examples in the brief help of a command."""
 
 KEPT = "\N{NON-BREAKING HYPHEN}"
 """Replaces hyphens while lines are broken, so that names of options stay whole."""
@@ -166,15 +159,22 @@ class Command(_Manners, TyperCommand):
         speak_of(self.params)
         if not ctx.resilient_parsing:
             options.check_environment(ctx)
-        rest = super().parse_args(ctx, args)
+        needed = [param for param in self.params if param.required]
+        try:
+            for param in needed:
+                param.required = False
+            rest = super().parse_args(ctx, args)
+        finally:
+            for param in needed:
+                param.required = True
         if ctx.meta[SHOW] or ctx.resilient_parsing:
             return rest
         if STUDY in ctx.meta:
             from .study.options import check_data
 
             check_data(ctx)
-        for param in self.params:
-            if param.required and ctx.params.get(param.name) in (None, [], ()):
+        for param in needed:
+            if ctx.params.get(param.name) in (None, [], ()):
                 if STUDY in ctx.meta and param.name == "data":
                     ctx.params[param.name] = []
                 else:  # this raises what the parser itself does
@@ -212,7 +212,7 @@ class Command(_Manners, TyperCommand):
 
     def roles(self) -> dict[str, Role]:
         """Return the roles of the files that options name, by the names of parameters."""
-        hints: Any = get_type_hints(self.callback, include_extras=True)
+        hints: dict[str, Any] = self.callback.__annotations__  # of `spread`, which are no strings
         marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
         return {name: one for name in marks for one in marks[name] if isinstance(one, Role)}
 
@@ -329,10 +329,10 @@ def _made(one: Any, path: tuple[str, ...], parsing: dict[str, Any] | None = None
 
 def _settled(command: Any, path: tuple[str, ...]) -> Any:
     """Let parameters be read here, and those that all commands have act on their own."""
-    kinds = get_type_hints(command.callback)
+    kinds = command.callback.__annotations__
     for param in command.params:
         param.help = param.help and param.help.replace("{command}", " ".join(("vpem", *path)))
-        if param.name in EARLY:
+        if param.name in ("config", "version", "help_all", "study"):  # before others are read
             param.is_eager, param.callback = True, _early
         if getattr(param, "rich_help_panel", "") == "Configuration":
             param.expose_value = False
@@ -464,7 +464,7 @@ def ended_by(error: Exception | KeyboardInterrupt, words: list[str]) -> int:
     if isinstance(error, KeyboardInterrupt):
         return where.interrupted(143 if isinstance(error, Terminated) else 130)
     if not isinstance(error, BrokenPipeError):
-        return where.fail(error, options.sentence_of(error, words))
+        return where.fail(error, options.sentence_of(error, words, _path_in))
     # The reader of stdout has gone: there is no one left to report to.
     drop_stdout()
     if where.own_users:

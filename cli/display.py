@@ -16,16 +16,12 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vpem.errors import VpemWarning, printable
+from vpem.errors import Setting, VpemWarning, printable
 from vpem.pictures.contents import size
 
 from .names import in_options
-
-if TYPE_CHECKING:
-    from vpem.errors import Setting
-
 
 LEAST, LONGEST_NAME, GAP = 16, 24, 3
 """Columns of the pieces of longer words, most of names of facts that are not broken, and between

@@ -70,9 +70,8 @@ CLOSE = 0.75
 _options: list[Any] = []
 """Parameters of the command that runs."""
 
-FILE, FILES, STUDY, SHOW, WHOLE = (
-    f"vpem.{name}" for name in ("file", "files", "study", "show", "whole")
-)
+FILE, FILES, STUDY = "vpem.file", "vpem.files", "vpem.study"
+SHOW, WHOLE = "vpem.show", "vpem.whole"
 """Under these names a context keeps the file that --config names, the files that values are from
 (by names of parameters), the study that a member takes part in, whether values are only shown
 (--show-config), and whether help is (--help-all)."""

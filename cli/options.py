@@ -353,10 +353,6 @@ def check_environment(context: Any) -> None:
         )
 
 
-SOURCES = {"COMMANDLINE": "command line", "ENVIRONMENT": "environment", "DEFAULT_MAP": "file"}
-"""What the parser calls a source, and what users call it; all else is a default."""
-
-
 def in_files(context: Any) -> list[Any]:
     """Options and arguments of a command that a file may set."""
     return [param for param in context.command.params if key_of(param) not in NOT_IN_FILES]
@@ -364,11 +360,12 @@ def in_files(context: Any) -> list[Any]:
 
 def source_of(context: Any, param: Any) -> tuple[str, str | None]:
     """Source of a parameter's value, and the name of the variable or file."""
-    source = context.get_parameter_source(param.name)
-    kind = SOURCES.get(getattr(source, "name", ""), "default")
-    if kind == "environment":
-        return kind, str(param.envvar)
-    return kind, str(context.meta[FILES][param.name]) if kind == "file" else None
+    source = getattr(context.get_parameter_source(param.name), "name", "")
+    if source == "ENVIRONMENT":
+        return "environment", str(param.envvar)
+    if source == "DEFAULT_MAP":
+        return "file", str(context.meta[FILES][param.name])
+    return "command line" if source == "COMMANDLINE" else "default", None
 
 
 def is_given(context: Any, param: Any) -> bool:
@@ -508,8 +505,12 @@ def _value_of(value: Any, kind: Any, several: bool = False) -> Any:
     return number
 
 
-def sentence_of(error: Exception, words: list[str]) -> str | None:
-    """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
+def sentence_of(error: Any, words: list[str], path_in: Callable[..., Any]) -> str | None:
+    """Say in one sentence what went wrong, or return None if it is a defect of vpem.
+
+    Of options and arguments that the parser refuses it has the nearest name; ``path_in`` finds the
+    words that name the command.
+    """
     said = in_options(error) if isinstance(error, VpemError) else None
     if isinstance(error, OSError):
         try:
@@ -524,14 +525,11 @@ def sentence_of(error: Exception, words: list[str]) -> str | None:
         # Files are dealt with where they are opened: what has no name is a stream.
         drop_stdout()
         return f"standard output cannot be written: {error.strerror or 'it is closed'}"
-    return _usage(error, words) if hasattr(error, "format_message") else said
-
-
-def _usage(error: Any, words: list[str]) -> str:
-    """One sentence for options and arguments that the parser refuses, with the nearest name."""
-    context, param = error.ctx, getattr(error, "param", None)
+    if not hasattr(error, "format_message"):
+        return said
+    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
     name, what, near = getattr(error, "option_name", ""), "", list[str]()
-    if type(error).__name__ == "NoSuchOption" and name:
+    if type(error).__name__ == "NoSuchOption" and name and context:
         why = why_never(context.info_name, name[2:].replace("-", "_"))
         if why:
             return in_options(InputError(name, *why))
@@ -541,7 +539,7 @@ def _usage(error: Any, words: list[str]) -> str:
         typed = [word for word in words if word.startswith(name) and name[1] != "-"]
         what, word = "option", next(iter(typed), name)
         near = [known[one] for one in meant(word, known)]
-    elif "No such command" in str(error):
+    elif "No such command" in str(error) and context:
         what, name = "command", str(error).split("'")[1] if "'" in str(error) else ""
         word, near = name, meant(name, context.command.commands)
         # Commands of other groups are called by their full names.
@@ -555,6 +553,6 @@ def _usage(error: Any, words: list[str]) -> str:
     else:
         sentence = " ".join(str(error.format_message()).split()).rstrip(".")
         sentence = sentence[:1].lower() + sentence[1:]
-    origin = origin_of(context, param) if param else None
-    said = "; ".join(filter(None, (sentence, origin)))
-    return f"{said}; see '{context.command_path if context else 'vpem'} --help'"
+    origin = origin_of(context, param) if context and param else None
+    path = context.command_path if context else " ".join(["vpem", *path_in(words)])
+    return f"{'; '.join(filter(None, (sentence, origin)))}; see '{path} --help'"

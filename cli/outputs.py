@@ -397,10 +397,7 @@ class ShardFiles:
             check_writable(path, run.out.force, "models")
 
     def write(self, fit: Fit, feature_names: Sequence[str], options: Report) -> tuple[Fit, Report]:
-        """Write the parameters of this process's hubs, a file each.
-
-        Returns the outline of the fit for a report, and its facts on the files.
-        """
+        """Write this process's hubs, a file each; return an outline, and where the files are."""
         from vpem.fits.parts import outline, write_shard
 
         features, out = fit.network.whole.blocks.features, self.run.out

@@ -17,8 +17,10 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vpem import __version__
 from vpem.errors import did_you_mean
-from vpem.pictures.contents import Table, lines_of, plural
+from vpem.pictures.contents import Table, lines_of
+from vpem.records import stated
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -46,6 +48,7 @@ EXTRAS = {
 }
 """Optional distributions: a module, the extra of vpem, and what uses it."""
 
+KERNELS = (".so", ".pyd", ".pyx")
 LIBRARY_VARIABLES = ("VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "VPEM_READ_LIMIT")
 
 FAILS = {
@@ -87,10 +90,7 @@ def check_installation(variables: Iterable[str] = ()) -> Report:
 
 
 def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return next((one.version for one in metadata.distributions(name=name)), None)
 
 
 def _first_line(error: BaseException) -> str:
@@ -106,12 +106,9 @@ def _loading(module: str, what: str, install: str) -> Problems:
 
 def libraries(report: Report) -> Problems:
     """Versions of Python, vpem and the libraries that it needs, each of which is loaded."""
-    from vpem import __version__
-
-    found: Report = {"python": sys.version.split()[0], "vpem": __version__}
-    report["libraries"] = found
+    versions = {name: _version(name) for name in NEEDED}
+    report["libraries"] = {"python": sys.version.split()[0], "vpem": __version__, **versions}
     for name, module in NEEDED.items():
-        found[name] = _version(name)
         yield from _loading(module, f"broken: {name}", f"pip install {name}")
 
 
@@ -123,13 +120,12 @@ def processors(report: Report) -> Problems:
     variable, there = os.environ.get("OMP_NUM_THREADS"), os.cpu_count()
     usable, limit, threads = len(whereabouts()[1]), processor_limit(), thread_count(None)
     share = None if limit is None else max(1, round(limit))
-    why = "one per processor"
-    if (read_int((variable or "").split(",")[0]) or 0) > 0:
-        why = "OMP_NUM_THREADS"
-    elif share is not None and share < usable:
-        why = "what the container may use"
-    elif usable < (there or 0):
-        why = "processors that the process may run on"
+    reasons = {
+        "OMP_NUM_THREADS": (read_int((variable or "").split(",")[0]) or 0) > 0,
+        "what the container may use": share is not None and share < usable,
+        "processors that the process may run on": usable < (there or 0),
+    }
+    why = next((why for why, is_it in reasons.items() if is_it), "one per processor")
     report["processors"] = {
         "there": there, "usable": usable, "limit": limit, "OMP_NUM_THREADS": variable,
         "OPENBLAS_THREAD_TIMEOUT": os.environ.get("OPENBLAS_THREAD_TIMEOUT"),
@@ -155,10 +151,8 @@ def kernels(report: Report) -> Problems:
     found: Report = {"built": []}
     report["kernels"] = found
     core = import_module("vpem._core")
-    folder = Path(str(core.__file__)).parent
-    sources = {path.stem for path in folder.glob("*.pyx")}  # there in a clone
-    files = (path for path in folder.iterdir() if path.suffix in (".so", ".pyd"))
-    for name in sorted(sources | {path.name.split(".")[0] for path in files}):
+    files = list(Path(str(core.__file__)).parent.iterdir())  # in a clone with sources
+    for name in sorted({one.name.split(".")[0] for one in files if one.suffix in KERNELS}):
         module = import_module(f"vpem._core.{name}")
         found["built"].append(name)
     content = Path(str(module.__file__)).read_bytes()
@@ -249,8 +243,7 @@ def _output(*words: str) -> str | None:
 
 def surroundings(report: Report) -> Problems:
     """The terminal, and the temporary folder, in which an HDF5 file is written and read."""
-    there, term = sys.stdout.isatty(), os.environ.get("TERM")
-    no_colour = os.environ.get("NO_COLOR")
+    there, term, no_colour = sys.stdout.isatty(), os.environ.get("TERM"), os.environ.get("NO_COLOR")
     report["terminal"] = {
         "stdout": there, "stderr": sys.stderr.isatty(),
         "width": shutil.get_terminal_size().columns,
@@ -298,20 +291,18 @@ ENVIRONMENT: Lines = {
 }
 
 
+LIBRARY = "{internal_api} {version:?} {num_threads:thread}"
+"""What is said of BLAS or OpenMP."""
+
+
 def tables_of(report: Report) -> Iterator[Table]:
     """Yield the facts of `check_installation` for a reader."""
     versions = [(name, version or "not found") for name, version in report["libraries"].items()]
     yield Table(versions, ("", ""), "Versions")
-    blas = [
-        (one["user_api"], f"{one['internal_api']} {one['version'] or ''} "
-                          f"{plural(one['num_threads'], 'thread')}")
-        for one in report.get("blas", ())
-    ]  # fmt: skip
+    blas = [(one["user_api"], stated(LIBRARY, one.get)) for one in report.get("blas", ())]
     yield Table([*lines_of(report, MACHINE), *blas], ("", ""), "Machine")
-    optional = [
-        (name, one["version"] or one["install"], one["for"])
-        for name, one in report["extras"].items()
-    ]
+    extras = report["extras"].items()
+    optional = [(name, one["version"] or one["install"], one["for"]) for name, one in extras]
     yield Table(optional, ("", "", "for"), "Optional libraries")
     environment = [*lines_of(report, ENVIRONMENT), *report["variables"].items()]
     yield Table(environment, ("", ""), "Environment")
