@@ -15,6 +15,7 @@ from collections import UserDict
 from collections.abc import Iterator, Sequence
 from copy import copy
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -478,13 +479,9 @@ def _join(words: list[str]) -> None:
     Processes of a job must join it before an option of one of them is refused. A file that cannot
     be read stands for MPI where a launcher started several processes.
     """
-
-    def value_in(option: str) -> str | None:
-        values = [words[at] for at, word in enumerate(words[:-1], 1) if word == option]
-        values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
-        return values[-1] if values else None
-
-    chosen, file = value_in("--engine"), value_in("--config")
+    given, joined_words = dict(pairwise(words)), (word.partition("=") for word in words)
+    given |= {option: value for option, sign, value in joined_words if sign}
+    chosen, file = given.get("--engine"), given.get("--config")
     if chosen is None and (file or any(name[:5] == "VPEM_" for name in os.environ)):
         path = _path_in(words)
         chosen = os.environ.get(options.variable_of(path, "engine"))
