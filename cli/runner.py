@@ -118,19 +118,6 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
 
 
 @contextmanager
-def handling(note: Callable[[int, Any], None]) -> Iterator[None]:
-    """Call a function at Ctrl-C and SIGTERM, in place of what they do."""
-    before: dict[int, Callable[..., Any] | int | None] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, note)
-        yield
-    finally:
-        for caught, handler in before.items():
-            signal.signal(caught, handler)
-
-
-@contextmanager
 def catching(saver: FileSaver | None) -> Iterator[None]:
     """Let Ctrl-C or SIGTERM stop a run after the iteration, its state written.
 
@@ -139,6 +126,8 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
     if saver is None:
         yield
         return
+    from vpem.files.checkpoints import handling
+
     first: list[float] = []
 
     def record_signal(number: int, _: object) -> None:

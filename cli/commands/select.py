@@ -49,6 +49,8 @@ NAMES = {"bic": "BIC", "aic": "AIC", "icl": "ICL", "heldout": "held-out log-like
 @contextmanager
 def stopping(what: Callable[[], str]) -> Iterator[None]:
     """End the block with an error at Ctrl-C or SIGTERM."""
+    from vpem.files.checkpoints import handling
+
     caught: list[int] = []
 
     def note(number: int, _: Any) -> None:
@@ -56,7 +58,7 @@ def stopping(what: Callable[[], str]) -> Iterator[None]:
         raise KeyboardInterrupt
 
     try:
-        with runner.handling(note):
+        with handling(note):
             yield
     except KeyboardInterrupt:
         if not caught:

@@ -16,10 +16,12 @@ import hashlib
 import json
 import math
 import os
+import signal
+import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -465,6 +467,22 @@ class FileSaver:
         if self._gone_on and self.before is not None:
             self.before.unlink(missing_ok=True)
         self._gone_on = False
+
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end a run."""
+
+
+@contextmanager
+def handling(note: Callable[[int, Any], object]) -> Iterator[None]:
+    """Call a function at `ENDINGS`, in place of what they do; only the main thread can."""
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {one: signal.signal(one, note) for one in ENDINGS if main}
+    try:
+        yield
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
 
 
 def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: Any) -> State:

@@ -27,7 +27,16 @@ import vpem
 from vpem.checks import check_int
 from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, Setting, check_choice
-from vpem.files.checkpoints import checksum, describe_run, hold, own_files, read_state, write_state
+from vpem.files.checkpoints import (
+    ENDINGS,
+    checksum,
+    describe_run,
+    handling,
+    hold,
+    own_files,
+    read_state,
+    write_state,
+)
 from vpem.files.hdf5 import check_writable
 from vpem.files.opening import PathLike
 from vpem.files.temporaries import check_ending
@@ -111,10 +120,6 @@ def choose(cells: Sequence[Report], criterion: str, floor_fits: str = "last") ->
         near = [number for number in sure if cells[number]["heldout"] >= least]
         one = min(near, key=lambda number: (cells[number]["n_parameters"], badness(number)))
     return Chosen(best, one, passed)
-
-
-ENDINGS = (signal.SIGINT, signal.SIGTERM)
-"""Signals that end a search."""
 
 
 @contextmanager
@@ -239,15 +244,8 @@ def waiting() -> Iterator[None]:
     A mask applies to one thread: another, of BLAS say, may take the signal all the same.
     """
     noted: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
+    with handling(lambda number, _: noted.append(number)):
         yield
-        return
-    handlers = {one: signal.signal(one, lambda number, _: noted.append(number)) for one in ENDINGS}
-    try:
-        yield
-    finally:
-        for one, handler in handlers.items():
-            signal.signal(one, signal.SIG_DFL if handler is None else handler)
     for number in noted[:1]:
         signal.raise_signal(number)
 
