@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -14,7 +14,7 @@ from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings, settings_in
 from vpem.fits.settings import parse_numbers
 from vpem.records import Settings, changed, not_both, off, rule, unset, without
-from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, MixtureSettings, SumSettings
+from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, SumSettings
 
 from .outputs import READ, Role
 
@@ -49,11 +49,6 @@ def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -
         graph.topology or "star", n_agents, seed=graph.graph_seed or 0, radius=graph.radius,
         mean_degree=graph.mean_degree, names=names,
     )  # fmt: skip
-
-
-F = TypeVar("F", bound=MixtureSettings)
-
-S = TypeVar("S", bound=TableSettings)
 
 
 class StartSettings(Settings, heading="Start"):
@@ -95,7 +90,7 @@ class StartSettings(Settings, heading="Start"):
 
         return None if self.init_model is None else read_model(self.init_model)
 
-    def families(self, files: S) -> S:
+    def families(self, files: Any) -> Any:
         """Return settings of files with the families of features of the model, if none is said."""
         model = self.model if files.family is None else None
         kinds = None if model is None else getattr(model.mixture, "kinds", None)
@@ -104,7 +99,7 @@ class StartSettings(Settings, heading="Start"):
         said = dict(zip(model.feature_names, kinds.families, strict=True))
         return files.changed(family={"": "gaussian"} | said)
 
-    def begun(self, settings: F, source: Dataset, given: Given) -> F:
+    def begun(self, settings: Any, source: Dataset, given: Given) -> Any:
         """Return the settings of a fit with the start that the user chose, if any.
 
         Features of the model are matched with the data's by name, and their levels too.
@@ -484,7 +479,7 @@ def read_parties(
     alignment = matching.describe()
     outer = alignment["join"] == "outer"
     heads = ("party", "rows", "absent" if outer else "lost")
-    cells = [heads, *((one["name"], str(one["rows"]), str(one[heads[2]]))
+    cells = [heads, *((one["name"], *map(str, (one["rows"], one[heads[2]])))
                       for one in alignment["parties"])]  # fmt: skip
     wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for name, rows, gone in cells:
@@ -498,21 +493,21 @@ def read_parties(
 
 def check_parties(files: Sequence[Path], settings: PartySettings) -> None:
     """Raise InputError unless the files are one dataset, or those of parties."""
-    if settings.parties and STDIN in map(str, files):
-        raise InputError("standard input (-) is one file; with --parties name files")
-    if not settings.parties:
-        if len(files) > 1:
-            raise InputError(
-                f"give one dataset, got {len(files)} files; add --parties if each is one party's"
-            )
-        if files[0].suffix.lower() == ".toml":
-            raise InputError(f"{files[0]} is no dataset; add --parties if it names parties")
-    # A study says how rows are aligned, each member where its key is: no rule of settings.
-    if settings.align == "hmac" and settings.align_key is None:
-        raise InputError(
-            "--align hmac needs --align-key FILE, with a key that all parties share, such as one "
-            "of 'openssl rand -hex 32'"
-        )
+    alone = not settings.parties
+    for wrong, sentence in (
+        (settings.parties and STDIN in map(str, files),
+         "standard input (-) is one file; with --parties name files"),
+        (alone and len(files) > 1,
+         f"give one dataset, got {len(files)} files; add --parties if each is one party's"),
+        (alone and files[0].suffix.lower() == ".toml",
+         f"{files[0]} is no dataset; add --parties if it names parties"),
+        # A study says how rows are aligned, each member where its key is: no rule of settings.
+        (settings.align == "hmac" and settings.align_key is None,
+         "--align hmac needs --align-key FILE, with a key that all parties share, such as one of "
+         "'openssl rand -hex 32'"),
+    ):  # fmt: skip
+        if wrong:
+            raise InputError(sentence)
 
 
 def place_of(agent: str | None, names: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -148,9 +148,6 @@ def catching(saver: FileSaver | None) -> Iterator[None]:
         saver.release()
 
 
-P = TypeVar("P", bound=ProgressLine)
-
-
 class CommandRun:
     """A fitting command, from checks before any work to its exit code.
 
@@ -189,14 +186,13 @@ class CommandRun:
         self.saver = self.where.keep(self._file)
 
     def spread_network(self, network: Network, *, workers: bool = False) -> Network:
-        """Return this process's part of the network of the fit."""
         from vpem.sums.connect import spread, spread_workers
 
         self.network = network
         return (spread_workers if workers else spread)(network, self.engine)
 
     @contextmanager
-    def working(self, kind: Callable[[bool, str | None], P], data: Any = None) -> Iterator[P]:
+    def working(self, kind: type[ProgressLine], data: Any = None) -> Iterator[Any]:
         """Show progress, of reading data on disk too, and stop at a checkpoint on a signal."""
         out = self.out
         destination = out.output or out.json or getattr(out, "labels_file", None)
@@ -305,6 +301,7 @@ class Task(CommandRun):
                 self.where.watch(source.n_samples, over_rows)
         self.source = source
         self.networks: dict[int, Network] = {}
+        self.warnings: dict[int, list[str]] = {}
         graph = graph.seeded(settings.seed)
         self.seed_of_graph = graph.graph_seed
         self.workers: Workers | None = None
@@ -319,7 +316,6 @@ class Task(CommandRun):
         return source
 
     def _read_one(self, parties: FileSettings, holding: WorkerSettings, over_rows: bool) -> Dataset:
-        """Read the one dataset."""
         from vpem.files.data import settle_labels
         from vpem.files.families import settle
 
@@ -363,19 +359,17 @@ class Task(CommandRun):
         from vpem.sums.connect import connect, connect_workers
 
         sums, heard = sums.changed(seed=self.seed_of_graph), self.screen.warnings
-        before, self.warnings = list(heard), {0: list(heard)}
-        if self.workers is not None:
-            self.networks[0] = self.spread_network(connect_workers(self.graph, sums), workers=True)
-            self.warnings[0] = list(heard)
-            return
+        before, over_rows = list(heard), self.workers is not None
         chosen, last = sums.hubs == "likelihood", -1
         some = sums.changed(hubs="size") if chosen else sums
-        for number in [0] if chosen else sorted(set(hops or [sums.hops])):
+        for number in [0] if chosen or over_rows else sorted(set(hops or [sums.hops])):
             if last < 0 or len(self.networks[last].whole.hubs) > 1:
                 last, n_heard = number, len(heard)
-                self.networks[last] = self.spread_network(
-                    connect(self.graph, self.parts, some, hops=last)
-                )
+                whole = (
+                    connect_workers(self.graph, sums) if over_rows
+                    else connect(self.graph, self.parts, some, hops=last)
+                )  # fmt: skip
+                self.networks[last] = self.spread_network(whole, workers=over_rows)
                 self.warnings[last] = before + heard[n_heard:]
             # One hub already has all agents: more hops change nothing.
             self.networks[number], self.warnings[number] = self.networks[last], self.warnings[last]
@@ -386,8 +380,8 @@ class Task(CommandRun):
         X, weights, about = self.data()
         network = connect_by_likelihood(
             X, self.graph, self.parts, sums, self.settings, over=self.spread_network,
-            private=private,
-            kinds=self.source.kinds, sample_weight=weights, feature_names=about["feature_names"],
+            private=private, kinds=self.source.kinds, sample_weight=weights,
+            feature_names=about["feature_names"],
         )  # fmt: skip
         self.networks, by = {sums.hops: network}, network.whole.chosen
         assert by is not None
@@ -398,7 +392,7 @@ class Task(CommandRun):
 
     @property
     def local(self) -> Network:
-        """The part of this process in the network of fewest hops."""
+        """The network of fewest hops, as far as it is in this process."""
         return self.networks[min(self.networks)]
 
     def data(self) -> tuple[Any, Any, Report]:
