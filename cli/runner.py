@@ -33,7 +33,7 @@ from .data import (
 )
 from .display import ProgressLine, Screen, print_json, show, table
 from .outputs import LabelFile, LabelledOutput, Output, Role
-from .session import EngineSettings, where_of
+from .session import EngineSettings, describe_engine, where_of
 
 if TYPE_CHECKING:
     from vpem.files.checkpoints import FileSaver
@@ -533,13 +533,14 @@ class Task(CommandRun):
     def finish_fit(
         self,
         result: Any,
-        ran: Report,
         options: Report,
         noun: str = "component",
+        ran: Report | None = None,
         own: Callable[[Report], Report] = lambda _: {},
         **more: Any,
     ) -> None:
         """End the run with a result, kept with ``options``; ``more`` is for its report."""
+        ran = describe_engine(self.local) if ran is None else ran
         tell = partial(self.describe, result, ran, noun, **more)
         write = partial(self.keep, result, options)
 

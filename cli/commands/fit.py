@@ -165,7 +165,7 @@ def fit(
             fitted, shards = shard_files.write(fitted, source.feature_names, options)
         counted = mixture.n_parameters, n_samples
         screen.print_note(*note_of_parameters(settings, mixture, *counted))
-        task.finish_fit(fitted, ran, options, own=lambda _: shards)
+        task.finish_fit(fitted, options, ran=ran, own=lambda _: shards)
 
 
 def _fit(
@@ -277,7 +277,7 @@ def fedem(
                 X, task.parts, task.local, settings, sample_weight=weights, callback=progress,
                 saver=task.saver, **about,
             )  # fmt: skip
-        ran, found = describe_engine(task.local), dict[int, Any]()
+        found: Found = {}
         if task.labels:  # {} where a rank holds no worker
             found = columns_of_workers(
                 X, task.parts, [fit.mixture], task.local.agents, settings.missing
@@ -292,7 +292,7 @@ def fedem(
             return {"plot": None if out.plot is None else str(out.plot)}
 
         options = task.options(given, fit, components=settings.n_components)
-        task.finish_fit(fit, ran, options, own=draw)
+        task.finish_fit(fit, options, own=draw)
 
 
 class ClusterChoices(KmeansSettings, PrivacySettings):
@@ -370,8 +370,8 @@ def kmeans(
             )
         found = columns_of_clusters(clustering, network.agents, workers) if labels else {}
         task.tell_and_label(clustering, found)
-        ran, options = describe_engine(network), task.options(given, clustering)
         # One feature of large numbers may decide the clusters alone.
         if settings.scale == "none" and clustering.guarantee is None and task.where.speaks:
             screen.print_note(*clustering.answer(source.feature_names).note_of_scale())
-        task.finish_fit(clustering, ran, options, "cluster", participation=settings.participation)
+        options = task.options(given, clustering)
+        task.finish_fit(clustering, options, "cluster", participation=settings.participation)

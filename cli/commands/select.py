@@ -6,7 +6,7 @@ import signal
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -330,11 +330,6 @@ def _state_of(state: Path | None, output: Path | None) -> Path | None:
     return state or (output and output.parent / f"{output.stem}.select.h5")
 
 
-def _state(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    state = _state_of(value, options["output"])
-    return runner.files_kept([state] if state else [], options)
-
-
 class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
     """A grid of models and how they are judged, where, and what is written and printed."""
 
@@ -355,7 +350,10 @@ class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
     )
     state: Path | None = unset(
         "Keep every finished fit here; the same command goes on from it. Default: beside "
-        "--output, NAME.select.h5.", heading="Checkpoints", file=Role(writes=True, files=_state),
+        "--output, NAME.select.h5.", heading="Checkpoints",
+        file=Role(writes=True, files=lambda state, options: runner.files_kept(
+            filter(None, [_state_of(state, options["output"])]), options
+        )),
     )  # fmt: skip
     plot: Path | None = unset(
         "Draw the criterion by components (.png, .svg, .pdf).", heading="Output",
@@ -439,22 +437,16 @@ def choose_by_bic(
     Returns it, and the report of how it ran.
     """
     from vpem.files.checkpoints import own_files
-    from vpem.files.hdf5 import check_writable
-    from vpem.files.temporaries import check_ending
     from vpem.fits.selection.search import choose, search
     from vpem.fits.selection.trials import Cell, Problem
 
     screen, settings, file = task.screen, task.settings, checkpoints.checkpoint
-    paths = {k: None if file is None else runner.each_file(file, k) for k in counts}
-    if file is not None:
-        check_ending(file, "checkpoints")
-        resumes = checkpoints.resume or checkpoints.resume_if_any
-        files = [one for path in paths.values() if path for one in own_files(path, task.engine)]
-        for path in files:
-            check_writable(path, task.out.force or task.where.gone_on or resumes)
-        if checkpoints.resume and any(path.exists() for path in files):
-            # The run may have been interrupted before it reached the others.
-            checkpoints = checkpoints.changed(resume=False, resume_if_any=True)
+    paths = [file and runner.each_file(file, count) for count in counts]
+    files = [one for path in paths if path for one in own_files(path, task.engine)]
+    if checkpoints.resume and any(one.exists() for one in files):
+        # The run may have been interrupted before it reached the others.
+        checkpoints = checkpoints.changed(resume=False, resume_if_any=True)
+    savers = [checkpoints.changed(checkpoint=path).saver(task) for path in paths]
     found: list[Outcome] = []
     kept: list[tuple[Fit, Report, Sequence[VpemWarning]]] = []
 
@@ -462,7 +454,7 @@ def choose_by_bic(
         """A problem whose best fit is kept."""
 
         def fit(self, cell: Cell, rows: Any = None, **options: Any) -> Fit:
-            saver = checkpoints.changed(checkpoint=paths[cell.n_components]).saver(task)
+            saver = savers[counts.index(cell.n_components)]
             progress.about = f"{cell.n_components} components, "
             with runner.catching(saver):
                 options |= {"callback": progress, "saver": saver, **more}
