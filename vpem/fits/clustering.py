@@ -39,7 +39,7 @@ from vpem.network.graph import Graph
 from vpem.network.schema import Report
 from vpem.records import Sentence
 from vpem.settings import CLUSTER_INITS, KmeansSettings, SumSettings
-from vpem.steps.lloyd import Pace
+from vpem.steps.lloyd import KMeansProgress, Pace
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.consensus import contraction
 from vpem.sums.counted import at_server
@@ -370,22 +370,6 @@ def pace_of(network: Network, settings: KmeansSettings, n_values: int) -> Pace:
     return Pace(patience, settings.batch_size)
 
 
-@dataclass(frozen=True)
-class KMeansProgress:
-    """What a callback gets after every iteration; ``changed``: rows in other clusters."""
-
-    iteration: int
-    inertia: float
-    changed: int
-
-    def facts(self) -> list[str]:
-        """Say how the iteration went, the most important first."""
-        return [
-            f"inertia {self.inertia:.6g}",
-            f"{self.changed} row{'' if self.changed == 1 else 's'} changed",
-        ]
-
-
 Callback = Callable[[KMeansProgress], None]
 
 
@@ -609,10 +593,3 @@ def describe_kmeans(
     """Describe a run by what must be the same when it goes on."""
     settings = settings.changed(dtype=inputs.dtype.name, n_threads=thread_count(settings.n_threads))
     return describe_run(name, inputs.X, inputs.row_weights, network, **settings.values("method"))
-
-
-def progress_of(callback: Callback | None) -> Callable[[int, float, int], None] | None:
-    """Return a callback of Lloyd's iterations that calls one of a recipe."""
-    if callback is None:
-        return None
-    return lambda iteration, inertia, changed: callback(KMeansProgress(iteration, inertia, changed))

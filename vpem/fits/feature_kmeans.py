@@ -43,7 +43,6 @@ from vpem.fits.clustering import (
     lasting,
     pace_of,
     prepare,
-    progress_of,
     warn_of_outcome,
 )
 from vpem.fits.labels import charge_clusters
@@ -438,7 +437,7 @@ def _attempt(
     run = lloyd_features(
         terms, lasting(total, network, settings), start, stream,
         pace=pace_of(network, settings, min(settings.batch_size or n, n) * (k - 1)),
-        max_iter=settings.max_iter, callback=progress_of(callback),
+        max_iter=settings.max_iter, callback=callback,
         saver=restart.saver(rows=chosen),
     )  # fmt: skip
     return run, chosen

@@ -29,7 +29,6 @@ from vpem.fits.clustering import (
     lasting,
     pace_of,
     prepare,
-    progress_of,
     warn_of_outcome,
 )
 from vpem.fits.local_rows import (
@@ -381,7 +380,7 @@ class _OverRows:
         run = lloyd_rows(
             self.rows.parts, lasting(restart.total, network, settings), start, stream,
             pace=pace_of(network, settings, start.size + len(start) + 2),
-            max_iter=settings.max_iter, callback=progress_of(self.callback),
+            max_iter=settings.max_iter, callback=self.callback,
             saver=restart.saver(rows=chosen, **more),
             n_threads=self.rows.n_threads, observed=self.rows.observed,
         )  # fmt: skip

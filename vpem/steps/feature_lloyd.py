@@ -18,6 +18,7 @@ from vpem.checks import Doubles, Indices
 from vpem.steps.lloyd import (
     PLAIN,
     ClusterSums,
+    KMeansProgress,
     Lloyd,
     Pace,
     by_cluster,
@@ -125,7 +126,7 @@ def lloyd_features(
     pace: Pace = PLAIN,  # a batch is a run of neighbouring rows
     kind: str = "estep",  # see `vpem.sums.sum.Sum.begin`
     fill: bool = False,
-    callback: Callable[[int, float, int], None] | None = None,
+    callback: Callable[[KMeansProgress], None] | None = None,
     saver: Saver | None = None,
 ) -> Lloyd:
     """Run Lloyd's iterations over features that hubs hold.

@@ -66,6 +66,23 @@ MOST_LLOYD = 300
 
 
 @dataclass(frozen=True)
+class KMeansProgress:
+    """What a callback gets after every iteration; ``changed``: rows in other clusters.
+
+    The inertia is as the first root finds it.
+    """
+
+    iteration: int
+    inertia: float
+    changed: int
+
+    def facts(self) -> list[str]:
+        """Say how the iteration went, the most important first."""
+        rows = f"{self.changed} row{'' if self.changed == 1 else 's'}"
+        return [f"inertia {self.inertia:.6g}", f"{rows} changed"]
+
+
+@dataclass(frozen=True)
 class Pace:
     """Batches of Lloyd's iterations, and when they stop.
 
@@ -159,7 +176,7 @@ def iterate_lloyd(
     stream: RowStream,
     *,
     max_iter: int = MOST_LLOYD,
-    callback: Callable[[int, float, int], None] | None = None,
+    callback: Callable[[KMeansProgress], None] | None = None,
     saver: Saver | None = None,
 ) -> Lloyd:
     """Run Lloyd's iterations from the centres of ``run``, and return it.
@@ -167,8 +184,7 @@ def iterate_lloyd(
     It stops when no row changes, where sums err or some are absent as often in a row as it takes,
     or when all centres have moved by no more than a tolerance. A row as near to one centre as to
     another goes to the first. A cluster that is empty is re-initialised at a random row, the same
-    for all. The callback gets the iteration, its inertia as the first root finds it, and the rows
-    that changed.
+    for all.
     """
     saver = saver or NoSaver()
     n_here = len(run.labels) if run.labels.ndim == 1 else None
@@ -191,7 +207,7 @@ def iterate_lloyd(
         run.bytes_sent.append(total.bytes_sent)
         total.agree(clusters.agreement)
         if callback is not None:
-            callback(iteration, run.history[-1], changed)
+            callback(KMeansProgress(iteration, run.history[-1], changed))
         absent = _absent(total)
         if changed:
             run.calm, run.waiting = 0, absent

@@ -14,6 +14,7 @@ from vpem.steps.lloyd import (
     MOST_LLOYD,
     PLAIN,
     FollowedRows,
+    KMeansProgress,
     Lloyd,
     Pace,
     RowBatches,
@@ -38,7 +39,7 @@ def lloyd_rows(
     max_iter: int = MOST_LLOYD,
     n_threads: int = 1,
     kind: str = "estep",  # see `vpem.sums.sum.Sum.begin`
-    callback: Callable[[int, float, int], None] | None = None,
+    callback: Callable[[KMeansProgress], None] | None = None,
     observed: NDArray[np.uint8] | None = None,
     fill: bool = False,
     pace: Pace = PLAIN,

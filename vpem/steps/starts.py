@@ -22,7 +22,7 @@ from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError, Setting
 from vpem.network.partition import Blocks
 from vpem.steps.feature_lloyd import lloyd_features
-from vpem.steps.lloyd import Lloyd, Pace
+from vpem.steps.lloyd import KMeansProgress, Lloyd, Pace
 from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, StoredParts
 from vpem.steps.summing import FARTHEST, Differences, summed
 from vpem.sums.counted import add_vectors, at_server, farthest
@@ -330,12 +330,12 @@ def sample_size(n_components: int, widest: int) -> int:
     return max(SAMPLE_ROWS, ROWS_A_FEATURE * n_components * widest)
 
 
-def step_of_lloyd(tell: Tell | None) -> Callable[[int, float, int], None] | None:
+def step_of_lloyd(tell: Tell | None) -> Callable[[KMeansProgress], None] | None:
     """Return a callback of Lloyd's iterations that reports how far a start is."""
     if tell is None:
         return None
-    return lambda iteration, *_: tell(
-        f"k-means, iteration {iteration} of at most {MOST_LLOYD_OF_START}"
+    return lambda progress: tell(
+        f"k-means, iteration {progress.iteration} of at most {MOST_LLOYD_OF_START}"
     )
 
 
