@@ -431,7 +431,7 @@ def test_variables_of_others_that_hold_no_numbers(capsys, monkeypatch, folder, n
         ("topology describe cycle -n 5 -k 9223372036854775807", "--components must be"),
         ("fedem d.h5 --workers 2 --participation 1e-320", "must be a number from 1e-06 to 1"),
         ("fedem d.h5 --workers 2 --reg-covar 1e308", "must be a number from 0 to 1e+100"),
-        ("sample m.h5 -n 0", "-n must be an integer of at least 1, got 0"),
+        ("sample m.h5 -n 0", "--samples must be an integer of at least 1, got 0"),
         ("sample m.h5 --seed -1", "seed must be an integer of at least 0, got -1"),
         ("evaluate m.h5 d.h5 --labels nowhere", "neither a file 'nowhere' nor such a dataset"),
         ("evaluate m.h5 d.h5 --labels feature_names", "60 rows, feature_names has 6 labels"),

@@ -114,7 +114,7 @@ def test_a_number_out_of_range_is_named_by_its_option(capsys, folder, path, para
             "fit d.h5 --topology cycle --rounds 5 --link-failure 0.1 --acceleration chebyshev",
             "take --acceleration none",
         ),
-        ("plot d.h5 --kind pear -o p.png", "--kind must be one of "),
+        ("plot model.h5 --kind pear -o p.png", "--kind must be one of "),
     ],
 )
 def test_other_sentences_name_options(capsys, folder, words, said):

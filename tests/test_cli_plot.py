@@ -150,7 +150,7 @@ def test_an_old_file_says_what_it_lacks_and_the_rest_is_drawn(capsys, model, tmp
     assert result.code == 2
     assert "does not say who was linked to whom" in result.sentence
     result = done(capsys, "plot", tmp_path / "old.h5", "--kind", "communication", "-o", path)
-    assert result.err.startswith("note: ")
+    assert result.err.splitlines()[1].startswith("note: ")
     assert "does not say how much each link carried" in result.err
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import InputError, Setting, check_choice, shorten
+from vpem.errors import InputError, Setting, check_choice
 from vpem.files.table_settings import TableSettings
-from vpem.pictures.contents import lines_of, plural
+from vpem.pictures.contents import OF_DATA, lines_of, plural
 from vpem.records import Settings, changed, off, rule, setting, unset
 from vpem.settings import HoldingSettings
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
     from vpem.files.readers.tabular import ColumnProfile
     from vpem.network.schema import Report
-    from vpem.pictures.contents import Lines
 
 
 app = typer.Typer(
@@ -39,6 +38,9 @@ app = typer.Typer(
 
 MOST_ROWS = 100  # rows of one table; --json has them all
 
+Inside = Annotated[
+    str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
+]
 Output = Annotated[Path, WRITTEN, typer.Option("--output", "-o", help="The HDF5 file to write.")]
 
 
@@ -169,9 +171,7 @@ def simulate(output: Output, *, mixture: SimulationSettings, writing: Writing) -
 def repack(
     source: Annotated[Path, READ, typer.Argument(help="Dataset (HDF5).")],
     output: Output,
-    dataset: Annotated[
-        str | None, typer.Option(help="Path of a 2-D dataset inside the HDF5 file, instead of X.")
-    ] = None,
+    dataset: Inside = None,
     *,
     writing: Writing,
 ) -> None:
@@ -209,19 +209,10 @@ def list_(json: Json = False) -> None:
     )
 
 
-EXAMPLES_FOLDER = Path("data")
-"""Where all examples are copied by default, and where pages and help name them."""
+def _targets(value: Path | None, options: Mapping[str, Any]) -> Iterable[Path]:
+    from vpem.files.examples import copies
 
-
-def _targets(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
-    from vpem.files.examples import EXAMPLES
-
-    name = options["name"]
-    if name is None:
-        folder = value or EXAMPLES_FOLDER
-        return [*(folder / example.file for example in EXAMPLES.values()), folder / "README.md"]
-    file = EXAMPLES[name].file if name in EXAMPLES else ""
-    return [value / file if value.is_dir() else value] if value else [Path(file)]
+    return copies(options["name"], value)
 
 
 class CopySettings(Settings, kept=False):
@@ -257,20 +248,17 @@ def copy(
     Example: vpem data copy -o examples
     """
     with Screen(writing.quiet) as screen:
-        from vpem.files.examples import EXAMPLES, copy_all, copy_example
+        from vpem.files.examples import EXAMPLES, copies, copy_files
 
-        if name is None:
-            folder = to.output or EXAMPLES_FOLDER
-            copy_all(folder, writing.force)
-            screen.say(f"wrote {len(EXAMPLES)} datasets, and their sources, to {folder}")
-            return
-        example = EXAMPLES[check_choice("dataset", name, EXAMPLES)]
-        (target,) = _targets(to.output, {"name": name})
-        copy_example(name, target, writing.force)
-        screen.say(
-            f"wrote {target}: {example.rows} rows, {example.columns} columns; {example.source} "
-            f"({example.licence})"
-        )
+        sources = copies(name, to.output)
+        copy_files(sources, writing.force)
+        target = next(iter(sources))
+        example = EXAMPLES.get(name or "")
+        if example is None:
+            screen.say(f"wrote {len(EXAMPLES)} datasets, and their sources, to {target.parent}")
+        else:
+            sizes = f"{example.rows} rows, {example.columns} columns"
+            screen.say(f"wrote {target}: {sizes}; {example.source} ({example.licence})")
 
 
 class FetchSettings(Settings, kept=False):
@@ -329,9 +317,6 @@ class CutSettings(HoldingSettings, kept=False):
         help="Divide the features among this many parties, in order. Default: the partition stored "
         "in the dataset.",
         often=True,
-    )
-    partition: Path | None = changed(
-        HoldingSettings, "partition", help="JSON file that says which party gets which features."
     )
     shuffle: bool = off("Shuffle the rows of each party on their own.", often=True)
     drop_ids: float = setting(
@@ -404,9 +389,7 @@ def split(
 @app.command()
 def describe(
     data: DataFile,
-    dataset: Annotated[
-        str | None, typer.Option(help="Path of a 2-D dataset inside the file, instead of X.")
-    ] = None,
+    dataset: Inside = None,
     *,
     table: TableSettings,
     printing: Printing,
@@ -452,63 +435,18 @@ def _describe(
     if json:
         print_json(summary)
     elif not quiet:
-        facts = [("file", summary["path"]), *summary["about"].items(), *lines_of(summary, SIZES)]
-        listed = {"columns": COLUMNS} if columns else {"features": FEATURES}
+        facts = [
+            ("file", summary["path"]),
+            *summary["about"].items(),
+            *lines_of(summary, OF_DATA["sizes"]),
+        ]
         tables = [
-            table_of(summary[name], lines, MOST_ROWS, right=NUMBERS)
-            for name, lines in {"agents": AGENTS, "labels": LABELS, **listed}.items()
+            table_of(summary[name], OF_DATA[name], MOST_ROWS, right=NUMBERS)
+            for name in ("agents", "labels", "columns" if columns else "features")
             if summary[name] is not None
         ]
         show(table(facts, "dataset", ""), *tables)
 
-
-def _missing(summary: Report) -> str:
-    missing, size = summary["n_missing"], summary["n_samples"] * summary["n_features"]
-    return f"{missing} ({100 * missing / size:.2g} %)" if missing else "0"
-
-
-def _notes(feature: Report) -> str:
-    odd = feature["non_finite"] - feature["missing"]
-    family = "" if feature["family"] == "gaussian" else feature["family"]
-    levels = f"categorical: {shorten(feature['levels'])}" if feature["levels"] else family
-    counts = {"missing": feature["missing"], "infinite": odd}
-    counted = [f"{count} {what}" for what, count in counts.items() if count]
-    return ", ".join(filter(None, ["constant" * feature["constant"], levels, *counted]))
-
-
-SIZES: Lines = {
-    "rows": "{n_samples}",
-    "features": "{n_features}",
-    "type": lambda summary: f"{summary['dtype']}, {summary['bytes'] / 1e6:.4g} MB",
-    "ids": "{has_ids:yes|no}",
-    "labels": lambda summary: f"{len(summary['labels'])} different" if summary["labels"] else "no",
-    "agents": "{n_agents:?not assigned}",
-    "graph": lambda summary: (
-        "none" if summary["edges"] is None else plural(len(summary["edges"]), "edge")
-    ),
-    "constant features": "{n_constant}",
-    "values missing (NaN)": _missing,
-    "values infinite": lambda summary: str(summary["n_non_finite"] - summary["n_missing"]),
-}
-AGENTS: Lines = {
-    "agent": "{name}",
-    "number": lambda agent: str(len(agent["features"])),
-    "features": lambda agent: shorten(agent["features"]),
-}
-LABELS: Lines = {"label": "{label}", "rows": "{count}"}
-COLUMNS: Lines = {
-    "column": "{name}",
-    "holds": lambda column: (
-        column["kind"] + f", {column['different']} different"
-        * (column["kind"] == "text" and column["different"] is not None)
-    ),
-    "missing": "{missing:?-}", "least": "{least:?-}", "most": "{most:?-}", "use": "{use}",
-}  # fmt: skip
-FEATURES: Lines = {
-    "feature": "{name}", "mean": "{mean:.6g}", "sd": "{sd:.6g}", "min": "{min:.6g}",
-    "max": "{max:.6g}", "note": _notes,
-}  # fmt: skip
-"""What tables say of a dataset, its agents, labels, columns and features."""
 
 NUMBERS = ("number", "rows", "missing", "least", "most", "mean", "sd", "min", "max")
 """Columns that are aligned on the right."""

@@ -19,7 +19,7 @@ from vpem.records import Rule, changed, not_both, rule, unset
 from ..data import PartySettings
 from ..display import as_plain, print_json
 from ..outputs import READ
-from .use import CORPUS_MODEL, PredictSettings, StoredFile, UseRequest
+from .use import CORPUS_MODEL, StoredFile, UseRequest
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -500,7 +500,7 @@ class SaemFile(StoredFile):
         request.refuse("parties processes", sentence)
         request.refuse(*self.unused)
         if request.data is None:
-            if not isinstance(options, PredictSettings):
+            if request.command != "predict":
                 request.refuse("individuals", "is about the data: give them after the model")
             return None
         missing, fitted = saved.settings.get("missing"), saved.settings.get("columns") or {}
@@ -515,7 +515,7 @@ class SaemFile(StoredFile):
         from vpem.saem.results import Classes
 
         saved, options = self.stored, request.settings
-        predictor, times = Predictor(saved), options.grid()
+        predictor, times = Predictor(saved), options.times
         curves = has_curves(saved.model, saved.model_options) and not options.latents
         self._check(request, curves)
         individuals = self.evaluation_data(request)
@@ -524,9 +524,7 @@ class SaemFile(StoredFile):
         if options.residuals and individuals is not None:
             found = residuals_of(predictor, individuals)
         elif curves and options.population:
-            words = (saved.settings.get("columns") or {}).get("words") or {}
-            values = options.known_values(words) if individuals is None else None
-            found = predictor.population(times, values, individuals)
+            found = predictor.population(times, options.covariates, individuals)
         elif individuals is None:
             of_fit = options.individual
             if saved.discrete:
@@ -601,7 +599,7 @@ class SaemFile(StoredFile):
 
         return saem_as_json(self.stored)
 
-    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+    def export(self, output: Path, force: bool) -> None:
         from vpem.files.results import arrays_or_json
         from vpem.saem.formats.fits import arrays_of
 

@@ -18,10 +18,9 @@ from ..display import Screen, print_json, table
 from ..display import show as show_all
 from ..options import Force, Json, Quiet, Without
 from ..outputs import READ, WRITTEN, TableOutput
-from .use import CLASSES, INDIVIDUALS, ModelFile, UseRequest, UseSettings, reported, stored_at
+from .use import CLASSES, HELD, INDIVIDUALS, DataFile, ModelFile, UseRequest, UseSettings, stored_at
 
 if TYPE_CHECKING:
-    from vpem.files.models import Model
     from vpem.network.schema import Report
 
 
@@ -31,8 +30,8 @@ app = typer.Typer(
     help="Show and export fitted models.\n\nExample: vpem model show model.h5",
 )
 
-CRITERIA = {"log-likelihood": "log_likelihood", "bic": "bic", "aic": "aic"}
-"""What models are judged by, and what their reports call it."""
+CRITERIA = ("log-likelihood", "bic", "aic")
+"""What models are judged by."""
 
 JUDGED = ("model", "log_likelihood", "bic", "aic", "n_iter", "converged", "degenerate", "seed")
 """What JSON says of models that are compared."""
@@ -54,11 +53,16 @@ def show(file: AnyFile, json: Json = False) -> None:
     Example: vpem show model.h5
     """
     with Screen():
-        from vpem.files.opening import check_readable, open_regular
-
-        with open_regular(check_readable(file)) as opened:
-            start = opened.read(4096)  # which shows its kind
-        _printer(file, start)(file, json)
+        found = _shown(file)
+        if isinstance(found, str):
+            module, _, function = found.rpartition(".")
+            prints = getattr(import_module(f"..{module}", __package__), function)
+            prints([file] if function == "log" else file, json=json)
+        elif json:
+            print_json(found)
+        else:
+            lines = [(name.replace("_", " "), str(value)) for name, value in found.items()]
+            show_all(table(lines, "", ""))
 
 
 @app.command("export")
@@ -73,10 +77,8 @@ def export(
             help="File to write: .npz (NumPy) or .json; .csv or .parquet of an imputation.",
         ),
     ],
-    force: Force = False,
-    quiet: Quiet = False,
     *,
-    table: Annotated[TableOutput, Without("json quiet output force publish_anyway strict")],
+    table: Annotated[TableOutput, Without("json output publish_anyway strict")],
 ) -> None:
     """Write a model as a NumPy archive, as JSON, or as a table.
 
@@ -85,8 +87,14 @@ def export(
 
     Example: vpem model export model.h5 -o model.npz
     """
-    with Screen(quiet) as screen:
-        stored_at(model).able("model export")(output, force, table.quote_formulas)
+    with Screen(table.quiet) as screen:
+        from vpem.files.hdf5 import attribute_of
+        from vpem.files.results import IMPUTATION_FILE, read_imputed, write_imputed
+
+        if attribute_of(model) == IMPUTATION_FILE:
+            write_imputed(output, read_imputed(model), table.force, table.quote_formulas)
+        else:
+            stored_at(model, "model export").export(output, table.force)
         screen.say(f"wrote {output}")
 
 
@@ -147,15 +155,17 @@ def best(
         import shutil
 
         from vpem.files.hdf5 import atomic_write, check_writable
-        from vpem.files.models import read_model
 
         check_choice("--criterion", criterion, CRITERIA)
         if output is not None:
             check_writable(output, force, "models")
-        first, *others = candidates = [_judged(file, read_model(file)) for file in models]
+        name, largest = criterion.replace("-", "_"), criterion == "log-likelihood"
+        first, *others = candidates = list(map(_judged, models))
         for one in others:
-            _check_comparable(first, one, criterion)
-        name, largest = CRITERIA[criterion], criterion == "log-likelihood"
+            for fact, sentence in ALIKE.items():
+                if one[fact] != first[fact] and (fact != "n_parameters" or largest):
+                    both = one["model"], first["model"], one[fact], first[fact]
+                    raise InputError(sentence.format(*both))
         # The first of equals; none with degenerate components if another has none.
         chosen = max(
             candidates, key=lambda one: (not one["last"], one[name] if largest else -one[name])
@@ -179,6 +189,40 @@ def best(
         )
 
 
+def _judged(file: Path) -> Report:
+    """Return what a model is judged and compared by."""
+    from vpem.files.models import read_model
+
+    model = read_model(file)
+    report, options, names = model.report, model.options, model.feature_names
+    for name in CRITERIA:
+        if report.get(name.replace("-", "_")) is None:
+            raise InputError(f"{file} does not say its {name}, by which models are compared")
+    return {
+        **{name: report.get(name) for name in (*JUDGED, "n_samples")},
+        "model": str(file),
+        "seed": options.get("seed"),
+        "last": report.get("degenerate") and options.get("floor_fits") != "keep",
+        "n_parameters": model.mixture.n_parameters,
+        "n_features": len(names),
+        "names": names,
+        "data": Path(str(report.get("data"))).name,
+    }
+
+
+SAME = "; give models of the same data"
+
+ALIKE = {
+    "n_features": f"{{0}} has {{2}} features, {{1}} has {{3}}{SAME}",
+    "names": f"{{0}} and {{1}} have different features{SAME}",
+    "n_samples": f"{{0}} was fitted to {{2}} rows, {{1}} to {{3}} rows{SAME}",
+    "data": f"{{0}} was fitted to the data {{2}}, {{1}} to the data {{3}}{SAME}",
+    "n_parameters": "{0} has {2} parameters, {1} {3}: the log-likelihood prefers the larger model; "
+    "take --criterion bic",
+}
+"""What is said of two models that have something else in each."""
+
+
 class ContributionSettings(UseSettings, kept=False):
     """By which rows parties are judged, where these live, and where figures go."""
 
@@ -200,14 +244,7 @@ class ContributionSettings(UseSettings, kept=False):
 @app.command("contribution")
 def contribution(
     model: ModelFile,
-    data: Annotated[
-        list[Path],
-        READ,
-        typer.Argument(
-            help="Rows to judge by, with the model's features; with --parties a file each, or a "
-            "manifest."
-        ),
-    ],
+    data: DataFile,
     *,
     settings: Annotated[
         ContributionSettings,
@@ -230,49 +267,7 @@ def contribution(
 
     Example: vpem model contribution model.h5 data/breast_cancer.h5 --json
     """
-    UseRequest(model, data, settings).run("model contribution")
-
-
-def _judged(file: Path, model: Model) -> Report:
-    """Return what models are judged and compared by, in which no file is trusted."""
-    import math
-
-    report, options = model.report, model.options
-    for name in CRITERIA.values():
-        value: Any = report.get(name)
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise InputError(f"{file} does not say its {name.replace('_', '-')}, got {value!r}")
-    data = report.get("data")
-    return {
-        **{name: report.get(name) for name in JUDGED},
-        "model": str(file),
-        "seed": options.get("seed"),
-        "last": report.get("degenerate") and options.get("floor_fits") != "keep",
-        "parameters": model.mixture.n_parameters,
-        "features": model.feature_names,
-        "rows": report.get("n_samples"),
-        "data": Path(data).name if isinstance(data, str) else None,
-    }
-
-
-def _check_comparable(one: Report, other: Report, criterion: str) -> None:
-    """Raise InputError unless the criterion can compare both models, of the same data."""
-    first, second, fitted = one["model"], other["model"], f"{other['model']} was fitted to"
-    d, others = len(one["features"]), len(other["features"])
-    unlike = {name for name, value in one.items() if value != other[name]}
-    for wrong, sentence in (
-        (d != others, f"{second} has {others} features, {first} has {d}"),
-        ("features" in unlike, f"{second} and {first} have different features"),
-        ("rows" in unlike, f"{fitted} {other['rows']} rows, {first} to {one['rows']} rows"),
-        ("data" in unlike, f"{fitted} the data {other['data']}, {first} to the data {one['data']}"),
-    ):
-        if wrong:
-            raise InputError(f"{sentence}; give models of the same data")
-    if criterion == "log-likelihood" and "parameters" in unlike:
-        raise InputError(
-            f"{second} has {other['parameters']} parameters, {first} {one['parameters']}: the "
-            "log-likelihood prefers the larger model; take --criterion bic"
-        )
+    UseRequest("model contribution", model, data, settings).run()
 
 
 MARKS = {
@@ -282,161 +277,94 @@ MARKS = {
 }  # fmt: skip
 """Beginnings, in lower case, of files that have no facts to show."""
 
-OTHERS = {
-    "vpem-predictions": "predictions",
-    "vpem-contributions": "contributions of parties and features",
-    "vpem-imputed": "imputed values",
-    "vpem-samples": "rows drawn from a model",
-    "vpem-observations": "observations of curves",
-    "vpem-individuals": "individuals and their observations",
-    "vpem-saem-individuals": "estimates of individuals",
-    "vpem-saem-curves": "predicted curves",
-    "vpem-saem-residuals": "residuals of a fit of SAEM",
-    "vpem-topic-words": "words of topics",
-}
-"""What else files of vpem hold, in words: tables of results, data that Python has written."""
-
 TEXTS = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 """Endings of text tables, compressed ones too."""
 
 
-Prints = Callable[[Path, bool], None]
-"""What prints a file, as JSON or not."""
-
-
-def elsewhere(name: str) -> Prints:
-    """Return a function of another module, by its name in this package, as one that prints."""
-    module, _, function = name.rpartition(".")
-
-    def prints(file: Path, json: bool) -> None:
-        given = [file] if function == "log" else file
-        getattr(import_module(f"..{module}", __package__), function)(given, json=json)
-
-    return prints
-
-
-def telling(found: Callable[[Path], Report]) -> Prints:
-    """Make one that prints of a function that returns facts of a file."""
-
-    def prints(file: Path, json: bool) -> None:
-        facts = {"file": str(file), **found(file)}
-        if json:
-            print_json(facts)
-        else:
-            lines = [(name.replace("_", " "), str(value)) for name, value in facts.items()]
-            show_all(table(lines, "", ""))
-
-    return prints
-
-
-def _printer(file: Path, start: bytes) -> Prints:
-    """Return what prints a file; one that nothing prints is refused."""
+def _shown(file: Path) -> str | Report:
+    """Return facts of a file, or what prints it; one that nothing prints is refused."""
     import h5py
 
-    from vpem.files.hdf5 import open_read, read_attribute
+    from vpem.files.hdf5 import attribute_of
+    from vpem.files.opening import check_readable, open_regular
+    from vpem.files.readers.numpy_files import list_npz
     from vpem.files.studies.logs import BEGINS, LEDGER
 
+    with open_regular(check_readable(file)) as opened:
+        start = opened.read(4096)  # which shows its kind
     if b"PRIVATE KEY-----" in start or file.suffix == ".key":
         raise InputError(f"{file} is a private key, which is never shown")
-    lines, plain = start.splitlines(), start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    said = next((what for mark, what in MARKS.items() if plain.startswith(mark)), None)
-    kind, data = "", elsewhere("commands.data.show_data")
-    if hdf5 := h5py.is_hdf5(str(file)):
-        with open_read(file) as opened:
-            kind = read_attribute(opened, "encoding-type") or ""
-    by_sign: tuple[tuple[Prints | None, bool], ...] = (
-        (elsewhere("study.party.budget"), file.name == LEDGER),
-        (elsewhere("study.party.show_identity"), start.startswith(b"-----BEGIN CERTIFICATE")),
-        (elsewhere("study.party.log"), start.startswith(BEGINS)),
-        (elsewhere("study.party.show_request"), b"[request]" in lines),
-        (elsewhere("study.study.show_file"), b"[study]" in lines),
-        (_checkpoint, kind == "vpem-checkpoint"),
-        (_imputation, kind == "vpem-imputation"),
+    lines, text = start.splitlines(), start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    said = next((what for mark, what in MARKS.items() if text.startswith(mark)), None)
+    kind, data = attribute_of(file), "commands.data.show_data"
+    by_sign: tuple[tuple[str | Callable[[Path], Report] | None, bool], ...] = (
+        ("study.party.budget", file.name == LEDGER),
+        ("study.party.show_identity", start.startswith(b"-----BEGIN CERTIFICATE")),
+        ("study.party.log", start.startswith(BEGINS)),
+        ("study.party.show_request", b"[request]" in lines),
+        ("study.study.show_file", b"[study]" in lines),
         (data, kind == "vpem-dataset"),
-        (_other, kind.startswith("vpem-") and kind not in CLASSES),
-        (lambda file, json: stored_at(file).show(json), hdf5),
+        (_beside_fits, kind.startswith("vpem-") and kind not in CLASSES),
+        ("commands.use.show_fit", h5py.is_hdf5(str(file))),
         (None, said is not None),
-        (_arrays, start.startswith(b"PK") and file.suffix == ".npz"),
-        (_fields, plain.startswith(b"{")),
+        # Of arrays only the headers are read.
+        (lambda path: {"holds": "arrays of NumPy"} | list_npz(path),
+         start.startswith(b"PK") and file.suffix == ".npz"),
+        (_fields, text.startswith(b"{")),
         (_rules, file.name == "policy.toml"),
-        (data, plain.startswith((b"par1", b"arrow1", b"\x93numpy"))),
+        (data, text.startswith((b"par1", b"arrow1", b"\x93numpy"))),
         (data, file.suffix.lower() in TEXTS),
-    )
-    prints = next((prints for prints, is_so in by_sign if is_so), None)
-    if prints is not None:
-        return prints
-    raise FileError(
-        f"{file} is {said or 'no file that vpem writes'}; vpem show takes models and other fits, "
-        "exports, tables, studies, requests, certificates, policies and logs of members"
-    )
+    )  # fmt: skip
+    shown = next((shown for shown, is_so in by_sign if is_so), None)
+    if shown is None:
+        raise FileError(
+            f"{file} is {said or 'no file that vpem writes'}; vpem show takes models and other "
+            "fits, exports, tables, studies, requests, certificates, policies and logs of members"
+        )
+    return shown if isinstance(shown, str) else {"file": str(file)} | shown(file)
 
 
-def plain(facts: Report, *names: str) -> Report:
+def plain(facts: Any, *names: str) -> Report:
     """Return those facts, of these names or all, that are words and numbers."""
-    known = {name: facts.get(name) for name in names or facts}
-    return {name: one for name, one in known.items() if isinstance(one, str | int | float)}
+    known = facts if isinstance(facts, dict) else {}
+    chosen = {name: known.get(name) for name in names or known}
+    return {name: one for name, one in chosen.items() if isinstance(one, str | int | float)}
 
 
-@telling
-def _checkpoint(path: Path) -> Report:
+def _beside_fits(path: Path) -> Report:
     from vpem.files.checkpoints import read_state
-
-    return {"holds": "a checkpoint"} | plain(reported(read_state(path), "facts", dict) or {})
-
-
-@telling
-def _imputation(path: Path) -> Report:
-    from vpem.files.hdf5 import open_read
+    from vpem.files.hdf5 import attribute_of, list_datasets, open_read
     from vpem.files.json_text import read_json_element
     from vpem.files.results import read_imputed
 
-    imputed = read_imputed(path)
+    kind = attribute_of(path)
     with open_read(path) as file:
-        report = read_json_element(file, "report")
-    return {
-        "holds": "an imputation",
-        "source": imputed.source,
-        "rows": len(imputed.row_names),
-        "columns": len(imputed.column_names),
-        "entries_imputed": int((imputed.times_seen == 0).sum()),
-        "draws": 0 if imputed.draws is None else len(imputed.draws),
-    } | plain(report, "algorithm", "law", "rank", "n_components", "n_iter", "converged",
-              "log_likelihood")  # fmt: skip
+        shapes = {name: one.shape or ["one value"] for name, one in list_datasets(file).items()}
+        report = read_json_element(file, "report") if kind == "vpem-imputation" else {}
+    facts: Report = {name: " x ".join(map(str, shape)) for name, shape in shapes.items()}
+    if kind == "vpem-checkpoint":
+        facts = plain(read_state(path).get("facts"))
+    elif kind == "vpem-imputation":
+        imputed = read_imputed(path)
+        facts = {
+            "source": imputed.source,
+            "rows": len(imputed.row_names),
+            "columns": len(imputed.column_names),
+            "entries_imputed": int((imputed.times_seen == 0).sum()),
+            "draws": 0 if imputed.draws is None else len(imputed.draws),
+        } | plain(report, "algorithm", "law", "rank", "n_components", "n_iter", "converged",
+                  "log_likelihood")  # fmt: skip
+    return {"holds": HELD.get(kind, kind).partition(",")[0]} | facts
 
 
-@telling
-def _other(path: Path) -> Report:
-    from vpem.files.hdf5 import list_datasets, open_read, read_attribute
-
-    with open_read(path) as file:
-        kind = read_attribute(file, "encoding-type") or ""
-        shapes = {name: one.shape or () for name, one in list_datasets(file).items()}
-    sizes = {name: " x ".join(map(str, shape)) or "one value" for name, shape in shapes.items()}
-    return {"holds": OTHERS.get(kind, kind)} | sizes
-
-
-@telling
-def _arrays(path: Path) -> Report:
-    # By their headers; none is read.
-    from vpem.files.readers.numpy_files import list_npz
-
-    return {"holds": "arrays of NumPy", **list_npz(path)}
-
-
-@telling
 def _fields(path: Path) -> Report:
-    # Short values, and sizes of lists and objects.
+    import numpy as np
+
     from vpem.files.json_text import read_json_file
 
     def extent(value: Any) -> str:
-        lengths = []
-        while isinstance(value, list):
-            lengths.append(str(len(value)))
-            # Lists of different lengths have no further dimension.
-            alike = {len(one) if isinstance(one, list) else None for one in value}
-            value = value[0] if len(alike) == 1 else None
-        if lengths:
-            return f"list of {' x '.join(lengths)}"
+        if isinstance(value, list):  # those of different lengths have no further dimension
+            return f"list of {' x '.join(map(str, np.array(value, dtype=object).shape))}"
         short = value if isinstance(value, str) else brief(value)
         return f"{len(value)} fields" if isinstance(value, dict) else short
 
@@ -446,7 +374,6 @@ def _fields(path: Path) -> Report:
     return {"holds": "JSON"} | {name: extent(value) for name, value in content.items()}
 
 
-@telling
 def _rules(path: Path) -> Report:
     from vpem.files.studies.policy import read_policy
 

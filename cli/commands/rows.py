@@ -37,7 +37,7 @@ from vpem.terms.units import Scaling
 from ..data import check_parties, kept_of, read_one, read_parties, teller
 from ..display import print_json, table
 from ..names import key_of
-from .use import StoredFile, UseRequest, reported, table_of
+from .use import StoredFile, UseRequest, table_of
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine
@@ -367,7 +367,7 @@ class ClustersFile(RowFile):
             "feature_names": list(stored.feature_names),
             "centres": stored.centres.tolist(),
             "cluster_sizes": answer.sizes,
-            "inertia": reported(stored.report, "inertia", float),
+            "inertia": self.saved.reported("inertia", float),
             "report": stored.report,
             "options": stored.options,
             "versions": stored.versions,
@@ -487,7 +487,7 @@ class MixtureFile(RowFile):
         request.settings.write({**columns, name: labels}, "vpem-samples")
         return count
 
-    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
+    def export(self, output: Path, force: bool) -> None:
         models.write_export(output, self.stored, force)
 
     def as_json(self) -> Report:

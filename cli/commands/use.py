@@ -6,7 +6,9 @@ What a command (`UseRequest`) does with a kind of file is the business of that: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -15,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from vpem.errors import FileError, InputError, Setting, brief, check_choice, printable
+from vpem.errors import FileError, InputError, Setting, printable
 from vpem.pictures.contents import lines_of, plural
-from vpem.records import Settings, changed, off, setting, unset
+from vpem.records import Settings, changed, off, setting, unset, words_in
 from vpem.settings import FitSettings, WorkerSettings
 
 from ..data import OF_A_FIT, DataParties
@@ -31,14 +33,9 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.pictures.contents import Lines
     from vpem.pictures.contents import Table as Contained
-    from vpem.pictures.page import Data
-    from vpem.pictures.saved import Saved
 
     from ..display import PrintedTable
     from ..session import Where
-
-
-MOST_TIMES = 100_000
 
 
 class RowSettings(Settings, heading="Data", kept=False):
@@ -99,46 +96,7 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     curve: str | None = unset(
         "Fits of SAEM to a curve of your own: FILE.py:NAME again, which is run; nothing in "
         "the file of a fit is run.",
-    )  # fmt: skip
-
-    def grid(self) -> list[float] | None:
-        from vpem.checks import read_float
-
-        if self.times is None:
-            return None
-        steps = ":" in self.times
-        words = self.times.split(":" if steps else ",")
-        numbers = [n for n in (read_float(word, finite=True) for word in words) if n is not None]
-        if len(numbers) == len(words) <= MOST_TIMES and not steps:
-            return numbers
-        if len(numbers) == len(words) == 3 and numbers[2] > 0:
-            first, last, step = numbers
-            count = (last - first) / step * (1 + 1e-12) + 1e-9
-            if 0 <= count < MOST_TIMES:
-                return [first + place * step for place in range(int(count) + 1)]
-        raise InputError(
-            "--times must be from:to:step with a step above 0, such as 0:24:0.5, or numbers with "
-            f"commas between, at most {MOST_TIMES}, got {brief(self.times)}"
-        )
-
-    def known_values(self, words: Mapping[str, Sequence[str]]) -> dict[str, float]:
-        """Values of covariates, numbers or words of a fit: ``dose=4.5,weight=70,Sex=Male``."""
-        from vpem.checks import read_float
-
-        values: dict[str, float] = {}
-        for word in [] if self.covariates is None else self.covariates.split(","):
-            name, _, text = (part.strip() for part in word.partition("="))
-            value, known = read_float(text, finite=True), list(words.get(name, ()))
-            if known:
-                value = float(known.index(text)) if text in known else None
-            if value is None or not name or name in values:
-                raise InputError(
-                    "without DATA --covariates must be values with commas between, such as "
-                    f"dose=4.5,weight=70, got {brief(self.covariates)}"
-                )
-            values[name] = value
-            values |= {f"{name}={one}": float(at == value) for at, one in enumerate(known)}
-        return values
+    )
 
 
 class UseSettings(
@@ -186,6 +144,7 @@ def refuse_given(options: Settings, sentence: str, *without: str) -> None:
 class UseRequest:
     """What a command does with a fit."""
 
+    command: str
     model: Path
     files: Sequence[Path]  # the data
     settings: UseSettings
@@ -202,8 +161,8 @@ class UseRequest:
             refuse_given(self.settings.into(ABOUT[name]), sentence, *without)
 
     @cached_property
-    def stored(self) -> StoredFile:
-        return stored_at(self.model, self.settings.curve)
+    def stored(self) -> Any:
+        return stored_at(self.model, self.command, self.settings.curve)
 
     @cached_property
     def where(self) -> Where:
@@ -221,17 +180,17 @@ class UseRequest:
             raise InputError(f"give one file of individuals, got {len(self.files)}")
         return self.files[0] if self.files else None
 
-    def run(self, command: str, *arguments: object) -> None:
-        """Have a file do what a command asks, and print what was written, if anything was."""
+    def run(self, *arguments: object) -> None:
+        """Have the file do what the command asks, and print what was written, if anything was."""
         from vpem.files.hdf5 import check_writable
 
         with self.screen:
             file = self.settings.output
-            if file is not None and command == "predict" and self.tables:
+            if file is not None and self.command == "predict" and self.tables:
                 file = None  # but one for each party
             if file is not None and self.where.speaks:
                 check_writable(file, self.settings.force, "results")
-            written = self.stored.able(command)(self, *arguments)
+            written = getattr(self.stored, self.command.split()[-1])(self, *arguments)
             if file is not None:
                 what = plural(written, "row") if isinstance(written, int) else written
                 self.screen.say(f"wrote {what} to {file}")
@@ -249,13 +208,25 @@ class UseRequest:
         else:
             show(table(lines_of(report, facts), "", ""), *tables)
 
-    def beside(self, ending: str) -> Path:
+    def beside(self, ending: str, kind: str) -> Path:
         """Return where a picture or page goes: by default to the model's name, with an ending."""
-        if self.settings.output is not None:
-            return self.settings.output
-        output = self.model.parent / f"{self.model.stem}{ending}"
-        writes("--output", output)
+        from vpem.files.hdf5 import check_writable
+
+        output = self.settings.output or self.model.parent / f"{self.model.stem}{ending}"
+        if self.settings.output is None:
+            writes("--output", output)
+        check_writable(output, self.settings.force, kind)
         return output
+
+    def tell_drawn(self, facts: Report, notes: Sequence[str], more: str = "") -> None:
+        """Print that a picture or page was written, the first of the facts."""
+        self.screen.say(f"wrote {next(iter(facts.values()))}")
+        for note in notes:
+            self.screen.print_note(note)
+        if more:
+            self.screen.say(more)
+        if self.settings.json:
+            print_json(facts | {"warnings": list(self.screen.warnings)})
 
 
 CORPUS_MODEL = "lda"
@@ -265,54 +236,84 @@ CLASSES = {
     "vpem-model": ("rows", "MixtureFile"),
     "vpem-clustering": ("rows", "ClustersFile"),
     "vpem-saem": ("individuals", "SaemFile"),
-    "vpem-imputation": ("use", "ImputationFile"),
 }
-"""Where the class of each kind is, by what files say that they are."""
+"""Where the class of each kind of fit is, by what files say that they are."""
 
-REFUSED = {
+HELD = {
     "vpem-dataset": "a dataset",
-    "vpem-checkpoint": "a checkpoint of a run, which goes on with --checkpoint and --resume",
+    "vpem-checkpoint": "a checkpoint, from which its run goes on with --checkpoint and --resume",
+    "vpem-imputation": "an imputation, a completed matrix (see 'vpem model export')",
+    "vpem-predictions": "predictions",
+    "vpem-contributions": "contributions of parties and features",
+    "vpem-imputed": "imputed values",
+    "vpem-samples": "rows drawn from a model",
+    "vpem-observations": "observations of curves",
+    "vpem-individuals": "individuals and their observations",
+    "vpem-saem-individuals": "estimates of individuals",
+    "vpem-saem-curves": "predicted curves",
+    "vpem-saem-residuals": "residuals of a fit of SAEM",
+    "vpem-topic-words": "words of topics",
 }
-"""What files of other kinds hold, which commands only refuse."""
+"""What else files of vpem hold, in words."""
 
 
-def stored_at(path: Path, curve: str | None = None) -> StoredFile:
-    """Return a file by its kind; one of no kind is read, and refused, as a model."""
+def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> Any:
+    """Return a fit for a command, unless it cannot use such; one of no kind is read as a model."""
     import h5py
 
-    from vpem.files.hdf5 import open_read, read_attribute
+    from vpem.files.hdf5 import attribute_of
     from vpem.files.opening import check_readable
 
     if not h5py.is_hdf5(str(check_readable(path))):
         raise FileError(
             f"{path} is not an HDF5 file, which fits write; give the model before the data"
         )
-    with open_read(path) as file:
-        encoding = read_attribute(file, "encoding-type") or ""
-        of_documents = encoding == "vpem-saem" and read_attribute(file, "model") == CORPUS_MODEL
-    stored = StoredFile(path)
-    stored.holds = REFUSED.get(encoding, "neither a model nor another fit")
+    encoding, instead = attribute_of(path), dict[str, str]()
+    holds = HELD.get(encoding, "neither a model nor another fit")
     if encoding in CLASSES or not encoding.startswith("vpem-"):
         module, name = CLASSES.get(encoding, CLASSES["vpem-model"])
-        name = "TopicsFile" if of_documents else name
-        stored = getattr(import_module(f"{__package__}.{module}"), name)(path)
-    stored.curve = curve
-    return stored
+        if encoding == "vpem-saem" and attribute_of(path, "model") == CORPUS_MODEL:
+            name = "TopicsFile"
+        kind = getattr(import_module(f"{__package__}.{module}"), name)
+        if command in ("plot", "report") or hasattr(kind, command.split()[-1]):
+            return kind(path, curve)
+        holds, instead = kind.holds, kind.instead
+    why = instead.get(command, f"which 'vpem {command}' cannot use")
+    raise InputError(f"{path} holds {holds}, {why}")
 
 
-def as_printed(item: Contained, heading: str = "") -> Any:
+NUMBER = re.compile(r"[\d,]*\.?[\d,]*%*")
+
+
+def as_printed(item: Contained, heading: str = "") -> PrintedTable:
     """Return a table of a fit's contents as a terminal shows it."""
-
-    def is_number(cell: object) -> bool:
-        return str(cell).rstrip("%").replace(",", "").replace(".", "", 1).isdecimal()
-
-    right = tuple(
-        head
-        for head, *cells in zip(item.heads, *item.rows, strict=False)
-        if head != item.heads[0] and (item.numbers or all(map(is_number, cells)))
-    )
+    columns = [*zip(item.heads, *item.rows, strict=False)][1:]
+    numbers = [
+        head for head, *cells in columns
+        if item.numbers or all(NUMBER.fullmatch(str(cell)) for cell in cells)
+    ]  # fmt: skip
     heads = item.heads or ("",) * len(item.rows[0])
-    return table(item.rows, *heads, title=item.caption or heading, right=right)
+    return table(item.rows, *heads, title=item.caption or heading, right=numbers)
+
+
+def show_fit(file: Path, json: bool) -> None:
+    """Print what a page on a fit says."""
+    stored = stored_at(file)
+    if json:
+        print_json(stored.as_json())
+        return
+    from vpem.pictures.page import contents_of
+
+    contents = contents_of(stored.saved)
+    # Names and words in them come from the author of the file.
+    printed: list[Any] = [printable(contents.title), printable(contents.lead)]
+    for section in contents.sections:
+        for item in section.items:
+            if isinstance(item, str | list):
+                printed += [item] if isinstance(item, str) else item
+            else:
+                printed.append(as_printed(item, section.heading))
+    show(*printed)
 
 
 def table_of(
@@ -327,89 +328,33 @@ def table_of(
 
 
 class StoredFile:
-    """A file of a fit, as commands use it; a command that its kind has no method for is refused.
+    """A fit, as commands use it; a command that its kind has no method for is refused.
 
     Methods are ``predict``, ``score``, ``evaluate``, ``contribution`` and ``sample``, of a
-    `UseRequest`, which return what was written, or how many rows; and ``export``.
+    `UseRequest`, which return what was written, or how many rows; and ``export``. All have
+    ``as_json``, and ``evaluation_data``: data to compare the fit with, if there are any.
     """
 
-    holds: str
+    holds: ClassVar[str]
     instead: ClassVar[dict[str, str]] = {}
     """Why commands cannot use it, and what to do instead."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.curve: str | None = None  # of the user's own, as the command names it
-
-    def able(self, command: str) -> Callable[..., Any]:
-        """Return its method for a command, called as the last word of that."""
-        method: Callable[..., Any] | None = getattr(self, command.split()[-1], None)
-        if method is None:
-            why = self.instead.get(command, f"which 'vpem {command}' cannot use")
-            raise InputError(f"{self.path} holds {self.holds}, {why}")
-        return method
+    def __init__(self, path: Path, curve: str | None) -> None:
+        self.path, self.curve = path, curve  # a curve of the user's own, as the command names it
 
     @cached_property
-    def stored(self) -> Any:
-        return self.able("plot")
+    @abstractmethod
+    def stored(self) -> Any: ...
 
     @cached_property
-    def saved(self) -> Saved:
+    def saved(self) -> Any:
         from vpem.pictures.saved import saved_of
 
         return saved_of(str(self.path), self.stored)
 
-    def as_json(self) -> Report:
-        raise NotImplementedError
-
-    def show(self, json: bool) -> None:
-        if json:
-            print_json(self.as_json())
-            return
-        from vpem.pictures.page import contents_of
-
-        contents = contents_of(self.saved)
-        # Names and words in them come from the author of the file.
-        printed: list[Any] = [printable(contents.title), printable(contents.lead)]
-        for section in contents.sections:
-            for item in section.items:
-                if isinstance(item, str | list):
-                    printed += [item] if isinstance(item, str) else item
-                else:
-                    printed.append(as_printed(item, section.heading))
-        show(*printed)
-
-    def evaluation_data(self, request: UseRequest) -> Data | None:
-        """Read data to compare the fit with, if there are any; refuse options about others."""
-        self.able("plot")
-        return None
-
     def command(self, root: Any) -> str | None:
         """Return the command that fitted it, where that is known."""
         return None
-
-
-class ImputationFile(StoredFile):
-    """A completed matrix."""
-
-    holds = "an imputation"
-    instead: ClassVar = dict.fromkeys(
-        ("model contribution", "predict", "score", "sample", "evaluate", "plot"),
-        "a completed matrix: 'vpem model export' writes it as a table",
-    )
-
-    def export(self, output: Path, force: bool, quote_formulas: bool) -> None:
-        from vpem.files.hdf5 import check_writable
-        from vpem.files.results import read_imputed, write_imputed
-
-        check_writable(output, force, "imputed values")
-        write_imputed(output, read_imputed(self.path), force, quote_formulas)
-
-
-def reported(facts: Mapping[str, Any], name: str, kind: type) -> Any:
-    """Return what a fit reported, or None where it is absent or of another type."""
-    value = facts.get(name)
-    return value if type(value) is kind else None
 
 
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
@@ -418,15 +363,16 @@ FitFile = Annotated[
 ]
 DATA = "Dataset with the model's features; with --parties a file each, or a manifest."
 DataFile = Annotated[list[Path], READ, typer.Argument(help=DATA)]
+OptionalData = Annotated[
+    list[Path] | None,
+    READ,
+    typer.Argument(help=f"{DATA} Individuals for a fit of SAEM. Not all that is shown needs it."),
+]
 
 
 def predict(
     model: FitFile,
-    data: Annotated[
-        list[Path] | None,
-        READ,
-        typer.Argument(help=f"{DATA} Individuals for a fit of SAEM, which can also do without."),
-    ] = None,
+    data: OptionalData = None,
     proba: Annotated[
         bool, typer.Option("--proba", help="Add the responsibilities of every component.")
     ] = False,
@@ -449,7 +395,7 @@ def predict(
 
     Example: vpem predict growth.h5 data/oxford_boys.csv --individual 7 --times -1:1:0.5
     """
-    UseRequest(model, data or (), settings, proba, labels=False).run("predict")
+    UseRequest("predict", model, data or (), settings, proba, labels=False).run()
 
 
 def score(
@@ -468,25 +414,27 @@ def score(
 
     Example: vpem score model.h5 data/breast_cancer.h5 --json
     """
-    UseRequest(model, data, settings, labels=False).run("score")
+    UseRequest("score", model, data, settings, labels=False).run()
+
+
+class DrawSettings(Settings, kept=False):
+    """How many rows are drawn."""
+
+    n: int = setting(100, "Rows to draw.", flags="-n --samples", least=1)
+    seed: int = setting(0, "Seed of the draw.", least=0)
 
 
 def sample(
     model: ModelFile,
-    n: Annotated[int, typer.Option("-n", "--samples", help="Rows to draw.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     *,
+    rows: DrawSettings,
     results: Annotated[ResultSettings, Without("json digits")],
 ) -> None:
     """Draw rows from a model, each labelled with its component.
 
     Example: vpem sample model.h5 -n 1000 -o drawn.h5
     """
-    from vpem.checks import check_int
-
-    count = check_int("-n", n, least=1)
-    check_int("seed", seed, least=0)
-    UseRequest(model, (), results.into(UseSettings)).run("sample", count, seed)
+    UseRequest("sample", model, (), results.into(UseSettings)).run(rows.n, rows.seed)
 
 
 def evaluate(
@@ -505,36 +453,20 @@ def evaluate(
 
     Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
     """
-    UseRequest(model, data, settings).run("evaluate")
-
-
-OptionalData = Annotated[
-    list[Path] | None,
-    READ,
-    typer.Argument(help=f"For pictures of rows. {DATA} Individuals for a fit of SAEM."),
-]
+    UseRequest("evaluate", model, data, settings).run()
 
 
 class PictureSettings(UseSettings, kept=False):
-    """What is drawn, and where the picture goes."""
+    """What is drawn, and where the picture or page goes."""
 
     output: Path | None = changed(
         UseSettings,
         "output",
-        help="Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
+        help="Write here: .png, .svg or .pdf, a page .html. Default: beside the model, as "
+        "model-KIND.png or model.html.",
         often=False,
     )
     force: bool = changed(UseSettings, "force", idle=None)
-
-
-class PageSettings(PictureSettings, kept=False):
-    """What a page is about, and where it goes."""
-
-    output: Path | None = changed(
-        PictureSettings,
-        "output",
-        help="Write here: .html. Default: beside the model, as model.html.",
-    )
 
 
 def plot(
@@ -564,43 +496,28 @@ def plot(
 
     Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
     """
-    request = UseRequest(model, data or (), settings)
-    with request.screen as screen:
-        from vpem.pictures.figure import check_picture, save_picture
-        from vpem.pictures.page import KINDS, check_kind, draw, kinds_of, next_kinds
+    request = UseRequest("plot", model, data or (), settings)
+    with request.screen:
+        from vpem.pictures.page import check_kind, draw, kinds_of, next_kinds
 
-        if kind is not None:
-            check_choice("kind", kind, KINDS)
         saved = request.stored.saved
         kind = kind or next(iter(kinds_of(saved)))
         request.labelled = check_kind(kind, saved).labels
-        output = request.beside(f"-{kind}.png")
-        check_picture(output, settings.force)
+        output = request.beside(f"-{kind}.png", "pictures")
         evaluation = request.stored.evaluation_data(request)
-        features = None
-        if settings.drawn is not None:
-            features = [name.strip() for name in settings.drawn.split(",") if name.strip()]
+        features = words_in("drawn", settings.drawn) or None
         picture = draw(kind, saved, evaluation, features=features)
-        next_ones = next_kinds(kind, saved, evaluation)
-        save_picture(output, picture, force=settings.force)
-        for note in picture.notes:
-            screen.print_note(note)
-        screen.say(f"wrote {output}")
-        if next_ones:
-            listed = "; ".join(
-                f"{f'with {needs}: ' if needs else ''}{', '.join(names)}"
-                for needs, names in next_ones.items()
-            )
-            screen.say(f"next, --kind: {listed}")
-        if settings.json:
-            print_json({
-                "plot": str(output),
-                "kind": kind,
-                "description": picture.alt,
-                "notes": picture.notes,
-                "next": [name for names in next_ones.values() for name in names],
-                "warnings": list(screen.warnings),
-            })  # fmt: skip
+        others = next_kinds(kind, saved, evaluation)
+        picture.save(output, force=settings.force)
+        listed = "; ".join(
+            f"{f'with {needs}: ' if needs else ''}{', '.join(names)}"
+            for needs, names in others.items()
+        )
+        facts = {
+            "plot": str(output), "kind": kind, "description": picture.alt, "notes": picture.notes,
+            "next": [name for names in others.values() for name in names],
+        }  # fmt: skip
+        request.tell_drawn(facts, picture.notes, f"next, --kind: {listed}" if listed else "")
 
 
 def report(
@@ -608,7 +525,7 @@ def report(
     model: FitFile,
     data: OptionalData = None,
     *,
-    settings: Annotated[PageSettings, Without(f"drawn individual {NOT_DATA} {NOT_DRAWN}")],
+    settings: Annotated[PictureSettings, Without(f"drawn individual {NOT_DATA} {NOT_DRAWN}")],
 ) -> None:
     """Write a page on a model: how well it fits, with all pictures.
 
@@ -618,12 +535,9 @@ def report(
 
     Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
     """
-    request = UseRequest(model, data or (), settings)
-    with request.screen as screen:
-        from vpem.files.hdf5 import check_writable
-
-        output = request.beside(".html")
-        check_writable(output, settings.force, "reports")
+    request = UseRequest("report", model, data or (), settings)
+    with request.screen:
+        output = request.beside(".html", "reports")
         from vpem.pictures.page import write_page
 
         stored = request.stored
@@ -632,10 +546,6 @@ def report(
         left_out = write_page(
             output, stored.saved, evaluation, command=command, force=settings.force
         )
-        screen.say(f"wrote {output}")
         not_drawn = [f"{one}: {in_options(error)}" for one, error in left_out.items()]
-        for line in not_drawn:
-            screen.print_note(f"no picture of {line}")
-        if settings.json:
-            report = {"report": str(output), "not_drawn": not_drawn}
-            print_json(report | {"warnings": list(screen.warnings)})
+        facts = {"report": str(output), "not_drawn": not_drawn}
+        request.tell_drawn(facts, [f"no picture of {line}" for line in not_drawn])

@@ -12,8 +12,8 @@ import shutil
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
@@ -134,40 +134,47 @@ def hint_for(missing: Path) -> str | None:
     return None
 
 
-def copy_example(name: str, target: PathLike, force: bool = False) -> None:
-    """Copy a dataset of `EXAMPLES`, all or nothing; to a .csv file as features, then labels."""
-    source = example_path(name)
-    if ending_of(source) == ".csv":
-        if ending_of(target) not in (".csv", ""):
-            raise InputError(f"{name} is copied to a .csv file, got {os.fspath(target)}")
-    elif check_ending(target, "results") not in (".h5", ".hdf5"):
-        from vpem.files.data import read_dataset
-        from vpem.files.results import write_columns
+def copies(name: str | None, output: PathLike | None = None) -> dict[Path, Path]:
+    """Return by targets the sources of a copy of an example, or of all (None) with their licences.
 
-        dataset = read_dataset(source)
-        columns = dict(zip(dataset.feature_names, dataset.X.T, strict=True))
-        if dataset.labels is not None:
-            columns["label"] = dataset.labels
-        write_columns(target, columns, "table", force)
+    By default one goes to this folder, under its own name, and all to the folder data.
+    """
+    home = folder_of_examples()
+    if name is None:
+        names = [*(example.file for example in EXAMPLES.values()), "README.md"]
+        return {Path(output or "data", file): home / file for file in names}
+    file = EXAMPLES[check_choice("dataset", name, EXAMPLES)].file
+    target = Path(output or file)
+    return {target / file if output and target.is_dir() else target: home / file}
+
+
+def copy_files(sources: Mapping[Path, Path], force: bool = False) -> None:
+    """Copy files by their targets, all or none; to a .csv file as features, then labels."""
+    for target, source in sources.items():
+        if ending_of(source) == ".csv" and ending_of(target) not in (".csv", ""):
+            raise InputError(f"{source.stem} is copied to a .csv file, got {os.fspath(target)}")
+    folder = next(iter(sources)).parent
+    with new_folder(folder, *sources) if len(sources) > 1 else nullcontext():
+        for target in sources:
+            check_writable(target, force)
+        for target, source in sources.items():
+            _copy(source, target, force)
+
+
+def _copy(source: Path, target: Path, force: bool) -> None:
+    whole = ending_of(source) not in (".h5", ".hdf5")
+    if whole or check_ending(target, "results") in (".h5", ".hdf5"):
+        with atomic_write(target, force) as temporary:
+            shutil.copyfile(source, temporary)
         return
-    _copy(source, target, force)
+    from vpem.files.data import read_dataset
+    from vpem.files.results import write_columns
 
-
-def copy_all(folder: PathLike, force: bool = False) -> None:
-    """Copy all datasets and licences into a folder; nothing if a file exists, unless ``force``."""
-    home = Path(folder)
-    names = [*(example.file for example in EXAMPLES.values()), "README.md"]
-    files = [home / name for name in names]
-    with new_folder(home, *files):
-        for file in files:
-            check_writable(file, force)
-        for file in files:
-            _copy(folder_of_examples() / file.name, file, force)
-
-
-def _copy(source: Path, target: PathLike, force: bool) -> None:
-    with atomic_write(target, force) as temporary:
-        shutil.copyfile(source, temporary)
+    dataset = read_dataset(source)
+    columns = dict(zip(dataset.feature_names, dataset.X.T, strict=True))
+    if dataset.labels is not None:
+        columns["label"] = dataset.labels
+    write_columns(target, columns, "table", force)
 
 
 CACHE = "VPEM_CACHE"  # environment variable: the folder where downloads are kept

@@ -521,6 +521,16 @@ def read_attribute(item: h5py.Group | h5py.Dataset, name: str) -> str | None:
     return str(value) if isinstance(value, str) else None
 
 
+def attribute_of(path: PathLike, name: str = "encoding-type") -> str:
+    """Return a text attribute of a file, "" if it has none or is no HDF5: what it says it is."""
+    import h5py
+
+    if not h5py.is_hdf5(os.fspath(path)):
+        return ""
+    with open_read(path) as file:
+        return read_attribute(file, name) or ""
+
+
 def read_value(item: h5py.Group | h5py.Dataset, name: str) -> Any:
     """Return an attribute that is a single number or text, or None if there is no such one."""
     import h5py

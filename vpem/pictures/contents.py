@@ -334,6 +334,55 @@ def facts_of(report: Report) -> list[Fact]:
     return what + promises + lines_of(report, HOW_WELL, NETWORK, SENT)
 
 
+def _missing(summary: Report) -> str:
+    missing, size = summary["n_missing"], summary["n_samples"] * summary["n_features"]
+    return f"{missing} ({100 * missing / size:.2g} %)" if missing else "0"
+
+
+def _notes(feature: Report) -> str:
+    family = "" if feature["family"] == "gaussian" else feature["family"]
+    levels = f"categorical: {shorten(feature['levels'])}" if feature["levels"] else family
+    odd = {"missing": feature["missing"], "infinite": feature["non_finite"] - feature["missing"]}
+    counts = [f"{count} {what}" for what, count in odd.items() if count]
+    return ", ".join(filter(None, ["constant" if feature["constant"] else "", levels, *counts]))
+
+
+OF_DATA: dict[str, Lines] = {
+    "sizes": {
+        "rows": "{n_samples}",
+        "features": "{n_features}",
+        "type": lambda data: f"{data['dtype']}, {data['bytes'] / 1e6:.4g} MB",
+        "ids": "{has_ids:yes|no}",
+        "labels": lambda data: f"{len(data['labels'])} different" if data["labels"] else "no",
+        "agents": "{n_agents:?not assigned}",
+        "graph": lambda data: (
+            "none" if data["edges"] is None else plural(len(data["edges"]), "edge")
+        ),
+        "constant features": "{n_constant}",
+        "values missing (NaN)": _missing,
+        "values infinite": lambda data: str(data["n_non_finite"] - data["n_missing"]),
+    },
+    "agents": {
+        "agent": "{name}",
+        "number": lambda agent: str(len(agent["features"])),
+        "features": lambda agent: shorten(agent["features"]),
+    },
+    "labels": {"label": "{label}", "rows": "{count}"},
+    "columns": {
+        "column": "{name}",
+        "holds": lambda column: column["kind"] + (
+            f", {column['different']} different"
+            if column["kind"] == "text" and column["different"] is not None else ""
+        ),
+        "missing": "{missing:?-}", "least": "{least:?-}", "most": "{most:?-}", "use": "{use}",
+    },
+    "features": {
+        "feature": "{name}", "mean": "{mean:.6g}", "sd": "{sd:.6g}", "min": "{min:.6g}",
+        "max": "{max:.6g}", "note": _notes,
+    },
+}  # fmt: skip
+"""Of a dataset and its parts, as `vpem.files.families.describe_dataset` reports them."""
+
 MEANINGS = {
     "setup": "setup",
     "flooding": "agreeing",

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import h5py
 import numpy as np
 
 from vpem.checks import check_data
@@ -15,7 +14,7 @@ from vpem.errors import FileError, InputError
 from vpem.files import checkpoints, models, observations, results
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, default_names
-from vpem.files.hdf5 import open_read, read_attribute
+from vpem.files.hdf5 import attribute_of
 from vpem.files.models import Model, match_features, read_model
 from vpem.files.opening import PathLike
 from vpem.files.results import StoredClustering, read_clustering
@@ -84,10 +83,7 @@ def load(path: PathLike, kind: type[T] | None = None) -> Any:
 
 def _opened(path: PathLike) -> Any:
     """Return what a file holds; what reads it is loaded once that is known."""
-    encoding = None
-    if h5py.is_hdf5(os.fspath(path)):
-        with open_read(path) as file:
-            encoding = read_attribute(file, "encoding-type")
+    encoding = attribute_of(path)
     if encoding == models.ENCODING:
         from vpem.fits.estimators.loaded import estimator_of
 

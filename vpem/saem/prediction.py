@@ -16,8 +16,8 @@ from typing import ClassVar, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vpem.checks import Doubles, Indices, as_array, check_int, check_number
-from vpem.errors import InputError
+from vpem.checks import Doubles, Indices, as_array, check_int, check_number, read_float
+from vpem.errors import InputError, Setting, brief
 from vpem.network.schema import Report
 from vpem.saem.conditional import (
     Conditional,
@@ -136,11 +136,28 @@ def in_batches(at: Individuals, width: int, n_draws: int) -> Iterator[Individual
         yield at.take(np.flatnonzero(sizes == part))
 
 
+def parse_times(text: str) -> list[float]:
+    """Read times, typed with commas between or as from:to:step, such as 0:24:0.5."""
+    words = text.split(":" if ":" in text else ",")
+    numbers = [n for n in (read_float(word, finite=True) for word in words) if n is not None]
+    if len(numbers) == len(words) <= MOST_TIMES and ":" not in text:
+        return numbers
+    if len(numbers) == len(words) == 3 and numbers[2] > 0:
+        first, last, step = numbers
+        count = (last - first) / step * (1 + 1e-12) + 1e-9
+        if 0 <= count < MOST_TIMES:
+            return [first + place * step for place in range(int(count) + 1)]
+    raise InputError(
+        Setting("times"), " must be from:to:step with a step above 0, such as 0:24:0.5, or numbers "
+        f"with commas between, at most {MOST_TIMES}, got {brief(text)}",
+    )  # fmt: skip
+
+
 def at_times(
     names: Sequence[str], times: ArrayLike, covariates: Mapping[str, Doubles], source: str
 ) -> Individuals:
-    """Individuals at the same times (T,), with constant covariates (n,), and no values."""
-    grid = as_array("the times", times)
+    """Individuals at the same times, (T,) or as typed, with constant covariates (n,), no values."""
+    grid = as_array("the times", parse_times(times) if isinstance(times, str) else times)
     if grid.ndim != 1 or grid.dtype.kind not in "iuf" or not 0 < len(grid) <= MOST_TIMES:
         raise InputError(
             f"the times must be 1 to {MOST_TIMES} numbers, got shape {grid.shape} of type "
@@ -349,7 +366,7 @@ class Predictor:
         return replace(moved, doses=individuals.doses)
 
     def curves(self, individuals: Individuals, times: ArrayLike | None = None) -> FittedCurves:
-        """Curves of individuals given their rows, at these or at times (T,).
+        """Curves of individuals given their rows, at these or at times, (T,) or "0:24:0.5".
 
         Covariates must then be constant.
         """
@@ -422,7 +439,7 @@ class Predictor:
     def population(
         self,
         times: ArrayLike | None = None,
-        covariates: Mapping[str, float] | None = None,
+        covariates: Mapping[str, float] | str | None = None,  # as typed: "dose=4.5,sex=male"
         individuals: Individuals | None = None,
     ) -> FittedCurves:
         """Curve of the mean latents of the population: of an individual without rows.
@@ -433,7 +450,8 @@ class Predictor:
         """
         self._need_continuous()
         if individuals is None:
-            columns = {name: np.array([float(value)]) for name, value in (covariates or {}).items()}
+            values = self._said(covariates) if isinstance(covariates, str) else covariates or {}
+            columns = {name: np.array([float(value)]) for name, value in values.items()}
             if self.saved.doses is not None and "dose" not in columns:
                 raise InputError(
                     "the fit's individuals have doses of their own, and the population has none: "
@@ -456,6 +474,24 @@ class Predictor:
             return model, means, means + apart
 
         return self._curves(at, given)
+
+    def _said(self, text: str) -> dict[str, float]:
+        """Read values of covariates, which are numbers or words of the fit."""
+        words = (self.saved.settings.get("columns") or {}).get("words") or {}
+        values: dict[str, float] = {}
+        for part in text.split(","):
+            name, _, word = (piece.strip() for piece in part.partition("="))
+            value, known = read_float(word, finite=True), list(words.get(name, ()))
+            if known:
+                value = float(known.index(word)) if word in known else None
+            if value is None or not name or name in values:
+                raise InputError(
+                    "without DATA ", Setting("covariates"), " must be values with commas between, "
+                    f"such as dose=4.5,weight=70, got {brief(text)}",
+                )  # fmt: skip
+            values[name] = value
+            values |= {f"{name}={one}": float(at == value) for at, one in enumerate(known)}
+        return values
 
     def _curves(
         self,
