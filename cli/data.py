@@ -500,7 +500,7 @@ def check_parties(files: Sequence[Path], settings: PartySettings) -> None:
         (alone and len(files) > 1,
          f"give one dataset, got {len(files)} files; add --parties if each is one party's"),
         (alone and files[0].suffix.lower() == ".toml",
-         f"{files[0]} is no dataset; add --parties if it names parties"),
+         f"{', '.join(map(str, files))} is no dataset; add --parties if it names parties"),
         # A study says how rows are aligned, each member where its key is: no rule of settings.
         (settings.align == "hmac" and settings.align_key is None,
          "--align hmac needs --align-key FILE, with a key that all parties share, such as one of "
