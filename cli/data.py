@@ -36,14 +36,13 @@ if TYPE_CHECKING:
 
 def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -> Graph:
     """Return the graph that the options describe; by default a server (star)."""
+    from vpem.files.networks import read_graph
     from vpem.network.graph import make_graph
 
     drawn = graph.radius is not None or graph.mean_degree is not None
     if graph.topology is None and drawn:
         raise InputError("--radius and --mean-degree need the --topology of a random graph")
     if graph.graph is not None:
-        from vpem.files.networks import read_graph
-
         return read_graph(graph.graph, n_agents, names)
     return make_graph(
         graph.topology or "star", n_agents, seed=graph.graph_seed or 0, radius=graph.radius,
@@ -162,11 +161,10 @@ class ComponentSettings(FitSettings, heading="Model"):
 
 def partition_of(source: Dataset, holding: HoldingSettings, networked: bool) -> Partition:
     """Choose who holds which features; ``networked``: the user chose a graph or hops."""
+    from vpem.files.networks import read_partition
     from vpem.network.partition import contiguous
 
     if holding.partition is not None:
-        from vpem.files.networks import read_partition
-
         return read_partition(holding.partition, source.n_features, source.feature_names)
     if holding.agents is not None:
         return contiguous(source.n_features, holding.agents)
@@ -204,13 +202,10 @@ def stored_graph(
 
 STDIN = "-"
 
-DataFile = Annotated[
-    Path,
-    READ,
-    typer.Argument(
-        help="Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input."
-    ),
-]
+KINDS = "Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input"
+WHOSE = "with --parties a file each, or a manifest"
+DataFile = Annotated[Path, READ, typer.Argument(help=f"{KINDS}.")]
+DataFiles = Annotated[list[Path], READ, typer.Argument(help=f"{KINDS}; {WHOSE}.")]
 
 MOST_LISTED = 10
 """Columns that a line names."""
@@ -317,15 +312,6 @@ def kept_of(stored: Any) -> TableSettings:
     family = words_for_model(kinds, stored.feature_names)
     return settings_in(known, "options of the model").changed(family=family)
 
-
-DataFiles = Annotated[
-    list[Path],
-    READ,
-    typer.Argument(
-        help="Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input; with "
-        "--parties a file each, or a manifest."
-    ),
-]
 
 OF_PARTIES = [
     without("parties", True, "is for data of several parties"),
@@ -463,9 +449,10 @@ def read_parties(
     table, say = settings.table, where.screen.say
     parties = where.parties(files, table, kept)
     if table.labels_for_fit is not None and not where.own_users:
-        at = place_of(getattr(settings, "labels_at", None), [one.name for one in parties])
-        others = where.parties(files, table.changed(labels_for_fit=None), kept)
-        parties = [*others[:at], parties[at], *others[at + 1 :]]
+        labelled, names = parties, [one.name for one in parties]
+        at = place_of(getattr(settings, "labels_at", None), names)
+        parties = where.parties(files, table.changed(labels_for_fit=None), kept)
+        parties[at] = labelled[at]
     holders = where.place(parties, labels)
     common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
     common["tell"] = teller(say)
