@@ -16,7 +16,7 @@ from vpem.pictures.contents import OF_DATA, lines_of, plural
 from vpem.records import Settings, changed, off, rule, setting, unset
 from vpem.settings import HoldingSettings
 
-from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
+from ..data import DataFile, partition_of, read_one, tell_families, teller
 from ..display import Screen, print_json, show, table
 from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
@@ -418,28 +418,24 @@ def show_data(path: Path, json: bool = False) -> None:
 def _describe(
     data: Path, reading: TableSettings, json: bool, quiet: bool = False, path: str | None = None
 ) -> None:
+    import h5py
+
     from vpem.files.datasets import read_about
     from vpem.files.families import describe_dataset, settle
-    from vpem.files.opening import format_of
 
     profiles: list[ColumnProfile] = []
     dataset = read_one(data, reading, Where(), None, dataset=path, profiles=profiles)
     dataset = settle(dataset, reading.family, dataset.partition)
-    stored = str(data) != STDIN and format_of(data, str(data)) == "hdf5"
-    summary = describe_dataset(dataset) | {"about": read_about(data) if stored else {}}
-    families = {one["name"]: one["family"] for one in summary["features"]}
-    summary["columns"] = columns = [vars(column) for column in profiles]
-    for one in columns:
-        if one["use"] == "feature" and dataset.kinds is not None:
-            one["use"] = families[one["name"]]
+    about = read_about(data) if h5py.is_hdf5(str(data)) else {}
+    summary = describe_dataset(dataset) | {"about": about}
+    listed = () if dataset.kinds is None else summary["features"]
+    families = {one["name"]: one["family"] for one in listed}
+    columns = [vars(one) | {"use": families.get(one.name, one.use)} for one in profiles]
+    summary["columns"] = columns
     if json:
         print_json(summary)
     elif not quiet:
-        facts = [
-            ("file", summary["path"]),
-            *summary["about"].items(),
-            *lines_of(summary, OF_DATA["sizes"]),
-        ]
+        facts = [("file", dataset.source), *about.items(), *lines_of(summary, OF_DATA["sizes"])]
         tables = [
             table_of(summary[name], OF_DATA[name], MOST_ROWS, right=NUMBERS)
             for name in ("agents", "labels", "columns" if columns else "features")

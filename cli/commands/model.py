@@ -283,8 +283,6 @@ TEXTS = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 
 def _shown(file: Path) -> str | Report:
     """Return facts of a file, or what prints it; one that nothing prints is refused."""
-    import h5py
-
     from vpem.files.hdf5 import attribute_of
     from vpem.files.opening import check_readable, open_regular
     from vpem.files.readers.numpy_files import list_npz
@@ -305,7 +303,7 @@ def _shown(file: Path) -> str | Report:
         ("study.study.show_file", b"[study]" in lines),
         (data, kind == "vpem-dataset"),
         (_beside_fits, kind.startswith("vpem-") and kind not in CLASSES),
-        ("commands.use.show_fit", h5py.is_hdf5(str(file))),
+        ("commands.use.show_fit", start.startswith(b"\x89HDF")),
         (None, said is not None),
         # Of arrays only the headers are read.
         (lambda path: {"holds": "arrays of NumPy"} | list_npz(path),
@@ -345,15 +343,8 @@ def _beside_fits(path: Path) -> Report:
     if kind == "vpem-checkpoint":
         facts = plain(read_state(path).get("facts"))
     elif kind == "vpem-imputation":
-        imputed = read_imputed(path)
-        facts = {
-            "source": imputed.source,
-            "rows": len(imputed.row_names),
-            "columns": len(imputed.column_names),
-            "entries_imputed": int((imputed.times_seen == 0).sum()),
-            "draws": 0 if imputed.draws is None else len(imputed.draws),
-        } | plain(report, "algorithm", "law", "rank", "n_components", "n_iter", "converged",
-                  "log_likelihood")  # fmt: skip
+        names = "algorithm law rank n_components n_iter converged log_likelihood"
+        facts = read_imputed(path).describe() | plain(report, *names.split())
     return {"holds": HELD.get(kind, kind).partition(",")[0]} | facts
 
 

@@ -7,7 +7,6 @@ What a command (`UseRequest`) does with a kind of file is the business of that: 
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -338,13 +337,10 @@ class StoredFile:
     holds: ClassVar[str]
     instead: ClassVar[dict[str, str]] = {}
     """Why commands cannot use it, and what to do instead."""
+    stored: Any
 
     def __init__(self, path: Path, curve: str | None) -> None:
         self.path, self.curve = path, curve  # a curve of the user's own, as the command names it
-
-    @cached_property
-    @abstractmethod
-    def stored(self) -> Any: ...
 
     @cached_property
     def saved(self) -> Any:
@@ -541,11 +537,9 @@ def report(
         from vpem.pictures.page import write_page
 
         stored = request.stored
-        evaluation = stored.evaluation_data(request)
+        rows = stored.evaluation_data(request)
         command = stored.command(context.find_root().command)
-        left_out = write_page(
-            output, stored.saved, evaluation, command=command, force=settings.force
-        )
+        left_out = write_page(output, stored.saved, rows, command=command, force=settings.force)
         not_drawn = [f"{one}: {in_options(error)}" for one, error in left_out.items()]
         facts = {"report": str(output), "not_drawn": not_drawn}
         request.tell_drawn(facts, [f"no picture of {line}" for line in not_drawn])

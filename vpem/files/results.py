@@ -270,6 +270,16 @@ class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
             return self.values, 1
         return self.draws.reshape(-1, self.draws.shape[2]), len(self.draws)
 
+    def describe(self) -> Report:
+        """Return its sizes, for JSON."""
+        return {
+            "source": self.source,
+            "rows": len(self.row_names),
+            "columns": len(self.column_names),
+            "entries_imputed": int((self.times_seen == 0).sum()),
+            "draws": 0 if self.draws is None else len(self.draws),
+        }
+
     def numbered(self, taken: Collection[str]) -> dict[str, NDArray[np.intp]]:
         """Return the column of a table with the draw of each row, if there are draws."""
         if self.draws is None:
