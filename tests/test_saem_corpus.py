@@ -18,7 +18,7 @@ from vpem.saem.formats.individuals import (
     write_individuals,
 )
 from vpem.saem.individuals import document_counts, from_counts, in_words
-from vpem_cli.commands.individuals import HeldIndividuals, files_in, share_words
+from vpem_cli.commands.individuals import HeldIndividuals, files_in
 
 from .thread_engine import together
 
@@ -184,7 +184,7 @@ def sharing(tmp_path):
             path.write_text(settings["vocabulary"])
             settings["vocabulary"] = path
         held = HeldIndividuals(**settings)
-        return lambda parts, engine: share_words(parts, engine, held, screen), told
+        return lambda parts, engine: held.share_words(parts, engine, screen), told
 
     return make
 

@@ -14,7 +14,7 @@ import typer
 from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural
-from vpem.records import Rule, changed, not_both, rule, unset
+from vpem.records import changed, not_both, rule, unset
 
 from ..data import PartySettings
 from ..display import as_plain, print_json
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from ..display import Screen
     from ..runner import CommandRun
 
+    Parts = dict[int, Individuals]
+    """Those of files, or parties, by their places."""
+
 DeviceFiles = Annotated[
     list[Path],
     READ,
@@ -45,76 +48,103 @@ DeviceFiles = Annotated[
 THREE = ("id", "time", "value")
 """Columns of all tables."""
 
-OF_ROWS: Rule = (
+OF_ROWS = rule(
     lambda given: given.get("model") == CORPUS_MODEL,
-    (f" is not for the model {CORPUS_MODEL}; leave it out",),
+    f" is not for the model {CORPUS_MODEL}; leave it out",
 )
-OF_DOCUMENTS: Rule = (
+OF_DOCUMENTS = rule(
     lambda given: given.get("model", CORPUS_MODEL) != CORPUS_MODEL,
-    (f" is for {CORPUS_MODEL} alone; leave it out",),
+    f" is for {CORPUS_MODEL} alone; leave it out",
 )
-SHOWN: Rule = (
+SHOWN = rule(
     lambda given: given["parties"] and bool(given.get("secure_sum")),
-    (
-        " shows in how many documents of each party a word is, which ",
-        Setting("secure_sum", True),
-        " hides; leave out one of the two",
-    ),
+    " shows in how many documents of each party a word is, which {secure_sum} hides; leave out "
+    "one of the two",
 )
-OF_ONE_FILE = rule(
-    lambda given: given["parties"],
-    " is for one file; with --parties leave it out",
-)
+OF_ONE_FILE = rule(lambda given: given["parties"], " is for one file; with --parties leave it out")
 
 
 class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
     """What columns hold, which words of documents count, and who holds which individuals."""
 
+    # fmt: off
     parties: bool = changed(PartySettings, "parties", heading="Individuals")
-    vocabulary: Path | None = unset(
-        "lda: the words, a line each; others are left out. Default: all in the documents.",
-        file="read", idle=OF_DOCUMENTS,
-    )  # fmt: skip
-    min_documents: int | None = unset(
-        "lda: leave out words of fewer documents.", least=1, idle=[OF_DOCUMENTS, SHOWN]
-    )
-    max_share: float | None = unset(
-        "lda: leave out words of more than this share of the documents.", least=1e-9,
-        most=1.0, idle=[OF_DOCUMENTS, SHOWN],
-    )  # fmt: skip
-    dataset: str | None = unset(
-        "lda: where in HDF5 the counts are, such as layers/counts. Default: X.", local=True,
-        idle=OF_DOCUMENTS,
-    )  # fmt: skip
-    id: str | None = unset(
-        "Column of individuals. Default: id or document.", local=True, often=True
-    )
+    vocabulary: Path | None = unset("lda: the words, a line each; others are left out. Default: "
+        "all in the documents.", file="read", idle=OF_DOCUMENTS)
+    min_documents: int | None = unset("lda: leave out words of fewer documents.", least=1,
+        idle=[OF_DOCUMENTS, SHOWN])
+    max_share: float | None = unset("lda: leave out words of more than this share of the "
+        "documents.", least=1e-9, most=1.0, idle=[OF_DOCUMENTS, SHOWN])
+    dataset: str | None = unset("lda: where in HDF5 the counts are, such as layers/counts. "
+        "Default: X.", local=True, idle=OF_DOCUMENTS)
+    id: str | None = unset("Column of individuals. Default: id or document.", local=True,
+        often=True)
     time: str | None = unset("Column with the time. Default: time or word.", local=True, often=True)
-    value: str | None = unset(
-        "Column with the value. Default: value or count.", local=True, often=True
-    )
-    covariates: str | None = unset(
-        "Other columns to read, with commas between; dose=amt reads the column amt as the "
-        "dose. Default: those that the model needs.", local=True, idle=OF_ROWS, often=True,
-    )  # fmt: skip
-    doses: str | None = unset(
-        "Lines may be doses: columns that are not named amt, rate, duration, evid, mdv, addl "
-        "or ii, as amt=AMT_MG. Default: they are if the model needs a dose and there is amt.",
-        local=True, idle=OF_ROWS,
-    )  # fmt: skip
-    sample_weight: str | None = unset(
-        "Column with each individual's weight, in copies of it, above 0. Default: 1.",
-        idle=OF_ROWS,
-    )  # fmt: skip
-    devices: int | None = unset(
-        "Devices, which hold individuals in order. Default: 1.",
-        heading="Network", least=1, idle=OF_ONE_FILE, often=True,
-    )  # fmt: skip
-    device_individuals: Path | None = unset(
-        'Individuals of each device, JSON: {"name": ["individual", ...], ...}.',
-        heading="Network", file="read",
-        idle=[not_both("devices", "device_individuals"), OF_ONE_FILE],
-    )  # fmt: skip
+    value: str | None = unset("Column with the value. Default: value or count.", local=True,
+        often=True)
+    covariates: str | None = unset("Other columns to read, with commas between; dose=amt reads the "
+        "column amt as the dose. Default: those that the model needs.", local=True, idle=OF_ROWS,
+        often=True)
+    doses: str | None = unset("Lines may be doses: columns that are not named amt, rate, duration, "
+        "evid, mdv, addl or ii, as amt=AMT_MG. Default: they are if the model needs a dose and "
+        "there is amt.", local=True, idle=OF_ROWS)
+    sample_weight: str | None = unset("Column with each individual's weight, in copies of it, "
+        "above 0. Default: 1.", idle=OF_ROWS)
+    devices: int | None = unset("Devices, which hold individuals in order. Default: 1.",
+        heading="Network", least=1, idle=OF_ONE_FILE, often=True)
+    device_individuals: Path | None = unset('Individuals of each device, JSON: {"name": '
+        '["individual", ...], ...}.', heading="Network", file="read",
+        idle=[not_both("devices", "device_individuals"), OF_ONE_FILE])
+    # fmt: on
+
+    def share_words(
+        self, parts: Parts, engine: Engine | None, screen: Screen, masked: bool = False
+    ) -> tuple[Parts, tuple[str, ...]]:
+        """Give the documents of all parties one vocabulary; return them and it.
+
+        Sums over documents that are ``masked`` are not taken.
+        """
+        import numpy as np
+
+        from vpem.saem.formats.individuals import read_vocabulary
+        from vpem.saem.individuals import document_counts, in_words, join_words
+
+        corpora, left = dict(parts), np.zeros(2)  # words and documents that are left out
+
+        def spell(words: tuple[str, ...]) -> None:
+            for part, one in corpora.items():
+                corpora[part], n_unknown = in_words(one, words)
+                left[:] += n_unknown, one.n_individuals - corpora[part].n_individuals
+
+        if self.vocabulary is not None:
+            words = read_vocabulary(self.vocabulary)
+        else:
+            local = list({one.words for one in corpora.values() if one.words is not None})
+            everyones = [local] if engine is None else engine.allgather(local)
+            words = join_words(sorted({tuple(one) for some in everyones for one in some}))
+        spell(words)
+        if self.min_documents is not None or self.max_share is not None:
+            each = [np.append(document_counts(one), one.n_individuals) for one in corpora.values()]
+            total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
+            *counts, n = (total if engine is None else engine.allreduce(total)).tolist()
+            least = self.min_documents or 0
+            most = n * (1.0 if self.max_share is None else self.max_share)
+            kept = [word for word, n in zip(words, counts, strict=True) if least <= n <= most]
+            if not kept:
+                raise InputError(
+                    f"none of the {len(words)} words is in {least} documents or more, and in "
+                    f"{most:g} at most; give another ", Setting("min_documents"), " or ",
+                    Setting("max_share"),
+                )  # fmt: skip
+            spell(words := tuple(kept))
+        n_words, n_documents = left if engine is None or masked else engine.allreduce(left)
+        if n_words:
+            times = plural(int(n_words), "time")
+            screen.print_note(f"words outside the vocabulary, which occur {times}, are left out")
+        if n_documents:
+            documents = plural(int(n_documents), "document")
+            screen.warn(f"{documents} left out: the vocabulary has none of their words")
+        return corpora, words
 
 
 def words_of(text: str) -> list[str]:
@@ -128,74 +158,6 @@ def named_columns(settings: Any, id_column: str | None = None) -> dict[str, str]
     named = {name: getattr(settings, name) for name in THREE}
     named |= {} if id_column is None else {"id": id_column}
     return {name: column for name, column in named.items() if column is not None}
-
-
-def share_words(
-    parts: Mapping[int, Individuals],
-    engine: Engine | None,
-    settings: HeldIndividuals,
-    screen: Screen,
-    hidden: bool = False,
-) -> tuple[dict[int, Individuals], tuple[str, ...]]:
-    """Give the documents of all parties one vocabulary; return them and it.
-
-    Where masks are to hide (``hidden``) them, no sum over documents is taken.
-    """
-    import numpy as np
-
-    from vpem.saem.individuals import document_counts, in_words, join_words
-
-    corpora, left = dict(parts), np.zeros(2)  # words and documents that are left out
-
-    def spell(words: tuple[str, ...]) -> None:
-        for part, one in corpora.items():
-            corpora[part], n_unknown = in_words(one, words)
-            left[:] += n_unknown, one.n_individuals - corpora[part].n_individuals
-
-    if settings.vocabulary is not None:
-        words = _vocabulary(settings.vocabulary)
-    else:
-        local = list({one.words for one in corpora.values() if one.words is not None})
-        everyones = [local] if engine is None else engine.allgather(local)
-        words = join_words(sorted({tuple(one) for some in everyones for one in some}))
-    spell(words)
-    if settings.min_documents is not None or settings.max_share is not None:
-        each = [np.append(document_counts(one), one.n_individuals) for one in corpora.values()]
-        total = np.sum([np.zeros(len(words) + 1, dtype=np.intp), *each], axis=0)
-        *counts, n = (total if engine is None else engine.allreduce(total)).tolist()
-        least = settings.min_documents or 0
-        most = n * (1.0 if settings.max_share is None else settings.max_share)
-        kept = [word for word, n in zip(words, counts, strict=True) if least <= n <= most]
-        if not kept:
-            raise InputError(
-                f"none of the {len(words)} words is in {least} documents or more, and in "
-                f"{most:g} at most; give another ", Setting("min_documents"), " or ",
-                Setting("max_share"),
-            )  # fmt: skip
-        spell(words := tuple(kept))
-    n_words, n_documents = left if engine is None or hidden else engine.allreduce(left)
-    if n_words:
-        times = plural(int(n_words), "time")
-        screen.print_note(f"words outside the vocabulary, which occur {times}, are left out")
-    if n_documents:
-        documents = plural(int(n_documents), "document")
-        screen.warn(f"{documents} left out: the vocabulary has none of their words")
-    return corpora, words
-
-
-def _vocabulary(path: Path) -> tuple[str, ...]:
-    from vpem.files.observations import LONGEST_NAME
-    from vpem.files.opening import open_text
-
-    try:
-        with open_text(path) as lines:
-            words = [line.strip() for line in lines if line.strip()]
-    except UnicodeDecodeError:
-        raise FileError(f"{path} is not UTF-8 text; save it as UTF-8") from None
-    wrong = any(len(word) > LONGEST_NAME or "\0" in word for word in words)
-    if wrong or not words or len(set(words)) < len(words):
-        raise InputError(f"{path} must be a vocabulary: words, a line each, all different")
-    return tuple(words)
 
 
 @dataclass(frozen=True)
@@ -335,20 +297,13 @@ class Source:
     held: Workers
     numbers: Any
 
-    def __init__(
-        self,
-        files: Sequence[Path],
-        settings: HeldIndividuals,
-        reader: Reader,
-        run: CommandRun,
-        masked: bool,
-    ) -> None:
+    def __init__(self, files: Sequence[Path], reader: Reader, run: CommandRun, masked: bool):
         import numpy as np
 
         from vpem.network.partition import evenly
         from vpem.saem.formats.individuals import read_devices
 
-        self.settings, self.reader, self.run, self.masked = settings, reader, run, masked
+        self.reader, self.run, self.masked, settings = reader, run, masked, reader.settings
         if settings.parties:
             usual = TableSettings()
             self._of_parties(run.where.parties(files_in(files), usual, columns=False), usual)
@@ -371,14 +326,13 @@ class Source:
         else:
             self.held = evenly(n, number, [f"device {place}" for place in range(number)])
 
-    def _share(
-        self, parts: Mapping[int, Individuals], engine: Engine | None
-    ) -> tuple[dict[int, Individuals], tuple[str, ...] | None]:
+    def _share(self, parts: Parts, engine: Engine | None) -> tuple[Parts, tuple[str, ...] | None]:
         from vpem.saem.formats.individuals import numbered_alike
 
         if self.reader.model != CORPUS_MODEL:
             return numbered_alike(parts, engine), None
-        return share_words(parts, engine, self.settings, self.run.screen, self.masked)
+        settings: HeldIndividuals = self.reader.settings
+        return settings.share_words(parts, engine, self.run.screen, self.masked)
 
     def _of_parties(self, parties: Sequence[Party], usual: TableSettings) -> None:
         """Read the individuals of this process's parties, named party/individual."""
@@ -526,13 +480,8 @@ class SaemFile(StoredFile):
         elif curves and options.population:
             found = predictor.population(times, options.covariates, individuals)
         elif individuals is None:
-            of_fit = options.individual
-            if saved.discrete:
-                raise InputError(
-                    f"the model {saved.model} predicts classes of individuals from their rows; "
-                    "give DATA"
-                )
-            found = predictor.stored(of_fit, times) if curves else predictor.stored_latents(of_fit)
+            who = options.individual
+            found = predictor.stored(who, times) if curves else predictor.stored_latents(who)
         elif curves:
             found = predictor.curves(individuals, times)
         elif saved.discrete:
@@ -576,6 +525,8 @@ class SaemFile(StoredFile):
              "the fit knows its individuals' covariates; leave out --covariates"),
             (data is None and population and names is not None,
              "--individual without DATA is an individual of the fit; leave out --population"),
+            (data is None and saved.discrete, f"the model {saved.model} predicts classes of "
+             "individuals from their rows; give DATA"),
         ):  # fmt: skip
             if wrong:
                 raise InputError(sentence)

@@ -32,7 +32,6 @@ from vpem.fits.spread_rows import SpreadRows
 from vpem.settings import MISSINGS
 from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves
-from vpem.terms.units import Scaling
 
 from ..data import check_parties, kept_of, read_one, read_parties, teller
 from ..display import print_json, table
@@ -53,6 +52,9 @@ if TYPE_CHECKING:
 COMMANDS = {"vp-em": "fit", "em-rows": "fit", "vr-fedem": "fedem", "k-means": "kmeans"}
 """Commands that are not called as their algorithms are."""
 
+INTEGRATED = ("integrate them out with ", Setting("missing", "marginalize"))
+"""What to try where values, or features, are missing."""
+
 
 class RowFile(StoredFile):
     """A mixture or clusters, with data that they are used on.
@@ -61,12 +63,6 @@ class RowFile(StoredFile):
     or `SpreadRows` where processes are ``apart``, each of which has some of the features.
     """
 
-    needs_values: ClassVar[bool]
-    """Whether pictures refuse rows that lack values, unless the fit took such rows."""
-    advice: ClassVar[tuple[str | Setting, ...]]
-    """What to try where values are missing."""
-    goes_without: ClassVar[str]
-    """What becomes of features that the data lack."""
     scored: ClassVar[Lines]
     """Names of what a score has, and their formats."""
 
@@ -88,12 +84,13 @@ class RowFile(StoredFile):
         self.settings = settings = request.settings
         fitted = self.stored.options.get("missing")
         self.missing = settings.missing or (fitted if fitted in MISSINGS else MISSINGS[0])
-        if settings.missing_parties or (picture and not self.needs_values):
+        mixture = self.mixture = getattr(self.stored, "mixture", None)
+        # Rows that lack values have places in a mixture, but may be as near to all centres.
+        if settings.missing_parties or (picture and mixture is not None):
             self.missing = "marginalize"
         self.alignment: Report | None = None  # of several parties' rows
         engine = request.where.engine
         self.apart = engine.apart
-        mixture = getattr(self.stored, "mixture", None)
         if self.apart:
             self._check_apart(engine, mixture)
         with nullcontext() if self.apart else request.screen.reading(request.files):
@@ -107,7 +104,7 @@ class RowFile(StoredFile):
                 whole = isinstance(source.X, FileMatrix)
                 self.X = source.X.select(columns) if whole else source.X[:, columns]
             if self.missing == "refuse":
-                check_finite(self.X, names, () if picture else self.advice)
+                check_finite(self.X, names, () if picture else INTEGRATED)
             else:
                 check_missing(self.X, names)
             return
@@ -194,16 +191,12 @@ class RowFile(StoredFile):
         named = all(each != default_names(len(each)) for each in (names, expected))
         if narrow and lacking and there and named:
             if self.missing == "refuse":
-                raise InputError(
-                    f"the data lack features of the model: {shorten(map(repr, lacking))}; "
-                    "integrate them out with ",
-                    Setting("missing", "marginalize"),
-                )
+                said = f"the data lack features of the model: {shorten(map(repr, lacking))}; "
+                raise InputError(said, *INTEGRATED)
             self.stored = self.stored.take_features(there)
-            self.say(
-                f"{len(lacking)} of the model's {len(expected)} features are not in the data and "
-                f"are {self.goes_without}"
-            )
+            gone = "left out of distances" if self.mixture is None else "integrated out"
+            many = f"{len(lacking)} of the model's {len(expected)} features"
+            self.say(f"{many} are not in the data and are {gone}")
         apart = self.settings.parties and self.settings.split == "features"
         return models.match_features(self.stored.feature_names, names, ordered=not apart)
 
@@ -316,9 +309,6 @@ class ClustersFile(RowFile):
     """What `vpem kmeans` has written."""
 
     holds = "clusters"
-    needs_values = True
-    goes_without = "left out of distances"
-    advice = ("assign rows by their known values with ", Setting("missing", "marginalize"))
     instead: ClassVar = {
         "sample": "from which no rows are drawn; fit a mixture with 'vpem fit'",
         "model export": "which are not exported; 'vpem model show --json' prints them",
@@ -340,14 +330,9 @@ class ClustersFile(RowFile):
                 f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
                 "--proba, or fit a mixture with 'vpem fit'"
             )
-        stored = self.stored
-        if self.apart:
-            scaling = stored.scaling or Scaling.none(len(stored.feature_names))
-            labels, squares = self.X.nearest(stored.centres, scaling)
-            distances = np.sqrt(squares)
-        else:
+        if not self.apart:
             check_values(self.X)
-            labels, distances = stored.assign(self.X)
+        labels, distances = self.stored.assign(self.X)
         return {"label": labels, "distance": distances}, {"labels": labels, "distances": distances}
 
     def score_of(self) -> Report:
@@ -378,9 +363,6 @@ class MixtureFile(RowFile):
     """What `vpem fit` and `vpem fedem` have written."""
 
     holds = "a mixture"
-    needs_values = False
-    goes_without = "integrated out"
-    advice = ("integrate them out with ", Setting("missing", "marginalize"))
     scored: ClassVar = {
         "rows": "{n_samples}",
         "parameters": "{n_parameters}",
@@ -437,12 +419,8 @@ class MixtureFile(RowFile):
         else:
             held, partition = None, self.source.partition
             if partition is not None and settings.parties and settings.split != "rows":
-                columns = self.columns or range(len(stored.feature_names))
-                place = {column: j for j, column in enumerate(columns)}
-                held = {
-                    name: [place[column] for column in own.tolist() if column in place]
-                    for name, own in zip(partition.names, partition.features, strict=True)
-                }
+                places = partition.places(self.columns or range(len(stored.feature_names)))
+                held = dict(zip(partition.names, places, strict=True))
             labels = self.labels(needed=False)
             result = contribution(stored, self.X, parties=held, labels=labels, missing=self.missing)
         report = result.describe() | self.of_data()
@@ -472,15 +450,13 @@ class MixtureFile(RowFile):
         stored, file = self.stored, request.settings.output
         X, labels = stored.mixture.sample(count, np.random.default_rng(seed))
         kinds = getattr(stored.mixture, "kinds", None)
+        drawn = Dataset(X, stored.feature_names, labels=labels, source=str(file), kinds=kinds)
         if file is not None and ending_of(file) not in (".csv", ".parquet"):
-            drawn = Dataset(X, stored.feature_names, labels=labels, source=str(file), kinds=kinds)
             write_dataset(file, drawn, request.settings.force)
             return count
-        levels = {} if kinds is None else kinds.levels
-        columns = {
-            feature: np.array(levels[j])[X[:, j].astype(int)] if j in levels else X[:, j]
-            for j, feature in enumerate(stored.feature_names)
-        }
+        columns = dict(zip(stored.feature_names, X.T, strict=True))
+        for feature, levels in drawn.levels.items():
+            columns[feature] = np.array(levels)[columns[feature].astype(int)]
         name = "component"
         while name in columns:
             name += "_"

@@ -51,98 +51,64 @@ FEW_VARY = rule(
 class ModelSettings(Settings, heading="Model", kept=False):
     """Which model, and the options of each."""
 
-    model: str = setting(
-        "linear", "linear (intercept and slopes), one-compartment, two-compartment (doses), curve "
-        "(a formula or function), bifactor (general and group factors), gmm (mixture), or lda "
-        "(topics). Doses are absorbed and eliminated at rates of first order; the time of a row is "
-        "its item (bifactor) or feature (gmm).",
-        choices=SAEM_MODELS, often=True,
-    )  # fmt: skip
-    slopes: str | None = unset(
-        "linear: covariates with a random slope, with commas between, or none. Default: "
-        "time.", idle=_of("linear"),
-    )  # fmt: skip
-    curve: str | None = unset(
-        "curve: a formula (logistic, four-parameter, gompertz, asymptotic, biexponential, "
-        "michaelis-menten, emax), or FILE.py:NAME, a function of your own, which is run.",
-        idle=_of("curve"),
-    )  # fmt: skip
-    parameters: str | None = unset(
-        "Compartments: parameters, with commas between: ka first if doses are absorbed, "
-        "then cl,v or cl,ke or v,ke, or cl,v1,q,v2; tlag last if late. Default: ka,cl,ke, "
-        "cl,v1,q,v2.", idle=_of("one-compartment", "two-compartment"),
-    )  # fmt: skip
-    error: str | None = unset(
-        "Mixed models: law of measurements, or of each outcome with commas between: "
-        "constant, proportional, combined or exponential error, bernoulli (yes or no by a logit), "
-        "poisson (counts by a logarithm). Default: constant.", idle=_of(*MIXED),
-    )  # fmt: skip
-    random: str | None = unset(
-        "Mixed models: which parameters vary between individuals, with commas between; of "
-        "linear intercept and slopes. Default: all.", idle=_of(*MIXED),
-    )  # fmt: skip
-    effects: str | None = unset(
-        "Mixed models: covariates that means depend on, PARAMETER:COVARIATE with commas "
-        "between: cl:log(weight/70),v:sex.", idle=_of(*MIXED),
-    )  # fmt: skip
-    covariance: str | None = unset(
-        "Mixed models: diagonal or full, of what varies. Default: full (linear), diagonal.",
-        choices=("diagonal", "full"), idle=[_of(*MIXED), FEW_VARY],
-    )  # fmt: skip
-    first: str | None = unset(
-        "Curves: means to begin with on the parameters' scales, logarithms of those of "
-        "compartments: 0.5,-3.2,-2.5. Default: read from each curve.",
-        idle=_of(*CURVES),
-    )  # fmt: skip
-    groups: str | None = unset(
-        "bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.", idle=_of("bifactor")
-    )
-    components: int | None = unset(
-        "gmm, lda: components, topics. Default: 2, 10.", flags="-k --components", least=1,
-        idle=_of("gmm", "lda"), often=True,
-    )  # fmt: skip
-    alpha: float | None = unset(
-        "lda: how even the topics of a document are. Default: 1 / topics.", least=1e-4,
-        most=1e6, idle=_of("lda"),
-    )  # fmt: skip
-    eta: float | None = unset(
-        "lda: added to how often a word comes in a topic. Default: 1 / topics.", least=1e-9,
-        most=1e6, idle=_of("lda"),
-    )  # fmt: skip
-    init_individuals: str | None = unset(
-        "gmm: individuals whose values are the first means, with commas between. Default: "
-        "evenly spaced ones.", heading="Start", idle=_of("gmm"),
-    )  # fmt: skip
-    reg_covar: float | None = unset(
-        "gmm: added to variances. Default: 1e-6 of each item's.",
-        least=0.0,
-        most=1e100,
-        idle=_of("gmm"),
-    )
+    # fmt: off
+    model: str = setting("linear", "linear (intercept and slopes), one-compartment, "
+        "two-compartment (doses), curve (a formula or function), bifactor (general and group "
+        "factors), gmm (mixture), or lda (topics). Doses are absorbed and eliminated at rates of "
+        "first order; the time of a row is its item (bifactor) or feature (gmm).",
+        choices=SAEM_MODELS, often=True)
+    slopes: str | None = unset("linear: covariates with a random slope, with commas between, or "
+        "none. Default: time.", idle=_of("linear"))
+    curve: str | None = unset("curve: a formula (logistic, four-parameter, gompertz, asymptotic, "
+        "biexponential, michaelis-menten, emax), or FILE.py:NAME, a function of your own, which is "
+        "run.", idle=_of("curve"))
+    parameters: str | None = unset("Compartments: parameters, with commas between: ka first if "
+        "doses are absorbed, then cl,v or cl,ke or v,ke, or cl,v1,q,v2; tlag last if late. "
+        "Default: ka,cl,ke, cl,v1,q,v2.", idle=_of("one-compartment", "two-compartment"))
+    error: str | None = unset("Mixed models: law of measurements, or of each outcome with commas "
+        "between: constant, proportional, combined or exponential error, bernoulli (yes or no by a "
+        "logit), poisson (counts by a logarithm). Default: constant.", idle=_of(*MIXED))
+    random: str | None = unset("Mixed models: which parameters vary between individuals, with "
+        "commas between; of linear intercept and slopes. Default: all.", idle=_of(*MIXED))
+    effects: str | None = unset("Mixed models: covariates that means depend on, "
+        "PARAMETER:COVARIATE with commas between: cl:log(weight/70),v:sex.", idle=_of(*MIXED))
+    covariance: str | None = unset("Mixed models: diagonal or full, of what varies. Default: full "
+        "(linear), diagonal.", choices=("diagonal", "full"), idle=[_of(*MIXED), FEW_VARY])
+    first: str | None = unset("Curves: means to begin with on the parameters' scales, logarithms "
+        "of those of compartments: 0.5,-3.2,-2.5. Default: read from each curve.",
+        idle=_of(*CURVES))
+    groups: str | None = unset("bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.",
+        idle=_of("bifactor"))
+    components: int | None = unset("gmm, lda: components, topics. Default: 2, 10.",
+        flags="-k --components", least=1, idle=_of("gmm", "lda"), often=True)
+    alpha: float | None = unset("lda: how even the topics of a document are. Default: 1 / topics.",
+        least=1e-4, most=1e6, idle=_of("lda"))
+    eta: float | None = unset("lda: added to how often a word comes in a topic. Default: 1 / "
+        "topics.", least=1e-9, most=1e6, idle=_of("lda"))
+    init_individuals: str | None = unset("gmm: individuals whose values are the first means, with "
+        "commas between. Default: evenly spaced ones.", heading="Start", idle=_of("gmm"))
+    reg_covar: float | None = unset("gmm: added to variances. Default: 1e-6 of each item's.",
+        least=0.0, most=1e100, idle=_of("gmm"))
+    # fmt: on
 
     @property
     def options(self) -> Report:
         """The given options of the model, as the library takes them."""
         given = self.values("model", "components", "init_individuals")
         taken = {name: value for name, value in given.items() if value is not None}
-        for name in ("slopes", "random", "effects", "parameters", "error"):
-            if name in taken:
-                words = taken[name] = words_of(taken[name])
-                if name != "error" and len(set(words)) < len(words):
-                    raise InputError(
-                        Setting(name), f" must differ from each other, got {given[name]!r}"
-                    )
+        for name, (kind, like) in LISTED.items():
+            if name not in taken:
+                continue
+            text = taken[name]
+            try:
+                words = taken[name] = [kind(word) for word in words_of(text)]
+            except ValueError:
+                said = f" must be numbers with commas between, such as {like}, got {text!r}"
+                raise InputError(Setting(name), said) from None
+            if kind is str and name != "error" and len(set(words)) < len(words):
+                raise InputError(Setting(name), f" must differ from each other, got {text!r}")
         if len(taken.get("error", ())) == 1:
             taken["error"] = taken["error"][0]
-        for name, kind, like in (("first", float, "0.5,-3.2,-2.5"), ("groups", int, EACH_ITEM)):
-            try:
-                if name in taken:
-                    taken[name] = [kind(word) for word in taken[name].split(",")]
-            except ValueError:
-                raise InputError(
-                    Setting(name),
-                    f" must be numbers with commas between, such as {like}, got {taken[name]!r}",
-                ) from None
         for model, name, what in NEEDED:
             if self.model == model and name not in taken:
                 raise InputError(f"--model {model} needs --{name}: {what}")
@@ -153,6 +119,13 @@ class ModelSettings(Settings, heading="Model", kept=False):
 
 
 EACH_ITEM = "0,0,0,1,1,1"
+
+LISTED = {
+    **dict.fromkeys(("slopes", "random", "effects", "parameters", "error"), (str, "")),
+    "first": (float, "0.5,-3.2,-2.5"),
+    "groups": (int, EACH_ITEM),
+}
+"""Options that are lists, of what, and like which."""
 
 NEEDED = (
     ("curve", "curve", "a formula such as logistic, or FILE.py:NAME"),
@@ -167,40 +140,30 @@ COMPONENTS = {"gmm": ("n_components", 2), "lda": ("n_topics", 10)}
 class SamplerSettings(Settings, heading="Sampler", kept=False):
     """Which sampler, and its options: the parameters of `vpem.saem.samplers`, after sampler_."""
 
-    sampler: str = setting(
-        "auto", "exact (independent draws: linear, bifactor, gmm), metropolis (walks and jumps), "
-        "langevin (unadjusted: biased by its step), mala (adjusted), hmc (Hamiltonian). auto: "
-        "exact where the model has it, metropolis for others or with --sampler-steps or --target.",
-        choices=SAMPLERS,
-    )  # fmt: skip
-    sampler_n_steps: int | None = unset(
-        "Steps of the sampler an iteration. Default: 2 (metropolis: sweeps; hmc), 5 (mala), "
-        "10 (langevin).", flags="--sampler-steps", least=1, most=10_000,
-    )  # fmt: skip
-    sampler_target: float | None = unset(
-        "Acceptance rate that moves are adapted to in the burn-in. Default: 0.44 "
-        "(metropolis), 0.574 (mala), 0.8 (hmc).", flags="--target", least=0.05, most=0.95,
-    )  # fmt: skip
-    sampler_step: float | None = unset(
-        "Step of langevin, or first of mala, in units of the curvature's covariance. "
-        "Default: 0.5, 1.", flags="--step-size", least=1e-12, most=1e6,
-    )  # fmt: skip
-    sampler_decay: float | None = unset(
-        "langevin: after the burn-in its step falls with this power; 0: constant. Default: "
-        "1/3.", flags="--step-decay", least=0.0, most=1e6,
-    )  # fmt: skip
-    sampler_precondition: bool = off(
-        "langevin, mala: steps of one size for all latents, in their own units, not the "
-        "curvature's.", flags="--no-precondition",
-    )  # fmt: skip
-    sampler_codec: str | None = unset(
-        "langevin: codec of the gradients of latents, such as qsgd:4bits. Default: numbers "
-        "as they are.", flags="--gradient-compress", heading="Messages and faults",
-    )  # fmt: skip
-    sampler_n_threads: int | None = unset(
-        "Threads of samplers that are not exact; results do not depend on it. Default: all "
-        "processors.", flags="--threads", heading="Running", least=1, most=1024,
-    )  # fmt: skip
+    # fmt: off
+    sampler: str = setting("auto", "exact (independent draws: linear, bifactor, gmm), metropolis "
+        "(walks and jumps), langevin (unadjusted: biased by its step), mala (adjusted), hmc "
+        "(Hamiltonian). auto: exact where the model has it, metropolis for others or with "
+        "--sampler-steps or --target.", choices=SAMPLERS)
+    sampler_n_steps: int | None = unset("Steps of the sampler an iteration. Default: 2 "
+        "(metropolis: sweeps; hmc), 5 (mala), 10 (langevin).", flags="--sampler-steps", least=1,
+        most=10_000)
+    sampler_target: float | None = unset("Acceptance rate that moves are adapted to in the "
+        "burn-in. Default: 0.44 (metropolis), 0.574 (mala), 0.8 (hmc).", flags="--target",
+        least=0.05, most=0.95)
+    sampler_step: float | None = unset("Step of langevin, or first of mala, in units of the "
+        "curvature's covariance. Default: 0.5, 1.", flags="--step-size", least=1e-12, most=1e6)
+    sampler_decay: float | None = unset("langevin: after the burn-in its step falls with this "
+        "power; 0: constant. Default: 1/3.", flags="--step-decay", least=0.0, most=1e6)
+    sampler_precondition: bool = off("langevin, mala: steps of one size for all latents, in their "
+        "own units, not the curvature's.", flags="--no-precondition")
+    sampler_codec: str | None = unset("langevin: codec of the gradients of latents, such as "
+        "qsgd:4bits. Default: numbers as they are.", flags="--gradient-compress",
+        heading="Messages and faults")
+    sampler_n_threads: int | None = unset("Threads of samplers that are not exact; results do not "
+        "depend on it. Default: all processors.", flags="--threads", heading="Running", least=1,
+        most=1024)
+    # fmt: on
 
     def arguments(self, model: str, options: Report) -> Report:
         """Return the sampler for a model, its options, and the codec of gradients, for a fit."""
@@ -238,31 +201,18 @@ class SaemGraph(HolderGraph, heading="Network"):
 class SaemOutput(LabelledOutput, heading="Output", kept=False):
     """What is written of a fit."""
 
-    labels_file: Path | None = changed(
-        LabelledOutput,
-        "labels_file",
-        help="Write the class of each individual of a mixture (gmm) here: .csv, .parquet or .h5. "
-        "With --parties a file for each, named after it (classes.lab.csv).",
-        idle=_of("gmm"),
-    )
-    individuals: Path | None = unset(
-        "Write means and intervals of the individuals' latents here: .csv, .parquet or .h5. "
-        "With --engine mpi devices send them for this only.",
-        file=WRITTEN,
-    )  # fmt: skip
-    topics: Path | None = unset(
-        "lda: write the words' probabilities in each topic here: .csv, .parquet or .h5.",
-        file=WRITTEN, idle=_of(CORPUS_MODEL),
-    )  # fmt: skip
+    # fmt: off
+    labels_file: Path | None = changed(LabelledOutput, "labels_file", help="Write the class of "
+        "each individual of a mixture (gmm) here: .csv, .parquet or .h5. With --parties a file for "
+        "each, named after it (classes.lab.csv).", idle=_of("gmm"))
+    individuals: Path | None = unset("Write means and intervals of the individuals' latents here: "
+        ".csv, .parquet or .h5. With --engine mpi devices send them for this only.", file=WRITTEN)
+    topics: Path | None = unset("lda: write the words' probabilities in each topic here: .csv, "
+        ".parquet or .h5.", file=WRITTEN, idle=_of(CORPUS_MODEL))
     traces: Path | None = unset("Draw the parameters against iterations here.", file=WRITTEN)
-    strict: bool = changed(
-        LabelledOutput,
-        "strict",
-        idle=rule(
-            lambda given: given.get("tol") == 0,
-            " needs a --tol above 0: without it nothing can converge",
-        ),
-    )
+    strict: bool = changed(LabelledOutput, "strict", idle=rule(lambda given: given.get("tol") == 0,
+        " needs a --tol above 0: without it nothing can converge"))
+    # fmt: on
 
 
 def saem(
@@ -329,7 +279,7 @@ def saem(
             holding, model.model, options, settings.missing == "marginalize",
             weight=holding.sample_weight, apart=holding.parties and run.engine.size > 1,
         )  # fmt: skip
-        source = Source(data, holding, reader, run, sums.secure_sum)
+        source = Source(data, reader, run, sums.secure_sum)
         for said in name_words(options, source.individuals.columns.get("words", {})):
             screen.print_note(said)
         if model.init_individuals is not None:

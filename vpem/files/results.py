@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Floats, Labels, as_kept
+from vpem.checks import Labels, as_kept
 from vpem.errors import FileError
 from vpem.files.elements import (
     Column,
@@ -50,7 +50,6 @@ from vpem.network.schema import (
 )
 from vpem.records import Shown
 from vpem.terms.missing import nearest
-from vpem.terms.rows import Arranges
 from vpem.terms.units import Scaling
 
 VERSION = "0.1.0"
@@ -162,15 +161,18 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
         return len(self.centres)
 
     def assign(
-        self, X: Floats | Arranges, n_threads: int | None = None
+        self, X: Any, n_threads: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Return the nearest centre (M,) of each row, the first of several, and its distance (M,).
 
-        Columns of ``X`` (M, d) are those of ``feature_names``; distances are in units of
-        ``scaling``.
+        Columns of ``X`` (M, d), or of `vpem.fits.spread_rows.SpreadRows`, are those of
+        ``feature_names``; distances are in units of ``scaling``.
         """
         scaling = self.scaling or Scaling.none(self.centres.shape[1])
-        labels, squares = nearest(X, self.centres, scaling, thread_count(n_threads))
+        if hasattr(X, "nearest"):
+            labels, squares = X.nearest(self.centres, scaling)
+        else:
+            labels, squares = nearest(X, self.centres, scaling, thread_count(n_threads))
         return labels, np.sqrt(squares)
 
     def take_features(self, columns: Sequence[int]) -> StoredClustering:

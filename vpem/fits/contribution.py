@@ -381,7 +381,7 @@ def contribution(
     model: Model,
     X: Matrix,
     *,
-    parties: Mapping[str, Sequence[int]] | None = None,
+    parties: Mapping[str, Sequence[int] | NDArray[np.intp]] | None = None,
     labels: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
     missing: str = "refuse",
@@ -467,7 +467,9 @@ def parties_of(model: Model) -> dict[str, NDArray[np.intp]]:
     return {name: np.array(columns, dtype=np.intp) for name, columns in columns_by_party.items()}
 
 
-def _checked(parties: Mapping[str, Sequence[int]], n_features: int) -> dict[str, NDArray[np.intp]]:
+def _checked(
+    parties: Mapping[str, Sequence[int] | NDArray[np.intp]], n_features: int
+) -> dict[str, NDArray[np.intp]]:
     """Return features of parties that have some, once it is clear that they are different ones."""
     columns_by_party = {
         str(name): np.asarray(columns, dtype=np.intp)

@@ -63,10 +63,7 @@ class SpreadRows:
         self.communication: Report = {"features": {"messages": 0, "bytes": 0}}
         self._n_samples = int(parties.allreduce(np.array([len(X)]), "max")[0])
         place = {int(column): feature for feature, column in enumerate(columns)}
-        self.features = [
-            np.array([place[c] for c in party_columns.tolist() if c in place], dtype=np.intp)
-            for party_columns in partition.features
-        ]
+        self.features = partition.places(columns)
         """Features of the model that each party has."""
         self._held: dict[int, Floats] = {}
         begin = 0

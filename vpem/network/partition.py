@@ -113,6 +113,14 @@ class Partition(Holdings, facts="{n_agents:agent}, {n_features:feature}"):
     agent_of = Holdings.holder_of
     """Number of the agent that holds each feature, shape (n_features,)."""
 
+    def places(self, columns: Sequence[int]) -> list[Indices]:
+        """Return which of these columns, by their places among them, each agent has."""
+        place = {int(column): at for at, column in enumerate(columns)}
+        return [
+            np.array([place[one] for one in own.tolist() if one in place], dtype=np.intp)
+            for own in self.features
+        ]
+
 
 class Workers(Holdings, facts="{n_workers:worker}, {n_samples:row}"):
     """A division of the rows among workers; every row is held exactly once.

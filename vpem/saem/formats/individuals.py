@@ -39,7 +39,7 @@ from vpem.files.hdf5 import (
 )
 from vpem.files.networks import read_holders
 from vpem.files.observations import LONGEST_NAME, is_long_csv, read_cells, sort_names
-from vpem.files.opening import PathLike, check_unpacked
+from vpem.files.opening import PathLike, check_unpacked, open_text
 from vpem.files.readers.matrices import check_parts, sparse_in, sparse_kind
 from vpem.files.temporaries import ending_of
 from vpem.network.partition import Workers
@@ -527,6 +527,19 @@ def read_corpus(
         individuals.individual_of, places, individuals.values, individuals.names,
         individuals.words, individuals.source,
     )  # fmt: skip
+
+
+def read_vocabulary(path: PathLike) -> tuple[str, ...]:
+    """Read words from a text file with one a line, all different."""
+    try:
+        with open_text(path) as lines:
+            words = [line.strip() for line in lines if line.strip()]
+    except UnicodeDecodeError:
+        raise FileError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    wrong = any(len(word) > LONGEST_NAME or "\0" in word for word in words)
+    if wrong or not words or len(set(words)) < len(words):
+        raise InputError(f"{path} must be a vocabulary: words, a line each, all different")
+    return tuple(words)
 
 
 def _read_csv(path: PathLike, columns: dict[str, str]) -> Individuals:
