@@ -27,10 +27,10 @@ from vpem.files.temporaries import ending_of
 from vpem.fits.answer import answer_of, compare, read_labels
 from vpem.fits.contribution import contribution, spread_contribution
 from vpem.fits.labels import columns_of
-from vpem.fits.prepare import weighed
-from vpem.fits.spread_rows import SpreadRows
+from vpem.fits.spread_rows import SpreadRows, describe_score, responsibilities
+from vpem.pictures.contents import SCORED
 from vpem.settings import MISSINGS
-from vpem.terms.rows import check_missing, check_values, rows_with_values
+from vpem.terms.rows import check_missing, check_values
 from vpem.terms.statistics import leaves
 
 from ..data import check_parties, kept_of, read_one, read_parties, teller
@@ -63,15 +63,9 @@ class RowFile(StoredFile):
     or `SpreadRows` where processes are ``apart``, each of which has some of the features.
     """
 
-    scored: ClassVar[Lines]
-    """Names of what a score has, and their formats."""
-
     @abstractmethod
     def assign(self, proba: bool = False) -> Assigned:
         """Assign rows; return columns, labels first, and what JSON has of these."""
-
-    @abstractmethod
-    def score_of(self) -> Report: ...
 
     def load(self, request: UseRequest, picture: bool = False) -> None:
         """Read data, which for a picture must have all features of the file.
@@ -264,9 +258,12 @@ class RowFile(StoredFile):
 
     def score(self, request: UseRequest) -> None:
         self.load(request)
-        report = self.score_of() | self.of_data()
+        weights = self.source.sample_weight
+        report = describe_score(self.stored, self.X, self.missing, weights) | self.of_data()
+        if self.mixture is not None:
+            report["sample_weight"] = self.settings.sample_weight
         request.leave_it_to_the_first()
-        request.tell(report, self.scored)
+        request.tell(report, SCORED)
 
     def evaluate(self, request: UseRequest) -> None:
         self.load(request)
@@ -313,12 +310,6 @@ class ClustersFile(RowFile):
         "sample": "from which no rows are drawn; fit a mixture with 'vpem fit'",
         "model export": "which are not exported; 'vpem model show --json' prints them",
     }
-    scored: ClassVar = {
-        "rows": "{n_samples}",
-        "clusters": "{n_clusters}",
-        "inertia": "{inertia:.10g}",
-        "inertia per sample": "{inertia_per_sample:.10g}",
-    }
 
     @cached_property
     def stored(self) -> StoredClustering:
@@ -334,15 +325,6 @@ class ClustersFile(RowFile):
             check_values(self.X)
         labels, distances = self.stored.assign(self.X)
         return {"label": labels, "distance": distances}, {"labels": labels, "distances": distances}
-
-    def score_of(self) -> Report:
-        inertia = float(np.square(self.assign()[0]["distance"]).sum())
-        return {
-            "n_samples": len(self.X),
-            "n_clusters": self.stored.n_components,
-            "inertia": inertia,
-            "inertia_per_sample": inertia / len(self.X),
-        }
 
     def as_json(self) -> Report:
         stored, answer = self.stored, answer_of(self.stored)
@@ -363,47 +345,15 @@ class MixtureFile(RowFile):
     """What `vpem fit` and `vpem fedem` have written."""
 
     holds = "a mixture"
-    scored: ClassVar = {
-        "rows": "{n_samples}",
-        "parameters": "{n_parameters}",
-        "log-likelihood per sample": "{log_likelihood:.6f}",
-        "log-likelihood, total": "{total_log_likelihood:.4f}",
-        "BIC": "{bic:.4f}",
-        "AIC": "{aic:.4f}",
-    }
 
     @cached_property
     def stored(self) -> Model:
         return models.read_model(self.path)
 
     def assign(self, proba: bool = False) -> Assigned:
-        mixture = self.stored.mixture
-        if self.apart:
-            shares = self.X.posteriors(mixture)[0]
-        else:
-            shares = mixture.predict_proba(self.X, missing=self.missing)
+        shares = responsibilities(self.stored.mixture, self.X, self.missing)
         columns = columns_of(shares) if proba else {"label": shares.argmax(axis=1)}
         return columns, {"labels": columns["label"], **({"proba": shares} if proba else {})}
-
-    def score_of(self) -> Report:
-        mixture, weights = self.stored.mixture, self.source.sample_weight
-        if self.apart:
-            scores, there = self.X.posteriors(mixture)[1], self.X.seen()
-        else:
-            scores = mixture.score_samples(self.X, missing=self.missing)
-            there = rows_with_values(self.X, self.missing)
-        # As in a fit, rows without a value count for nothing.
-        total, used = weighed(scores, there, weights)
-        return {
-            "n_samples": len(self.X),
-            "n_without_values": len(self.X) - int(there.sum()),
-            "sample_weight": self.request.settings.sample_weight,
-            "n_parameters": mixture.n_parameters,
-            "log_likelihood": total / used,
-            "total_log_likelihood": total,
-            "bic": mixture.bic(total, used),
-            "aic": mixture.aic(total),
-        }
 
     def contribution(self, request: UseRequest) -> str:
         self.load(request)

@@ -16,6 +16,8 @@ from vpem.checks import Floats, Matrix, check_finite
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, agree, for_each
 from vpem.errors import InputError, Setting
+from vpem.files.results import StoredClustering
+from vpem.fits.prepare import weighed
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.masks import FEWEST
@@ -26,7 +28,7 @@ from vpem.sums.private import in_common_units
 from vpem.sums.server import ServerSum
 from vpem.terms.density import CHUNK_VALUES, Density, normalised
 from vpem.terms.mixture import Mixture
-from vpem.terms.rows import check_missing
+from vpem.terms.rows import check_missing, rows_with_values
 from vpem.terms.units import Scaling
 
 Hubs = tuple[Density | None, Floats, NDArray[np.intp]]
@@ -292,6 +294,39 @@ def whole_terms(part: Density | None, X: Matrix, width: int, missing: str) -> Lo
         return terms
 
     return local
+
+
+def responsibilities(mixture: Any, X: Any, missing: str) -> NDArray[np.float64]:
+    """Responsibilities (M, K) of rows, which may be `SpreadRows`."""
+    if isinstance(X, SpreadRows):
+        return X.posteriors(mixture)[0]
+    return np.asarray(mixture.predict_proba(X, missing=missing))
+
+
+def describe_score(stored: Any, X: Any, missing: str, sample_weight: Any = None) -> Report:
+    """Report how well a model, or clusters, describe rows, which may be `SpreadRows`.
+
+    As in a fit, rows without a value count for nothing.
+    """
+    if isinstance(stored, StoredClustering):
+        inertia = float(np.square(stored.assign(X)[1]).sum())
+        each = {"inertia": inertia, "inertia_per_sample": inertia / len(X)}
+        return {"n_samples": len(X), "n_clusters": stored.n_components, **each}
+    mixture = stored.mixture
+    if isinstance(X, SpreadRows):
+        scores, there = X.posteriors(mixture)[1], X.seen()
+    else:
+        scores, there = mixture.score_samples(X, missing=missing), rows_with_values(X, missing)
+    total, used = weighed(scores, there, sample_weight)
+    return {
+        "n_samples": len(X),
+        "n_without_values": len(X) - int(there.sum()),
+        "n_parameters": mixture.n_parameters,
+        "log_likelihood": total / used,
+        "total_log_likelihood": total,
+        "bic": mixture.bic(total, used),
+        "aic": mixture.aic(total),
+    }
 
 
 FIGURES = 6

@@ -383,6 +383,19 @@ OF_DATA: dict[str, Lines] = {
 }  # fmt: skip
 """Of a dataset and its parts, as `vpem.files.families.describe_dataset` reports them."""
 
+SCORED: Lines = {
+    "rows": "{n_samples}",
+    "parameters": "{n_parameters}",
+    "clusters": "{n_clusters}",
+    "log-likelihood per sample": "{log_likelihood:.6f}",
+    "log-likelihood, total": "{total_log_likelihood:.4f}",
+    "BIC": "{bic:.4f}",
+    "AIC": "{aic:.4f}",
+    "inertia": "{inertia:.10g}",
+    "inertia per sample": "{inertia_per_sample:.10g}",
+}
+"""How well a fit describes rows, `vpem.fits.spread_rows.describe_score`."""
+
 MEANINGS = {
     "setup": "setup",
     "flooding": "agreeing",
@@ -557,14 +570,15 @@ def _fitted(saved: SavedFit) -> list[Fact]:
 
 
 def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
+    from vpem.fits.spread_rows import describe_score
     from vpem.pictures.assignments import agreement_of
 
     reported = lines_of(saved.report, HOW_WELL)
     items: Items = [facts(reported or [("quality", "not said")], "As the fit reported")]
     if rows is None:
         return items
-    what, value = saved.score(rows.X)
-    quality: list[Fact] = [("data", rows.where), ("rows", len(rows)), (what, f"{value:.9g}")]
+    quality: list[Fact] = [("data", rows.where)]
+    quality += lines_of(describe_score(saved.stored, rows.X, "marginalize"), SCORED)
     if rows.labels is not None:
         try:
             quality += agreement_of(saved, rows).facts()

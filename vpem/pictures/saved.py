@@ -157,10 +157,6 @@ class SavedFit(Saved):
         """Component or cluster of each row, (M,)."""
 
     @abstractmethod
-    def score(self, X: Floats) -> tuple[str, float]:
-        """What data are judged by, and how well they do."""
-
-    @abstractmethod
     def summaries(self) -> dict[str, list[str]]:
         """What a table of parameters begins with: a line for each, K values."""
 
@@ -558,11 +554,6 @@ class SavedMixture(SavedFit):
         """Most responsible component of each row, (M,)."""
         return self.mixture.predict(X, missing="marginalize")
 
-    def score(self, X: Floats) -> tuple[str, float]:
-        """Log-likelihood per sample."""
-        scores = self.mixture.score_samples(X, missing="marginalize")
-        return "log-likelihood per sample (nats)", float(scores.mean())
-
     def summaries(self) -> dict[str, list[str]]:
         """Mixing weights, and how far those of roots are apart."""
         weights = self.mixture.weights
@@ -630,10 +621,6 @@ class SavedClusters(SavedFit):
     def assign(self, X: Floats) -> NDArray[np.intp]:
         """Cluster of the nearest centre of each row, (M,)."""
         return self.stored.assign(X)[0].astype(np.intp)
-
-    def score(self, X: Floats) -> tuple[str, float]:
-        """Inertia."""
-        return "inertia", float(np.square(self.stored.assign(X)[1]).sum())
 
     def summaries(self) -> dict[str, list[str]]:
         """Rows of each cluster."""
