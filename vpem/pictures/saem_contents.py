@@ -223,17 +223,19 @@ def how_well(fit: SaemFit | SavedSaem) -> dict[str, str]:
 
 
 def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
-    items: Items = [
-        facts(list(how_well(saved).items()), "As the fit reported"),
-        "Logarithms are natural. Of models of the same data those of lower AIC or BIC are better: "
-        "BIC charges for parameters by individuals, BICc by individuals and rows.",
-    ]
+    items: Items = [facts(list(how_well(saved).items()), "As the fit reported")]
+    if saved.corpus is None:
+        items.append(
+            "Logarithms are natural. Of models of the same data those of lower AIC or BIC are "
+            "better: BIC charges for parameters by individuals, BICc by individuals and rows."
+        )
     if individuals is None:
         return items
     n, n_rows = individuals.n_individuals, individuals.n_rows
     held: list[Fact] = [("data", individuals.source), ("individuals", n), ("rows", n_rows)]
     if saved.model != OWN:
-        held[1:] = lines_of(Predictor(saved).describe_score(individuals), DESCRIBED)
+        lines = DESCRIBED if saved.corpus is None else DESCRIBED_BY_TOPICS
+        held[1:] = lines_of(Predictor(saved).describe_score(individuals), lines)
     return [*items, facts(held, "Held against these data")]
 
 
@@ -283,18 +285,20 @@ def said(value: float, digits: int = 5) -> str:
     return f"{value:.{digits}g}" if math.isfinite(value) else "-"
 
 
-def _interval(one: Figure) -> tuple[str, str]:
-    return said(one.lower, 4), said(one.upper, 4)
+def _row(one: Figure, digits: int = 5) -> tuple[str, ...]:
+    """Name, value, error and interval."""
+    ends = said(one.lower, 4), said(one.upper, 4)
+    return one.name, said(one.value, digits), said(one.error, 3), *ends
 
 
 def estimate_tables(summary: Summary) -> list[Table | str]:
     """Tables of the parameters, of these on their own scale, and of individuals' spread."""
-    ends = (f"{100 * summary.level:.3g} % from", "to")
-    tests = summary.tests
+    ends, tests = (f"{100 * summary.level:.3g} % from", "to"), summary.tests
     freedom = any(math.isfinite(one.freedom) for one in summary.parameters)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in summary.parameters:
-        cells = [one.name, said(one.value), said(one.error, 3), said(one.rse, 3), *_interval(one)]
+        cells = list(_row(one))
+        cells.insert(3, said(one.rse, 3))
         if freedom:
             cells.append(said(one.freedom, 3) if math.isfinite(one.freedom) else "")
         if tests:
@@ -307,10 +311,7 @@ def estimate_tables(summary: Summary) -> list[Table | str]:
     if len(rows) > MOST_ROWS:
         tables.append(f"{len(rows) - MOST_ROWS} more parameters are in the file, and in --json.")
     if summary.back:
-        rows = [
-            (one.name, said(one.value), said(one.error, 3), *_interval(one)) for one in summary.back
-        ]
-        heads = ("parameter", "value", "s.e.", *ends)
+        rows, heads = list(map(_row, summary.back)), ("parameter", "value", "s.e.", *ends)
         tables.append(Table(rows[:MOST_ROWS], heads, "On their own scale"))
     # How individuals differ: sds, shrinkage, correlations.
     with_cv = bool(summary.variation)
@@ -319,7 +320,7 @@ def estimate_tables(summary: Summary) -> list[Table | str]:
         one = summary.spreads.get(name, Figure(name, *[math.nan] * 4))
         cv = [said(summary.variation.get(name, math.nan), 3)] if with_cv else []
         shares = (f"{share:.3f}" for share in shrunk)
-        rows.append((name, said(one.value), said(one.error, 3), *_interval(one), *cv, *shares))
+        rows.append((*_row(one), *cv, *shares))
     heads = ("latent", "sd", "s.e.", *ends, *(["CV %"] if with_cv else []), "shrinkage", "of sd")
     if rows and not summary.spreads:
         rows = [(name, *cells[-2:]) for name, *cells in rows]
@@ -327,10 +328,7 @@ def estimate_tables(summary: Summary) -> list[Table | str]:
     if rows:
         tables.append(Table(rows[:MOST_ROWS], heads, "How individuals differ"))
     if summary.correlations:
-        rows = [
-            (one.name, said(one.value, 3), said(one.error, 3), *_interval(one))
-            for one in summary.correlations
-        ]
+        rows = [_row(one, 3) for one in summary.correlations]
         heads = ("correlation", "value", "s.e.", *ends)
         tables.append(Table(rows[:MOST_ROWS], heads, "How latents go together"))
     return tables
@@ -354,8 +352,6 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
     topics, fit = saved.stored, saved.stored.saved
     warned = _not_converged(fit)
     course = [] if warned else ["No warnings were given."]
-    kinds = counted_by_kind(fit.communication)
-    sent = "The file does not say what was sent." if kinds is None else sent_by_phase(kinds)
     devices: Items = ["Topics of devices are not known: sums were masked."]
     if len(topics.device_shares):
         rows = []
@@ -365,17 +361,13 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
         devices = [Table(rows[:MOST_DOCUMENTS], ("device", "largest topics"), numbers=False)]
         left = len(rows) - MOST_DOCUMENTS
         devices += [f"{left} more devices are in the file."] if left > 0 else []
-    quality: Items = [facts(list(how_well(fit).items()), "As the fit reported")]
-    if corpus is not None:
-        lines = lines_of(Predictor(fit).describe_score(corpus), DESCRIBED_BY_TOPICS)
-        quality.append(facts([("data", corpus.source), *lines], "Held against these data"))
     sections = [
         *([Section("warnings", "Warnings", [warned])] if warned else []),
         Section("topics", "Topics", topic_tables(topics), ("topics",)),
         Section("devices", "Devices", devices, ("shares",)),
-        Section("quality", "How well", quality),
+        Section("quality", "How well", _quality(fit, corpus)),
         Section("course", "How the fit went", course, ("spreads",)),
-        Section("sent", "What was sent", [sent]),
+        Section("sent", "What was sent", _sent(fit)),
         Section("fitted", "Settings", [facts(_settings(fit))]),
     ]
     documents = f"{_setting(fit, 'n_individuals')} documents"

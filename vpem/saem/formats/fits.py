@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -232,13 +231,10 @@ def saem_as_json(saved: SavedSaem) -> Report:
     likelihood = saved.log_likelihood
     rows = saved.settings.get("n_rows")
     listed, values = (
-        {key: one.tolist() if isinstance(one, np.ndarray) else one for key, one in some}
-        for some in (
-            [(one.name, getattr(saved, one.name)) for one in fields(saved)],
-            [(name, getattr(likelihood, name)) for name in LIKELIHOOD],
-        )
-    )
-    del listed["own_curve"]  # no part of the fit
+        {name: one.tolist() if isinstance(one, np.ndarray) else one
+         for name, one in vars(some).items() if name != "own_curve"}  # no part of the fit
+        for some in (saved, likelihood)
+    )  # fmt: skip
     doses = None
     if saved.doses is not None:
         columns = zip(OF_DOSES, saved.doses.columns, strict=True)
