@@ -101,6 +101,8 @@ class RowFile(StoredFile):
                 check_finite(self.X, names, () if picture else INTEGRATED)
             else:
                 check_missing(self.X, names)
+                if mixture is None and not picture:
+                    check_values(self.X)
             return
         assert source.partition is not None
         called = source.partition.names
@@ -321,8 +323,6 @@ class ClustersFile(RowFile):
                 f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
                 "--proba, or fit a mixture with 'vpem fit'"
             )
-        if not self.apart:
-            check_values(self.X)
         labels, distances = self.stored.assign(self.X)
         return {"label": labels, "distance": distances}, {"labels": labels, "distances": distances}
 
