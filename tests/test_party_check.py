@@ -210,7 +210,7 @@ FAULTS = {
     unknown_here: ("certificate", r"hub \(.*\) does not know the certificate of lab"),
     expired_here: ("certificate", "hub refuses: the certificate of lab has expired .*: renew it"),
     other_edition: ("answer", "hub has edition 2 of heart and lab has edition 1: lab needs the"),
-    other_study: ("answer", r"hub serves another study \(ffffffff, not "),
+    other_study: ("answer", r"hub takes part in another study \(ffffffff, not "),
 }
 
 

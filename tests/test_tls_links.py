@@ -314,11 +314,11 @@ WRONG = {
     ),
     "another edition": (
         lambda two: two.rosters.update(lab=replace(two.rosters["lab"], edition=2)),
-        "hub has edition 1 of heart and lab has edition 2", "lab has edition 2 of heart and hub",
+        "lab has edition 2 of heart and hub has edition 1: hub", "hub has edition 1 of heart and",
     ),
     "another study": (
         lambda two: two.rosters.update(lab=replace(two.rosters["lab"], study="0" * 32)),
-        "and lab in 00000000; all members need the same file", "lab takes part in the study 0000",
+        "lab takes part in another study (00000000, not", "hub takes part in another study (",
     ),
 }  # fmt: skip
 

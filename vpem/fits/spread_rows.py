@@ -7,6 +7,7 @@ the party that has most of them; nothing else but the terms of one sum leaves a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

@@ -224,7 +224,11 @@ class Link:
             self._was_refused(theirs)
         if not isinstance(theirs, Hello):
             raise Damaged
-        sentence = self._differs(theirs)
+        name, roster = self.member.name, here.roster
+        about = theirs.version, theirs.study, theirs.edition, theirs.text
+        sentence = roster.differs(here.identity.name, name, *about)
+        if theirs.name != name:
+            sentence = f"{name}, by its certificate, says that it is {theirs.name}"
         if sentence:
             await self._refuse(connection, sentence)
         # The first member says who is left out; else wait until both ends know it.
@@ -257,31 +261,6 @@ class Link:
         self.parted = refusal
         self.here.changed()
         raise Trouble(refusal.sentence)
-
-    def _differs(self, theirs: Hello) -> str:
-        """Return in what the other end does not agree."""
-        here, name = self.here, self.member.name
-        own_name = here.identity.name
-        if theirs.name != name:
-            return f"{name}, by its certificate, says that it is {theirs.name}"
-        if theirs.version != __version__:
-            return (
-                f"{own_name} has vpem {__version__} and {name} has {theirs.version}; all members "
-                "need the same version"
-            )
-        if theirs.study != here.roster.study:
-            return (
-                f"{own_name} takes part in the study {here.roster.study[:8]} ({here.roster.name}) "
-                f"and {name} in {theirs.study[:8]}; all members need the same file"
-            )
-        if theirs.edition != here.roster.edition:
-            return (
-                f"{own_name} has edition {here.roster.edition} of {here.roster.name} and {name} "
-                f"has edition {theirs.edition}; all members need the newest"
-            )
-        if theirs.text != here.roster.text:
-            return here.roster.texts_differ(own_name, name, theirs.text)
-        return ""
 
     # ---- the rest of them ------------------------------------------------------------------------
 

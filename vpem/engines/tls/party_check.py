@@ -244,27 +244,10 @@ class Examination:
 
     def _compare(self, hello: Any) -> None:
         """Hold what the other end runs against what this one does."""
-        version, study = printable(hello["version"])[:40], printable(hello["study"])[:40]
-        edition, roster = int(hello["edition"]), self.by.roster
-        name, own_name, sentence = self.member.name, self.by.identity.name, ""
-        if study != roster.study:
-            sentence = (
-                f"{name} serves another study ({study[:8]}, not {roster.study[:8]}): both need the "
-                f"same file {roster.name}.toml"
-            )
-        elif edition != roster.edition:
-            older = own_name if edition > roster.edition else name
-            sentence = (
-                f"{name} has edition {edition} of {roster.name} and {own_name} has edition "
-                f"{roster.edition}: {older} needs the newest"
-            )
-        elif (text := str(hello["text"])) != roster.text:
-            sentence = roster.texts_differ(own_name, name, printable(text))
-        elif version != __version__:
-            sentence = (
-                f"{name} has vpem {version} and {own_name} has {__version__}: all members need the "
-                "same version"
-            )
+        version, study, text = (printable(hello[key])[:64] for key in ("version", "study", "text"))
+        edition, own_name = int(hello["edition"]), self.by.identity.name
+        about = version, study, edition, text
+        sentence = self.by.roster.differs(own_name, self.member.name, *about)
         self.add("answer", f"vpem {version}, edition {edition}", sentence)
 
     async def _measure(self, opened: Called) -> None:

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vpem import __version__
 from vpem.engines.tls.wire import SpeakingContext
 from vpem.errors import InputError
 
@@ -125,12 +126,31 @@ class Roster:
             left_out=(*self.left_out, *(one for one in self.members if one.name in names)),
         )
 
-    def texts_differ(self, own_name: str, name: str, text: str) -> str:
-        """Return what to say where two members have different texts of one edition."""
-        return (
-            f"{own_name} and {name} have different texts of edition {self.edition} of {self.name}, "
-            f"with SHA-256 {self.text[:16]} and {text[:16]}; ask the organiser which one is valid"
-        )
+    def differs(
+        self, own: str, name: str, version: str, study: str, edition: int, text: str
+    ) -> str:
+        """Return how what another member has differs from what this one has, or an empty text."""
+        if version != __version__:
+            return (
+                f"{own} has vpem {__version__} and {name} has {version}; all members need the same "
+                "version"
+            )
+        if study != self.study:
+            return (
+                f"{name} takes part in another study ({study[:8]}, not {self.study[:8]}): both "
+                f"need the same file {self.name}.toml"
+            )
+        if edition != self.edition:
+            return (
+                f"{name} has edition {edition} of {self.name} and {own} has edition "
+                f"{self.edition}: {own if edition > self.edition else name} needs the newest"
+            )
+        if text != self.text:
+            return (
+                f"{own} and {name} have different texts of edition {edition} of {self.name}, with "
+                f"SHA-256 {self.text[:16]} and {text[:16]}; ask the organiser which one is valid"
+            )
+        return ""
 
     def rank_of(self, name: str) -> int | None:
         """Return the number of the member that is called so, if there is one."""
