@@ -35,7 +35,6 @@ from vpem.files.studies.signed import (
     common_name,
     make_certificate,
     make_key,
-    moment,
     need_tls,
     now,
     parse_certificate,
@@ -205,26 +204,13 @@ def usable(identity: Identity) -> Identity:
     """Return an identity that can be used now, with a warning if that ends within 30 days."""
     key_of(identity)
     _look_at(identity.key.parent)
-    begins, ends = validity(certificate_of(identity))
-    today = datetime.now(UTC)
-    if today < begins:
-        raise InputError(
-            f"{identity.certificate} is valid from {moment(begins)}, but the clock of this machine "
-            f"says {moment(today)}; set the clock"
-        )
-    if today > ends:
-        raise InputError(
-            f"{identity.certificate} was valid until {moment(ends)}, and it is {moment(today)}; "
-            "make another by 'vpem party renew'"
-        )
-    if ends - today < SOON:
-        warnings.warn(
-            VpemWarning(
-                f"{identity.certificate} is valid until {moment(ends)[:10]} only; make another by "
-                "'vpem party renew'"
-            ),
-            stacklevel=2,
-        )
+    certificate = certificate_of(identity)
+    if wrong := not_valid(identity.name, certificate):
+        raise InputError(f"{wrong}; set the clock, or make another by 'vpem party renew'")
+    ends = validity(certificate)[1]
+    if ends - datetime.now(UTC) < SOON:
+        until = f"{identity.certificate} is valid until {ends:%Y-%m-%d} only"
+        warnings.warn(VpemWarning(f"{until}; make another by 'vpem party renew'"), stacklevel=2)
     return identity
 
 
@@ -567,13 +553,9 @@ def check_request(study: Study, request: MembershipRequest) -> str:
             f"the certificate of {member.name} was revoked on {since[:10]}; it must make another, "
             "in another folder, by 'vpem party init'"
         )
-    begins, ends = validity(member.certificate)
-    if not begins <= datetime.now(UTC) <= ends:
-        raise InputError(
-            f"the certificate of {member.name} is valid from {moment(begins)} until {moment(ends)},"
-            f" and it is {now()}"
-        )
     name = member.name
+    if wrong := not_valid(name, member.certificate):
+        raise InputError(wrong)
     same = [one for one in study.roster.members if one.name.lower() == name.lower()]
     if not same:
         if len(study.roster.members) >= MOST_MEMBERS:
