@@ -348,12 +348,9 @@ class Meeting(Where):
 
         Meanwhile the first member reports whom it waits for; it passes all introductions on.
         """
-
-        def signed(said: list[Any]) -> bytes:
-            return encode([self.study.roster.study, self.study.roster.text, *said])
-
+        about = [self.study.roster.study, self.study.roster.text]
         introduction = [*introduction, os.urandom(16)]  # no two runs are introduced alike
-        introduction += [self._signs.sign(signed(introduction), INTRODUCTION)]
+        introduction += [self._signs.sign(encode([*about, *introduction]), INTRODUCTION)]
         post, names, others = self._post, self.engine.names, range(1, self.engine.size)
         everyones: Any = [introduction]
         usual = post.timeout
@@ -373,7 +370,7 @@ class Meeting(Where):
         if not isinstance(everyones, list) or len(everyones) != self.engine.size:
             raise InputError(f"{names[0]} has not sent the introductions of all")
         everyones = list(map(introduced, everyones, names))
-        self._signs.introduced([(signed(one[:-1]), one[-1]) for one in everyones])
+        self._signs.introduced([(encode([*about, *one[:-1]]), one[-1]) for one in everyones])
         post.log_key = self._signs.run
         self.fewest = {name: one[3] for name, one in zip(names, everyones, strict=True)}
         self.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)

@@ -161,6 +161,11 @@ app = typer.Typer(
     "Example: vpem study show heart.toml",
 )
 
+Which = Annotated[
+    Path | None,
+    READ,
+    typer.Option("--study", help="The study. Default: the one here, or beside the request."),
+]
 Commands = Annotated[
     list[str] | None,
     typer.Option(
@@ -223,13 +228,7 @@ def show_file(file: StudyFile, json: Json = False) -> None:
 @app.command()
 def approve(
     request: Annotated[Path, READ, typer.Argument(help="NAME.request, as a member sent it.")],
-    which: Annotated[
-        Path | None,
-        READ,
-        typer.Option(
-            "--study", help="The study. Default: the one here, or else the one beside the request."
-        ),
-    ] = None,
+    which: Which = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     fingerprint: Annotated[
         str | None,
@@ -251,10 +250,8 @@ def approve(
         from vpem.files.studies.study import read_study
 
         joining = identities.read_request(request)
-        local_file = Path(f"{joining.study}.toml")
-        study = read_study(
-            which or (local_file if local_file.exists() else request.parent / local_file)
-        )
+        here = Path(f"{joining.study}.toml")
+        study = read_study(which or (here if here.exists() else request.parent / here))
         following = identities.approved(study, joining)
         about, said = joining.describe(), (fingerprint or "").lower().replace(":", "").split()
         alike = said == about["words"].split() or "".join(said) == about["fingerprint"]
@@ -342,9 +339,7 @@ def change(
 @app.command()
 def revoke(
     name: Annotated[str, typer.Argument(help="The member.")],
-    which: Annotated[
-        Path | None, READ, typer.Option("--study", help="The study. Default: the one here.")
-    ] = None,
+    which: Which = None,
     quiet: Quiet = False,
 ) -> None:
     """Revoke a member's certificate.
