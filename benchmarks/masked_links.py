@@ -89,10 +89,10 @@ def fit(members: Members) -> dict[str, Any]:
     begins = iterations(lines)
     span, count = (begins[0], begins[-1]), len(begins) - 1
     of = {name: clock.between(name, *span) / count for name in members.names}
-    logs = [members.log(name).totals for name in members.names]
+    rows = [row for name in members.names for row in members.log(name)["totals"]]
     sums, every = (
-        sum(t.bytes_sent for totals in logs for (kind, _), t in totals.items() if kind in kinds)
-        for kinds in (SUMS, {kind for totals in logs for kind, _ in totals})
+        sum(row["bytes_sent"] for row in rows if row["kind"] in kinds)
+        for kinds in (SUMS, {row["kind"] for row in rows})
     )
     return {
         "seconds": [round(b - a, 3) for a, b in pairwise(begins)],

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vpem.files.studies.logs import Logged, log_beside, read_log
+from vpem.files.studies.logs import log_beside, read_log
 
 from .studies import make_study
 
@@ -119,7 +119,7 @@ class Members:
         found: Report = json.loads(run(*self.alone()[1:]))
         return found
 
-    def log(self, name: str) -> Logged:
+    def log(self, name: str) -> Report:
         """Return what the last run's log of a member comes to."""
         return read_log([log_beside(self.folder(name) / "bench.toml", name)], last_run=True)
 

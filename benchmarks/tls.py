@@ -101,16 +101,12 @@ def _alike(members: Members, ended: list[Ended], one: Line, sent: int) -> Line:
     mine, right = (np.array(report["history"]) for report in (reports[0], one))
     by_kind = {kind: of["bytes"] for kind, of in one["communication"]["by_kind"].items()}
     kind = "server" if members.names[0] == "hub" else "estep"
-    logs = [
-        (of, totals)
-        for name in members.names
-        for (of, _), totals in members.log(name).totals.items()
-    ]
+    logs = [row for name in members.names for row in members.log(name)["totals"]]
     went, came = (
-        sum(getattr(totals, way) for of, totals in logs if of == kind)
+        sum(row[way] for row in logs if row["kind"] == kind)
         for way in ("bytes_sent", "bytes_received")
     )
-    logged = sum(totals.bytes_sent for _, totals in logs)
+    logged = sum(row["bytes_sent"] for row in logs)
     apart = float(np.abs(mine / right - 1).max())
     return {
         "parties": one["n_agents"],

@@ -12,13 +12,14 @@ import pytest
 
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
+from vpem.engines.tls.engine import introduced
 from vpem.errors import FileError, InputError, VpemError
 from vpem.files.datasets import Home
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
 from vpem.files.studies.logs import entries, read_log
 from vpem_cli.outputs import LabelFile, Output
-from vpem_cli.study.member import Meeting, check_introduced, introduced
+from vpem_cli.study.member import Meeting, check_introduced
 
 from .cli_support import NAMES, done, overlapping, run
 from .company_support import SECONDS, ended, make_company
@@ -138,13 +139,13 @@ def test_nothing_of_one_member_is_in_what_others_have(fitted, company):
 
 def test_logs_tell_what_went_and_what_all_have_alike(fitted, company):
     logs = {n: read_log([path / f"{n}-heart.log"], True) for n, path in company.folders.items()}
-    sent = sum(own.bytes_sent for log in logs.values() for own in log.totals.values())
-    received = sum(own.bytes_received for log in logs.values() for own in log.totals.values())
+    sent = sum(own["bytes_sent"] for log in logs.values() for own in log["totals"])
+    received = sum(own["bytes_received"] for log in logs.values() for own in log["totals"])
     assert sent == received > 0
     handed = fitted.reports["lab"]["handed"]
     of_sums = [
-        own.bytes_sent for log in logs.values() for (kind, _), own in log.totals.items()
-        if kind in {"server", "labels"}
+        own["bytes_sent"] for log in logs.values() for own in log["totals"]
+        if own["kind"] in {"server", "labels"}
     ]  # fmt: skip
     assert sum(of_sums) == sum(handed[kind]["by_tls"] for kind in ("server", "labels"))
     every = list(entries([path / f"{name}-heart.log" for name, path in company.folders.items()]))

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from glob import has_magic
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NoReturn
@@ -28,7 +27,7 @@ from vpem.engines.engine import StalledError
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.faults import Fault, GoneOn, LeftOut, Parted, Returned, Unheard
 from vpem.engines.tls.mailbox import Post
-from vpem.engines.tls.trust import INTRODUCTION, Member, MemberSigns
+from vpem.engines.tls.trust import Member, MemberSigns
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError
 from vpem.files.checkpoints import FileSaver, read_state
 from vpem.files.hdf5 import atomic_write
@@ -69,7 +68,6 @@ INHERITED = "_VPEM_INHERITED"
 """Variable with the number of the open file that a process inherits from the image before it."""
 
 IF_ANY = "if any"  # of --resume-if-any, which any member may give: all resume then, or start
-HELLO = 0  # tag of the introductions, which come before anything else; engines number from 2
 BEGINNING = 60.0  # seconds that members have at least to begin again, without a lost one
 PATIENCE = 0.3  # seconds for members that find the same fault to report it before others do
 
@@ -133,17 +131,6 @@ def check_introduced(names: Sequence[str], everyones: Sequence[Any], study: str)
     return goes_on
 
 
-def introduced(value: Any, name: str) -> Any:
-    """Return a member's introduction, which ends with a nonce and a signature, if it is one."""
-    if isinstance(value, list) and [*map(type, value)] == [str, dict, list, int, bytes, bytes]:
-        _, terms, outputs, *_ = value
-        pairs = all(isinstance(term, list) and len(term) == 2 for term in terms.values())
-        words = (*terms, *outputs, *(chain(*terms.values()) if pairs else [None]))
-        if all(isinstance(word, str) for word in words):
-            return value
-    raise InputError(f"{name} has sent no introduction; do all run the same version?")
-
-
 def meet(context: Any) -> Meeting:
     """Join the other members of a study, once all are there and run the same command.
 
@@ -197,7 +184,6 @@ class Meeting(Where):
         self.member, self._options = member, options
         self._first = whole.roster.members[0].name
         self._met = self._delivered = False
-        self._there = set[int]()
         self.fewest: dict[str, int] = {}
         self.outputs: frozenset[str] = frozenset()
         self.files: Sequence[Path] = options.get("data") or ()
@@ -232,8 +218,7 @@ class Meeting(Where):
             tell=self._tell,
         )
         self._post.beginning = BEGINNING * (study.if_lost == "without")
-        self._signs = MemberSigns(roster, identity)
-        self.engine = TlsEngine(self._post, roster, self._signs)
+        self.engine = TlsEngine(self._post, roster, MemberSigns(roster, identity))
         self.engine.outlast = self.outlast
         self.keeper = Keeper(None, self.engine, lost, kept)
         if self.guard.policy is not None:
@@ -337,41 +322,16 @@ class Meeting(Where):
         """Print a line; until all have met, the first member sends it to those who wait, too."""
         if not self._options.get("quiet"):
             tell(sentence)
-        if self._met or self.engine.rank:
-            return
-        for rank in range(1, self.engine.size):
-            if rank in self._there or self._post.arrived(rank, HELLO):
-                self._post.put(rank, HELLO, encode(f"{self.member.name}: {sentence}"), "options")
+        if not self._met:
+            self.engine.tell_waiting(sentence)
 
     def introduce(self, introduction: Any) -> bool:
         """Introduce all members to each other, once all are there; returns as `check_introduced`.
 
-        Meanwhile the first member reports whom it waits for; it passes all introductions on.
+        Meanwhile the first member reports whom it waits for.
         """
-        about = [self.study.roster.study, self.study.roster.text]
-        introduction = [*introduction, os.urandom(16)]  # no two runs are introduced alike
-        introduction += [self._signs.sign(encode([*about, *introduction]), INTRODUCTION)]
-        post, names, others = self._post, self.engine.names, range(1, self.engine.size)
-        everyones: Any = [introduction]
-        usual = post.timeout
-        if self.gone_on and usual is not None:
-            post.timeout = max(usual, BEGINNING)
-        if self.engine.rank:
-            post.put(0, HELLO, encode(introduction), "options")
-            while isinstance(everyones := decode(post.receive(0, HELLO)), str):
-                self._tell(everyones)
-        else:
-            for rank in others:
-                everyones.append(introduced(decode(post.receive(rank, HELLO)), names[rank]))
-                self._there.add(rank)
-            for rank in others:
-                post.put(rank, HELLO, encode(everyones), "options")
-        self._met, post.timeout = True, usual
-        if not isinstance(everyones, list) or len(everyones) != self.engine.size:
-            raise InputError(f"{names[0]} has not sent the introductions of all")
-        everyones = list(map(introduced, everyones, names))
-        self._signs.introduced([(encode([*about, *one[:-1]]), one[-1]) for one in everyones])
-        post.log_key = self._signs.run
+        everyones = self.engine.introduce(introduction, BEGINNING * self.gone_on, self._tell)
+        self._met, names = True, self.engine.names
         self.fewest = {name: one[3] for name, one in zip(names, everyones, strict=True)}
         self.outputs = frozenset(name for _, _, theirs, *_ in everyones for name in theirs)
         return check_introduced(names, everyones, self.study.name)

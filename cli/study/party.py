@@ -325,7 +325,7 @@ def log(
     """
     from vpem.files.studies.logs import read_log
 
-    report = read_log(files, last).report()
+    report = read_log(files, last)
     if json:
         print_json(report)
         return

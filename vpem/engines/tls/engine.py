@@ -11,7 +11,9 @@ whether the vectors of all are there, and otherwise whose are not.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from vpem.checks import Floats
 from vpem.engines.engine import Engine, Neighbours, Pending, StalledError
 from vpem.engines.tls.faults import GoneOn, Unheard
-from vpem.engines.tls.trust import MemberSigns, Roster
+from vpem.engines.tls.trust import INTRODUCTION, MemberSigns, Roster
 from vpem.errors import InputError
 from vpem.network.faults import FewerError
 from vpem.network.messages import decode, encode
@@ -28,6 +30,9 @@ from vpem.network.messages import decode, encode
 if TYPE_CHECKING:
     from vpem.engines.tls.mailbox import Post
 
+
+HELLO = 0
+"""Tag of the introductions, which come before anything else; what follows has numbers from 2."""
 
 SEGMENT = 1 << 18
 """Bytes that are added up at a time: while one segment travels back, others still come in."""
@@ -54,6 +59,46 @@ class TlsEngine(Engine):
         self.copies = 1 if self.rank else self.size - 1
         self._number = 0
         self._pairs: dict[tuple[int, int], int] = {}
+        self._waiting: list[int] = []
+
+    def introduce(
+        self, said: Sequence[Any], seconds: float, tell: Callable[[str], None]
+    ) -> list[list[Any]]:
+        """Return what each member has said and signed, once all are there.
+
+        ``said`` is a command, its options with values and sources, the outputs that it requests,
+        and a number. The first member waits for all, for so many seconds at least, and passes on
+        what they say: meanwhile by `tell_waiting` what others are to ``tell``.
+        """
+        signs, post, usual = self.signs, self._post, self._post.timeout
+        assert signs is not None
+        own = [*said, os.urandom(16)]  # no two runs are introduced alike
+        own.append(signs.sign(encode([*signs.about, *own]), INTRODUCTION))
+        post.timeout = None if usual is None else max(usual, seconds)
+        every: Any = [own]
+        if self.rank:
+            post.put(0, HELLO, encode(own), "options")
+            while isinstance(every := decode(post.receive(0, HELLO)), str):
+                tell(every)
+        else:
+            for rank in self._others():
+                every.append(introduced(decode(post.receive(rank, HELLO)), self.names[rank]))
+                self._waiting.append(rank)
+            for rank in self._others():
+                post.put(rank, HELLO, encode(every), "options")
+        post.timeout = usual
+        if not isinstance(every, list) or len(every) != self.size:
+            raise InputError(f"{self.names[0]} has not sent the introductions of all")
+        every = list(map(introduced, every, self.names))
+        signs.introduced([(encode([*signs.about, *one[:-1]]), one[-1]) for one in every])
+        post.log_key = signs.run
+        return list(every)
+
+    def tell_waiting(self, sentence: str) -> None:
+        """Let those hear a sentence of the first member who wait for others there."""
+        for rank in () if self.rank else self._others():
+            if rank in self._waiting or self._post.arrived(rank, HELLO):
+                self._post.put(rank, HELLO, encode(f"{self.names[0]}: {sentence}"), "options")
 
     @property
     def timeout(self) -> float | None:
@@ -313,6 +358,17 @@ class TlsEngine(Engine):
             f"{self.names[source]} has sent something else than {expected}{got}; "
             "do all members run the same command of the same version of vpem?"
         )
+
+
+def introduced(value: Any, name: str) -> Any:
+    """Return a member's introduction, which ends with a nonce and a signature, if it is one."""
+    if isinstance(value, list) and [*map(type, value)] == [str, dict, list, int, bytes, bytes]:
+        _, terms, outputs, *_ = value
+        pairs = all(isinstance(term, list) and len(term) == 2 for term in terms.values())
+        words = (*terms, *outputs, *(chain(*terms.values()) if pairs else [None]))
+        if all(isinstance(word, str) for word in words):
+            return value
+    raise InputError(f"{name} has sent no introduction; do all run the same version?")
 
 
 def _runs(values: Floats, counts: Sequence[int]) -> Iterator[Floats]:

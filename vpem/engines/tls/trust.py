@@ -260,7 +260,7 @@ class MemberSigns:
 
     def __init__(self, roster: Roster, identity: Identity) -> None:
         self._roster, self._identity = roster, identity
-        self.run = b""
+        self.run, self.about = b"", (roster.study, roster.text)
         shown = [f"{each.name} {fingerprint(each.certificate)}" for each in roster.members]
         self.facts = [roster.study, str(roster.edition), roster.text, *shown]
 

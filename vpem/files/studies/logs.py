@@ -20,7 +20,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from vpem.errors import FileError
 from vpem.files.opening import AS_IT_IS, PathLike, open_regular
 from vpem.files.studies.signed import now
-from vpem.network.schema import State
+from vpem.network.schema import Report, State
 
 if TYPE_CHECKING:
     from vpem.engines.tls.faults import Sent
@@ -188,63 +188,41 @@ class Entry:
     digest: str  # their SHA-256
 
 
-@dataclass
-class Totals:
-    """Messages and payload bytes either way."""
-
-    sent: int = 0
-    received: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
+COUNTS = ("sent", "received", "bytes_sent", "bytes_received")
+"""Messages and payload bytes either way."""
 
 
-@dataclass
-class Logged:
-    """What a log comes to."""
+def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Report:
+    """Sum up logs of one member, the oldest first; by default all runs in them.
 
-    runs: list[State] = field(default_factory=list)  # id, time, command, ... of each
-    totals: dict[tuple[str, str], Totals] = field(default_factory=dict)  # by kind and peer
-    first: str | None = None  # time of a message
-    last: str | None = None
-    cut: int = 0  # lines cut short as the machine went down
-
-    def report(self) -> dict[str, Any]:
-        """Return the whole as plain values."""
-        totals = [
-            {"kind": kind, "peer": peer, **vars(counts)}
-            for (kind, peer), counts in self.totals.items()
-        ]
-        return {
-            "runs": [{"command": None, **run} for run in self.runs],
-            "messages": sum(row["sent"] + row["received"] for row in totals),
-            "bytes": sum(row["bytes_sent"] + row["bytes_received"] for row in totals),
-            "first": self.first,
-            "last": self.last,
-            "cut": self.cut,
-            "totals": totals,
-        }
-
-
-def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Logged:
-    """Sum up logs of one member, the oldest first; by default all runs in them."""
-    logged = Logged()
+    ``totals`` has `COUNTS` by kind and peer, ``cut`` the lines cut short as the machine went down.
+    """
+    runs, times, cut = list[State](), list[str](), 0
+    totals: dict[tuple[str, str], dict[str, int]] = {}
     for about, entry in _lines(paths):
-        if about is not None and (not logged.runs or logged.runs[-1]["id"] != about["id"]):
-            logged = Logged() if last_run else logged
-            logged.runs.append(about)
-            logged.cut += "cut" in about
+        if about is not None and (not runs or runs[-1]["id"] != about["id"]):
+            if last_run:
+                runs, times, cut, totals = [], [], 0, {}
+            runs.append({"command": None, **about})
+            cut += "cut" in about
         elif entry is not None:
-            total = logged.totals.setdefault((entry.kind, entry.peer), Totals())
-            if entry.sent:
-                total.sent += 1
-                total.bytes_sent += entry.size
-            else:
-                total.received += 1
-                total.bytes_received += entry.size
-            logged.first, logged.last = logged.first or entry.time, entry.time
+            total = totals.setdefault((entry.kind, entry.peer), dict.fromkeys(COUNTS, 0))
+            way = "sent" if entry.sent else "received"
+            total[way] += 1
+            total[f"bytes_{way}"] += entry.size
+            times = [*times[:1], entry.time]
         elif about is None:
-            logged.cut += 1
-    return logged
+            cut += 1
+    sums = {name: sum(total[name] for total in totals.values()) for name in COUNTS}
+    return {
+        "runs": runs,
+        "messages": sums["sent"] + sums["received"],
+        "bytes": sums["bytes_sent"] + sums["bytes_received"],
+        "first": times[0] if times else None,
+        "last": times[-1] if times else None,
+        "cut": cut,
+        "totals": [{"kind": kind, "peer": peer, **one} for (kind, peer), one in totals.items()],
+    }
 
 
 def entries(paths: Iterable[PathLike]) -> Iterator[Entry]:
