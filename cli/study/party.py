@@ -462,16 +462,10 @@ def check(
             about = {"study": study.id, "edition": study.edition, "name": who, "checks": checks}
             print_json({"works": not failed, **about})
         elif not quiet:
-            peers = ["", *(one.peer for one in findings)]
-            rows = [
-                [
-                    one.peer * (one.peer != before),
-                    one.what,
-                    one.observation,
-                    one.state.removeprefix("ok"),
-                ]
-                for one, before in zip(findings, peers, strict=False)
-            ]
+            rows, before = list[tuple[str, ...]](), ""
+            for one in findings:
+                peer, before = one.peer * (one.peer != before), one.peer
+                rows.append((peer, one.what, one.observation, one.state.removeprefix("ok")))
             show(table(rows, "with", "what", "found", "", title=f"{study.name} as {who}"))
             for one in findings:
                 if one.sentence:

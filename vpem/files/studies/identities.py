@@ -30,7 +30,6 @@ from vpem.files.opening import PathLike, open_regular
 from vpem.files.studies.signed import (
     Fields,
     address_of,
-    check_days,
     check_name,
     common_name,
     make_certificate,
@@ -77,7 +76,6 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
     need_tls()
     _need_private_files()
     check_name(name)
-    check_days(days)
     identity = _files(folder, name)
     for file in (identity.key, identity.certificate):
         if os.path.lexists(file):
