@@ -156,12 +156,11 @@ def meet(context: Any) -> Meeting:
     context.meta[STUDY] = meeting.study
     join(meeting)
     terms = terms_of(context)
-    files = files_in(options.get("data") or ())
-    files = own_party(member.name, files, TableSettings()).find() if files else []
+    if files := files_in(options.get("data") or ()):
+        files = own_party(member.name, files, TableSettings()).find()
     meeting.guard.check(command, options, member, files)
-    written = [name for name, role in context.command.roles().items() if role.writes]
-    outputs = [name for name in written if options.get(name) is not None]
-    fewest = meeting.guard.rules.fewest_parties or 1
+    roles, fewest = context.command.roles(), meeting.guard.rules.fewest_parties or 1
+    outputs = [name for name in roles if roles[name].writes and options.get(name) is not None]
     if meeting.introduce([command, terms, outputs, fewest]):
         options |= {"resume": False, "resume_if_any": True}
     meeting.guard.begin()
@@ -201,21 +200,17 @@ class Meeting(Where):
                 names = {one.name for one in whole.roster.members[1:]}
                 without = read_state(path)["facts"]["without"]
                 lost = [(name, int(since)) for name, since in without if name in names]
-        # Without the lost members.
         roster = whole.roster.without([name for name, _ in lost])
         self.study = study = replace(whole, roster=roster)
         self.guard = Guard(study)
         with Screen():
             identity = identity_of(study, member.name)  # before anything is written
-        log, listen = options.get("log") or log_beside(study.path, member.name), options["listen"]
+        log, door = options.get("log"), door_of(options["listen"])
+        log = log or log_beside(study.path, member.name)
         self._log = MessageLog(log, command=command, edition=study.edition)
+        note, seconds = self._log.record_message, float(options["timeout"])
         self._post = Post(
-            roster,
-            identity,
-            listen=door_of(listen),
-            timeout=float(options["timeout"]),
-            note=self._log.record_message,
-            tell=self._tell,
+            roster, identity, listen=door, timeout=seconds, note=note, tell=self._tell
         )
         self._post.beginning = BEGINNING * (study.if_lost == "without")
         self.engine = TlsEngine(self._post, roster, MemberSigns(roster, identity))
@@ -326,10 +321,7 @@ class Meeting(Where):
             self.engine.tell_waiting(sentence)
 
     def introduce(self, introduction: Any) -> bool:
-        """Introduce all members to each other, once all are there; returns as `check_introduced`.
-
-        Meanwhile the first member reports whom it waits for.
-        """
+        """Introduce all members to each other; returns what `check_introduced` does."""
         everyones = self.engine.introduce(introduction, BEGINNING * self.gone_on, self._tell)
         self._met, names = True, self.engine.names
         self.fewest = {name: one[3] for name, one in zip(names, everyones, strict=True)}

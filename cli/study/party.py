@@ -50,9 +50,6 @@ Listen = Annotated[
 ]
 
 
-NOT_NAMED = "features that it does not name"
-
-
 def facts_in(facts: Report, title: str | None = None) -> PrintedTable:
     """Return a table of the facts that are there; a list has a line for each."""
     rows = [
@@ -75,7 +72,8 @@ def card(first: Report, about: Report, title: str | None = None) -> PrintedTable
     mark, before = about["fingerprint"], about.get("before")
     if "study" in about:
         named = about["features"]
-        brings = f"{plural(len(named), 'feature')}: {shorten(named, 8)}" if named else NOT_NAMED
+        brings = f"{plural(len(named), 'feature')}: {shorten(named, 8)}"
+        brings = brings if named else "features that it does not name"
         first["brings"] = brings if about["data"] else "no data"
         first["dialled at"] = about["address"] or "-"
         title = title or f"{about['name']} asks to be in {about['study']}"
@@ -166,14 +164,11 @@ def show_identity(
     with Screen():
         from vpem.files.studies import identities
 
-        here = Path()
+        names = [] if file else identities.identities_in(Path())
+        files = [identities.read_identity(Path(), name).certificate for name in names]
+        members = (identities.member_of(one) for one in ([file] if file else files))
         if file is not None and file.suffix == ".request":
-            members = [identities.read_request(file).member]
-        elif file is not None:
-            members = [identities.member_of(file)]
-        else:
-            own = [identities.read_identity(here, name) for name in identities.identities_in(here)]
-            members = [identities.member_of(one.certificate) for one in own]
+            members = (identities.read_request(one).member for one in [file])
         abouts = [one.describe() for one in members]
         if not abouts:
             raise InputError("there is no key here; make one by 'vpem party init --name ...'")
@@ -274,10 +269,11 @@ def renew(file: StudyFile, name: As = None, days: Days = 365, quiet: Quiet = Fal
     Example: vpem party renew heart.toml
     """
     with Screen(quiet) as screen:
-        from vpem.files.studies import identities
-        from vpem.files.studies import study as studies
+        from vpem.files.studies import identities, signed
+        from vpem.files.studies.study import read_study
 
-        study = studies.read_study(file)
+        signed.check_days(days)
+        study = read_study(file)
         who = identities.only_identity(study.folder, name)
         identities.known_identity(study, who)
         identity = identities.renew_identity(study.folder, who, days)
@@ -436,9 +432,9 @@ def check(
     """
     with Screen(quiet) as screen:
         from vpem.files.studies import identities, signed
-        from vpem.files.studies import study as studies
+        from vpem.files.studies.study import read_study
 
-        study = studies.read_study(file)
+        study = read_study(file)
         who = identities.only_identity(study.folder, name)
         member, first, relay = study.member(who), study.roster.members[0], study.roster.relay
         door = signed.door_of(listen) or member.door

@@ -229,6 +229,11 @@ def make_key() -> tuple[Ed25519PrivateKey, bytes]:
     return key, key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, plain)
 
 
+def check_days(days: int) -> None:
+    """Raise InputError where a certificate cannot be valid for so many days."""
+    check_int("days", days, least=1, most=MOST_DAYS)
+
+
 def make_certificate(name: str, key: Ed25519PrivateKey, days: int = 365) -> bytes:
     """Return a self-signed certificate (DER) of a member, valid for 1 to `MOST_DAYS` days."""
     from cryptography import x509
@@ -236,7 +241,7 @@ def make_certificate(name: str, key: Ed25519PrivateKey, days: int = 365) -> byte
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     check_name(name)
-    check_int("days", days, least=1, most=MOST_DAYS)
+    check_days(days)
     now = datetime.now(UTC).replace(microsecond=0)
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
