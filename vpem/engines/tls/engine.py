@@ -100,15 +100,6 @@ class TlsEngine(Engine):
             if rank in self._waiting or self._post.arrived(rank, HELLO):
                 self._post.put(rank, HELLO, encode(f"{self.names[0]}: {sentence}"), "options")
 
-    @property
-    def timeout(self) -> float | None:
-        """Seconds for which a member may be unheard of."""
-        return self._post.timeout
-
-    @timeout.setter
-    def timeout(self, seconds: float | None) -> None:
-        self._post.timeout = seconds
-
     def send(self, value: Any, to: int) -> None:
         self._post.put(to, self._pair(self.rank, to), encode(value), self.topic)
 
