@@ -161,6 +161,13 @@ def not_converged(*parts: str | Setting) -> NotConvergedWarning:
     return (scikit_learns_warning() if loaded else NotConvergedWarning)(*parts)
 
 
+def warn(
+    *parts: str | Setting, level: int = 3, kind: Callable[..., VpemWarning] = VpemWarning
+) -> None:
+    """Warn in a sentence, of the code so many calls up (1: of the caller's own line)."""
+    warnings.warn(kind(*parts), stacklevel=level + 1)
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the choice nearest to ``name``, or an empty string."""
     close = difflib.get_close_matches(str(name).lower(), [str(c) for c in choices], n=1, cutoff=0.6)

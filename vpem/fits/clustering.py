@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,15 +25,14 @@ from vpem.checks import (
     row_blocks,
 )
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting, VpemWarning, not_converged
+from vpem.errors import InputError, Setting, not_converged, warn
 from vpem.files.checkpoints import describe_run
 from vpem.files.models import current_versions
 from vpem.files.results import StoredClustering
 from vpem.fits.answer import Answer, spread_of_clusters
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import LARGEST_VALUE, refuse_large, refuse_masked
-from vpem.fits.privacy import Guarantee
-from vpem.fits.results import SUMMED, NetworkResult, warn_of_partitions
+from vpem.fits.results import SUMMED, NetworkResult, listed, warn_of_partitions
 from vpem.network.graph import Graph
 from vpem.network.schema import Report
 from vpem.records import Sentence
@@ -421,16 +419,15 @@ class Clustering(
     n_rows : int or None
         Rows of all processes, of which some may know their own labels only; None: those of
         ``labels``.
-    guarantee : Guarantee or None
-        What is promised of rows; then there is no inertia, and sizes are noisy.
     within : ndarray of shape (d,) or None
         Variances within clusters, where noise was put on them; None: the inertia has them.
     clipped : dict of int to int
         As `vpem.fits.results.RowFit.clipped`.
-    network, init_rows, best_restart, total_iterations, seconds, communication
+    network, init_rows, best_restart, total_iterations, guarantee, seconds, communication
         See `vpem.fits.results.NetworkResult`.
     """
 
+    noun = "clusters"
     centres: NDArray[np.float64]
     labels: NDArray[np.int32]
     distances: NDArray[np.float64]
@@ -439,7 +436,7 @@ class Clustering(
     counts: NDArray[np.float64]
     history: list[float]
     split: str
-    method: str
+    method: str = "lloyd"
     root_centres: NDArray[np.float64] | None = None
     disagreement: float = 0.0
     reseeded: list[tuple[int, int, int]] = field(default_factory=list)
@@ -448,7 +445,6 @@ class Clustering(
     scaling: Scaling | None = None
     deviations: NDArray[np.float64] | None = None
     n_rows: int | None = None
-    guarantee: Guarantee | None = None
     within: NDArray[np.float64] | None = None
     clipped: dict[int, int] = field(default_factory=dict)
 
@@ -463,9 +459,14 @@ class Clustering(
         return int(self.centres.shape[1])
 
     @property
-    def n_iter(self) -> int:
-        """Iterations of the restart that was kept."""
-        return len(self.history) if self.guarantee is None else self.total_iterations
+    def sizes(self) -> NDArray[np.float64]:
+        """Weight of each cluster, (K,)."""
+        return self.counts
+
+    @property
+    def in_use(self) -> NDArray[np.bool_]:
+        """Clusters (K,) that have rows."""
+        return self.counts > 0
 
     @property
     def spread(self) -> NDArray[np.float64]:
@@ -514,9 +515,7 @@ class Clustering(
                 {"iteration": iteration, "cluster": cluster, "row": row}
                 for iteration, cluster, row in self.reseeded
             ],
-            "partitions": [
-                {"iteration": iteration, "reason": reason} for iteration, reason in self.partitions
-            ],
+            "partitions": listed(self.partitions),
             "one_shot": None if self.one_shot is None else self.one_shot.describe(self.inertia),
             **network.describe("server", "edges", "topology"),
             "hops": None if over_rows else network.hops,
@@ -564,26 +563,21 @@ def warn_of_outcome(clustering: Clustering, max_iter: int) -> None:
     """Warn where iterations ran out, clusters are empty, or features of large numbers decide."""
     apart = 1.0 if clustering.deviations is None else spreads_apart(clustering.deviations)
     if clustering.scaling is None and clustering.guarantee is None and apart >= TENFOLD:
-        message = VpemWarning(
+        warn(
             f"standard deviations of features differ {apart:,.0f}-fold, and distances are made of "
             "the largest; try ", Setting("scale", "standard"),
         )  # fmt: skip
-        warnings.warn(message, stacklevel=3)
     if not clustering.converged:
-        warnings.warn(
-            not_converged(
-                f"rows still changed their clusters after {max_iter} iterations; try more"
-            ),
-            stacklevel=3,
+        warn(
+            f"rows still changed their clusters after {max_iter} iterations; try more",
+            kind=not_converged,
         )
     warn_of_partitions(clustering.partitions)
     empty = int((clustering.counts <= 0).sum())
     if empty:
-        warnings.warn(
+        warn(
             f"{empty} of {clustering.n_clusters} clusters are empty: fewer rows are different than "
-            "there are clusters; try fewer clusters",
-            VpemWarning,
-            stacklevel=3,
+            "there are clusters; try fewer clusters"
         )
 
 

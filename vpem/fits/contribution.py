@@ -97,13 +97,8 @@ def divergence(p: Doubles, q: Doubles) -> Doubles:
     return total
 
 
-@dataclass(frozen=True)
-class Everything:
-    """Densities and responsibilities of some rows by all features."""
-
-    log_density: Doubles
-    log_responsibilities: Doubles
-    components: NDArray[np.intp]
+Everything = tuple[Doubles, Doubles, NDArray[np.intp]]
+"""Log-densities, log-responsibilities and components of some rows by all features."""
 
 
 class Whole:
@@ -127,7 +122,7 @@ class Whole:
         self.log_likelihood += float(weights @ (log_density + constant))
         if self.codes is not None:
             np.add.at(self.confusion, (self.codes[rows], components), weights)
-        return Everything(log_density, shares, components)
+        return log_density, shares, components
 
     @property
     def entropy(self) -> float:
@@ -172,21 +167,22 @@ class Tally:
     ) -> None:
         """Add rows of which the summed terms of all others are ``others`` (m, K)."""
         log_weights, codes = self.whole.log_weights, self.whole.codes
+        log_density, responsibilities, most = every
         terms, constant = apart(self.own, values, there)
         alone, posterior = log_posterior(log_weights, terms)
         without, rest = log_posterior(log_weights, others)
-        lost = every.log_density - without
+        lost = log_density - without
         if not self.with_constants:
             lost = lost + constant
         each = (
             lost,
             lost - alone - constant,
             divergence(posterior, log_weights),
-            divergence(every.log_responsibilities, rest),
+            divergence(responsibilities, rest),
         )
         self.sums += [weights @ one for one in each]
         components = rest.argmax(axis=1)
-        np.add.at(self.moved, (every.components, components), weights)
+        np.add.at(self.moved, (most, components), weights)
         if codes is not None:
             np.add.at(self.confusion, (codes[rows], components), weights)
 

@@ -7,7 +7,6 @@ A 3): expect it, sum it over workers, move towards it, maximise.
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -21,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Doubles, Indices, as_array, check_data, check_int, check_memory
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import InputError, warn
 from vpem.files.checkpoints import checksum, describe_run, describe_steps
 from vpem.fits.fedem import warn_of_rest
 from vpem.fits.fedem_setup import codec_of_first
@@ -367,11 +366,10 @@ def fit_family(
             saver=saving.inner(None),
         )
     if run.projected[-1:] == [run.n_iter]:
-        warnings.warn(
+        warn(
             "the last statistic had to be projected: noise pushed it where no rows can; take "
             "smaller steps, or a finer codec",
-            VpemWarning,
-            stacklevel=2,
+            level=2,
         )
     warn_of_rest(run, settings, codec)
     return FamilyFit(
@@ -380,9 +378,7 @@ def fit_family(
         run=run,
         workers=workers,
         network=network.whole,
-        converged=run.converged,
-        seconds=time.perf_counter() - began + saving.seconds,
-        communication={**ledger.summary(), "bytes_by_iteration": list(run.history.bytes)},
+        **saving.outcome(began, run),
         options={
             **settings.values(),
             "step_size": describe_steps(settings.step_size),

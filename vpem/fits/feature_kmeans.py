@@ -481,7 +481,6 @@ def _clustering(
         counts=counts,
         history=run.history,
         split="features",
-        method="lloyd",
         network=network.whole,
         scaling=None if scaling.is_none else scaling,
         deviations=deviations,

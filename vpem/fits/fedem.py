@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
@@ -12,15 +11,22 @@ from typing import Any
 import numpy as np
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, as_matrix
+from vpem.checks import Doubles, Floats, as_matrix
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting, VpemWarning, not_converged
+from vpem.errors import InputError, Setting, not_converged, warn
 from vpem.files.checkpoints import checksum, describe_run, describe_steps, start_facts
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem_setup import FedSetup, codec_of_first
 from vpem.fits.local_rows import MANY, LocalRows, codec_of_moments
 from vpem.fits.prepare import Prepared, check_distinct, network_of_all, prepare
-from vpem.fits.results import MixtureResult, warn_of_copies, warn_of_degenerate, warn_of_few_values
+from vpem.fits.results import (
+    MixtureResult,
+    listed,
+    of_workers,
+    warn_of_copies,
+    warn_of_degenerate,
+    warn_of_few_values,
+)
 from vpem.fits.rows import n_columns
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
@@ -92,17 +98,14 @@ class FedFit(MixtureResult):
             "n_features": mixture.n_features,
             "total_weight": self.total_weight,
             "n_agents": workers.n_workers,
-            "n_workers": workers.n_workers,
-            "worker_names": list(holders),
-            "agent_names": list(holders),
-            "worker_rows": workers.counts.tolist(),
+            **of_workers(workers, holders),
             **self._size(),
             "feature_names": list(feature_names),
             **network.describe("topology", "edges", "positions", "server"),
             "hops": 0,
             **network.describe("sum", "tree", "secure_sum"),
             **network.describe("rounds", "weights", "mixing_rate", "consensus_error", "faults"),
-            "partitions": [{"iteration": at, "reason": reason} for at, reason in run.partitions],
+            "partitions": listed(run.partitions),
             **self.options,
             "omega": run.omega,
             "step_ceiling": run.steps.ceiling,
@@ -171,15 +174,12 @@ def warn_of_noise(
             ways.append("one covariance for all (tied)")
         ended = f", the last too, and the result rests on the floor ({settings.floor:.2g} of the " \
             "data's variance, by the error of a sum)" if at_end else ""  # fmt: skip
-        warnings.warn(
-            VpemWarning(
-                "weights or covariances had to be projected in "
-                f"{run.projected_share:.0%} of the later half of the iterations{ended}: noise is "
-                "large compared with the data of a component, or a component collapses; take ",
-                *finer,
-                "".join(f", {way}" for way in ways[:-1]) + f" or {ways[-1]}",
-            ),
-            stacklevel=3,
+        warn(
+            "weights or covariances had to be projected in "
+            f"{run.projected_share:.0%} of the later half of the iterations{ended}: noise is "
+            "large compared with the data of a component, or a component collapses; take ",
+            *finer,
+            "".join(f", {way}" for way in ways[:-1]) + f" or {ways[-1]}",
         )
     warn_of_rest(run, settings, codec)
 
@@ -190,19 +190,17 @@ def warn_of_rest(run: FedRun, settings: FedSettings, codec: Codec | None) -> Non
         of, without = "of codecs or absent workers", "memory first"
         if settings.batch_size is not None:
             of, without = "of batches", "variance reduction"
-        warnings.warn(
+        warn(
             f"at rest after {run.n_iter} iterations, except for the noise {of}, which stays in the "
             f"result: {without} removes it, smaller steps reduce it",
-            VpemWarning,
-            stacklevel=4,
+            level=4,
         )
     if run.spoiled and settings.tol > 0:
-        warnings.warn(
-            not_converged(
-                f"not converged in {run.n_iter} iterations: statistics were projected in most of "
-                "them, so that they came to rest where EM would not"
-            ),
-            stacklevel=4,
+        warn(
+            f"not converged in {run.n_iter} iterations: statistics were projected in most of "
+            "them, so that they came to rest where EM would not",
+            level=4,
+            kind=not_converged,
         )
     elif settings.tol > 0 and not run.converged:
         # Some noise stays in corrections however long a run is.
@@ -211,12 +209,11 @@ def warn_of_rest(run: FedRun, settings: FedSettings, codec: Codec | None) -> Non
             advice = f"the noise of batches keeps them there: take variance reduction, or {advice}"
         elif settings.memory == "none" and (codec is not None or settings.participation < 1):
             advice = f"without memories noise keeps them there: take memory first, or {advice}"
-        warnings.warn(
-            not_converged(
-                f"not converged within {run.n_iter} iterations: corrections are still above tol="
-                f"{settings.tol:g}; {advice}"
-            ),
-            stacklevel=4,
+        warn(
+            f"not converged within {run.n_iter} iterations: corrections are still above tol="
+            f"{settings.tol:g}; {advice}",
+            level=4,
+            kind=not_converged,
         )
 
 
@@ -380,7 +377,7 @@ def fit_fedem(
             network=network,
             ledger=ledger,
             rng=rng,
-            callback=None if callback is None else _ProgressOfEM(callback),
+            callback=None if callback is None else _telling(callback),
             saver=saving.inner(rows),
         )
     if run.spoiled:
@@ -399,13 +396,11 @@ def fit_fedem(
         run=run,
         workers=workers,
         network=network.whole,
-        converged=run.converged,
         init_rows=rows,
-        seconds=time.perf_counter() - began + saving.seconds,
-        communication={**ledger.summary(), "bytes_by_iteration": run.history.bytes},
         options=options_of(run, settings, network.compress if codec is None else codec.name),
         degenerate=np.flatnonzero(flags).tolist(),
         copies=copies_in_noise(run.parameters, to_mixture.floor > 0),
+        **saving.outcome(began, run),
     )
     warn_of_degenerate(fit, settings, to_mixture.floor)
     warn_of_few_values(fit, prepared.X, feature_names, settings, over_rows=True)
@@ -421,7 +416,7 @@ def _start(
     model: MixtureStatistics,
     saving: OneRun,
     tell: Tell | None,
-) -> tuple[Any, Any]:
+) -> tuple[Doubles | None, tuple[int, ...] | None]:
     """Return statistics to start from, if the run does not go on, and the rows they came from."""
     shared = network.whole.total.n_roots == 1 or not len(network.agents.own)
     root = 0 if shared else int(network.agents.own[0])
@@ -454,17 +449,16 @@ def _facts(
     return describe_run(name, prepared.X, prepared.row_weights, network, **facts)
 
 
-class _ProgressOfEM:
-    """Calls a callback of `vpem.steps.em` with what FedEM reports."""
+def _telling(callback: Callable[[Progress], None]) -> Callable[[FedProgress], None]:
+    """Return what calls a callback of `vpem.steps.em` with what FedEM reports."""
+    last: float | None = None
 
-    def __init__(self, callback: Callable[[Progress], None]) -> None:
-        self.callback = callback
-        self.last: float | None = None
-
-    def __call__(self, progress: FedProgress) -> None:
+    def tell(progress: FedProgress) -> None:
+        nonlocal last
         change = None
         if progress.objective is not None:
-            change = None if self.last is None else progress.objective - self.last
-            self.last = progress.objective
-        objective = float("nan") if self.last is None else self.last
-        self.callback(Progress(progress.iteration, objective, change))
+            change = None if last is None else progress.objective - last
+            last = progress.objective
+        callback(Progress(progress.iteration, float("nan") if last is None else last, change))
+
+    return tell

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Doubles, check_memory
-from vpem.errors import InputError, Setting, VpemError, VpemWarning, not_converged
+from vpem.errors import InputError, Setting, VpemError, not_converged, warn
 from vpem.files.checkpoints import checksum, describe_steps, network_facts
 from vpem.fits.mixture_imputation import MixtureImputation, impute_by_mixture
 from vpem.fits.observers import Imputation, Observers, check_laws
@@ -75,23 +75,62 @@ MOST_WORK = 2e8
 
 
 @dataclass
+class _Fold:
+    """What is left of the entries, what was hidden, and column means of what is left."""
+
+    rest: Observers
+    heldout: Observers
+    observations: Observations
+    means: Doubles
+    most: float | None
+
+
 class ImputationChoice:
     """What was compared, and what is best.
 
-    ``settings`` has the method, its rank and ridge or its components. ``candidates`` are what was
-    tried, with ``error``. ``errors`` (3, J) are the weight of what was hidden of each column, and
-    the errors of the best and of column means.
+    Fits are to what is left of the entries, in every fold, and have errors on the hidden ones.
+    ``settings`` has the best method, its rank and ridge or its components. ``candidates`` are what
+    was tried, with ``error``. ``errors`` (3, J) are the weight of what was hidden of each column,
+    and the errors of the best and of column means. ``tell`` is called with what is tried.
     """
 
-    settings: ImputeSettings
-    law: EntryLaw
-    n_folds: int
-    columns: tuple[str, ...]
-    candidates: list[Report] = field(default_factory=list)
-    errors: Doubles = field(default_factory=lambda: np.zeros((3, 0)))
-    mixture: str = "tried"
-    means_win: bool = False
-    least: float = inf
+    def __init__(
+        self, observations: Observations, settings: ImputeSettings, steps: Any, law: EntryLaw,
+        network: Network, ledger: Ledger, codec: Codec | None, tell: Callable[[str], None] | None,
+    ) -> None:  # fmt: skip
+        self.settings = self.given = settings
+        self.law, self.network, self.ledger, self.codec = law, network, ledger, codec
+        self.observations, self.shape = observations, observations.shape
+        self.n_folds = min(MOST_FOLDS, ceil(ENOUGH / (SHARE * observations.n_entries)))
+        self.candidates: list[Report] = []
+        self.errors: Doubles = np.zeros((3, 0))
+        self.mixture, self.means_win, self.least = "tried", False, inf
+        self.tell = tell or (lambda _: None)
+        most = ceil(enough_iterations(steps) / ITERATIONS)
+        self.fed = settings.into(
+            FedSettings, weighting="workers", tol=max(settings.tol or 0.0, TOL) ** 2,
+            max_iter=most if settings.max_iter is None else min(settings.max_iter, most),
+            step_size=steps, batch_size=None, variance_reduction=False, record_every=10 * most,
+            n_threads=thread_count(settings.n_threads),
+        )  # fmt: skip
+        self.observers = Observers(observations, network, ledger)
+        self.copies = self.observers.count_copies(settings.copies)
+        # The same places with all observers, so that none has to say which.
+        turn = (
+            np.random.default_rng([settings.seed, HIDDEN]).random(int(np.prod(self.shape))) / SHARE
+        )
+        self.folds: list[_Fold] = []
+        for f in range(self.n_folds):
+            rest, heldout, remaining = self.observers.hold_out(turn.astype(np.intp) == f)
+            if settings.scale != "none":
+                rest.standardize(settings.law)
+                heldout.scale_by(rest.scaling)
+            counts, sums = rest.column_sums()
+            means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+            self.folds.append(_Fold(rest, heldout, remaining, means, rest.most()))
+        zero = float(law.mean(np.zeros(1))[0])
+        square = self.folds[0].rest.sum_of(lambda values: (values - zero) ** 2)
+        self.norm = float(np.sqrt(square)) / (self.copies * law.dispersion)
 
     def add_candidate(self, settings: ImputeSettings, errors: Doubles, facts: Report) -> float:
         """Compare a candidate with the best one; of two alike the first is kept."""
@@ -111,8 +150,9 @@ class ImputationChoice:
     def describe(self) -> Report:
         """Report the choice, errors in units of the fit."""
         weight, lost, means = self.errors
+        names = self.observations.column_names
         columns = [
-            {"column": self.columns[j], "error": self.loss(lost[[j]], weight[[j]]),
+            {"column": names[j], "error": self.loss(lost[[j]], weight[[j]]),
              "column_means": self.loss(means[[j]], weight[[j]])}
             for j in np.flatnonzero(weight > 0)
         ]  # fmt: skip
@@ -128,119 +168,13 @@ class ImputationChoice:
             "candidates": self.candidates,
         }
 
-
-def choose(
-    observations: Observations,
-    settings: ImputeSettings,
-    steps: Any,
-    law: EntryLaw,
-    network: Network,
-    ledger: Ledger,
-    codec: Codec | None,
-    tell: Callable[[str], None] | None = None,
-) -> ImputationChoice:
-    """Choose method, rank and ridge, or components, of those that the settings leave open.
-
-    The settings' scale is chosen before; ``tell`` is called with every rank, and with mixtures.
-    """
-    n_folds = min(MOST_FOLDS, ceil(ENOUGH / (SHARE * observations.n_entries)))
-    choice = ImputationChoice(settings, law, n_folds, observations.column_names)
-    with warnings.catch_warnings(), one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        warnings.simplefilter("ignore")
-        fits = _Fits(observations, settings, steps, law, network, ledger, codec, n_folds)
-        fits.tell = tell or (lambda _: None)
-        fits.compare_ranks(choice)
-        changed = [
-            one.name for one in settings.fields()
-            if OF_LOWRANK in describe_field(one).rules
-            and getattr(settings, one.name) != one.default
-        ]  # fmt: skip
-        n_rows, n_columns = observations.shape
-        if settings.method == "lowrank":
-            choice.mixture = "the method was given"
-        elif observations.n_observers > 1:
-            choice.mixture = (
-                "with several observers it sends sums of another kind, and must be requested"
-            )
-        elif settings.law != "gaussian":
-            choice.mixture = f"entries are of the {settings.law} law"
-        elif changed:
-            choice.mixture = f"an option of matrices of low rank was given: {changed[0]}"
-        elif n_rows * n_columns**3 > MOST_WORK:
-            choice.mixture = f"it would take long with {n_columns} columns"
-        if choice.mixture == "tried":
-            fits.compare_mixtures(choice)
-    _, lost, means = choice.errors
-    choice.means_win = bool(0 < means.sum() <= lost.sum())
-    if not np.isfinite(choice.least):  # too few entries to hide any
-        rank = min(2, *observations.shape) if settings.rank in (None, "auto") else settings.rank
-        ridge = 1.0 if settings.ridge in (None, "auto") else settings.ridge
-        choice.settings = settings.changed(method="lowrank", rank=rank, ridge=ridge)
-    if choice.means_win and settings.scale == "standard" and settings.ridge in (None, "auto"):
-        # A ridge that leaves nothing: the fitted matrix is that of the column means.
-        rank = 1 if settings.rank in (None, "auto") else settings.rank
-        choice.settings = settings.changed(
-            method="lowrank", rank=rank, ridge=fits.rounded(2 * fits.norm)
-        )
-    return choice
-
-
-@dataclass
-class _Fold:
-    """What is left of the entries, what was hidden, and column means of what is left."""
-
-    rest: Observers
-    heldout: Observers
-    observations: Observations
-    means: Doubles
-    most: float | None
-
-
-class _Fits:
-    """Fits to what is left of the entries, in every fold, and their errors on the hidden ones."""
-
-    tell: Callable[[str], None]
-
-    def __init__(
-        self, observations: Observations, settings: ImputeSettings, steps: Any, law: EntryLaw,
-        network: Network, ledger: Ledger, codec: Codec | None, n_folds: int,
-    ) -> None:  # fmt: skip
-        self.settings, self.law, self.network, self.ledger = settings, law, network, ledger
-        self.observations = observations
-        self.codec, self.shape = codec, observations.shape
-        most = ceil(enough_iterations(steps) / ITERATIONS)
-        self.fed = settings.into(
-            FedSettings, weighting="workers", tol=max(settings.tol or 0.0, TOL) ** 2,
-            max_iter=most if settings.max_iter is None else min(settings.max_iter, most),
-            step_size=steps, batch_size=None, variance_reduction=False, record_every=10 * most,
-            n_threads=thread_count(settings.n_threads),
-        )  # fmt: skip
-        self.observers = Observers(observations, network, ledger)
-        self.copies = self.observers.count_copies(settings.copies)
-        # The same places with all observers, so that none has to say which.
-        turn = (
-            np.random.default_rng([settings.seed, HIDDEN]).random(int(np.prod(self.shape))) / SHARE
-        )
-        self.folds: list[_Fold] = []
-        for f in range(n_folds):
-            rest, heldout, remaining = self.observers.hold_out(turn.astype(np.intp) == f)
-            if settings.scale != "none":
-                rest.standardize(settings.law)
-                heldout.scale_by(rest.scaling)
-            counts, sums = rest.column_sums()
-            means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-            self.folds.append(_Fold(rest, heldout, remaining, means, rest.most()))
-        zero = float(law.mean(np.zeros(1))[0])
-        square = self.folds[0].rest.sum_of(lambda values: (values - zero) ** 2)
-        self.norm = float(np.sqrt(square)) / (self.copies * law.dispersion)
-
     def rounded(self, ridge: float) -> float:
         """Return a ridge as it is reported, above 0 also where the norm is 0."""
         return float(f"{ridge:.4g}") or 1.0
 
-    def compare_ranks(self, choice: ImputationChoice) -> None:
+    def compare_ranks(self) -> None:
         """Try ranks that grow, each with ridges that fall as long as errors do."""
-        settings = self.settings
+        settings = self.given
         most = MOST_RANK if self.law.name == "gaussian" else MOST_DESCENT
         largest = max(1, min(min(self.shape) - 1, most))
         ranks = [rank for rank in RANKS if rank < largest] + [largest]
@@ -261,12 +195,12 @@ class _Fits:
                     means, runs[f], starts[f] = self._fit(f, rank, ridge, runs[f], starts[f])
                     errors += fold.heldout.errors(self.law, means, fold.means)
                 candidate = settings.changed(method="lowrank", rank=rank, ridge=ridge)
-                loss = choice.add_candidate(candidate, errors, {"rank": rank, "ridge": ridge})
+                loss = self.add_candidate(candidate, errors, {"rank": rank, "ridge": ridge})
                 fell, least = loss < LITTLE * least, min(loss, least)
                 if not fell:
                     break
                 best = k
-            vain = vain + 1 if least > choice.least else 0
+            vain = vain + 1 if least > self.least else 0
             if vain == PATIENCE:
                 break
             first = max(1, best - 1)
@@ -288,22 +222,22 @@ class _Fits:
         run = run_fedem(
             model, model.start if start is None else start, self.fed, codec=self.codec,
             network=self.network, ledger=self.ledger,
-            rng=np.random.default_rng([self.settings.seed, HIDDEN, f]),
+            rng=np.random.default_rng([self.given.seed, HIDDEN, f]),
         )  # fmt: skip
         means = self.law.mean(run.parameters.theta.ravel())
         return means, model, run.statistic if n_roots == 1 else None
 
-    def compare_mixtures(self, choice: ImputationChoice) -> None:
+    def compare_mixtures(self) -> None:
         """Try mixtures of more and more components, as long as errors fall."""
         least = inf
-        iterations = min(self.settings.max_iter or MIXED_ITERATIONS, MIXED_ITERATIONS)
+        iterations = min(self.given.max_iter or MIXED_ITERATIONS, MIXED_ITERATIONS)
         for k in range(1, MOST_COMPONENTS + 1):
             self.tell(f"a mixture of {k} on held-out entries")
-            settings = self.settings.changed(
+            settings = self.given.changed(
                 method="mixture", n_components=k, tol=1e-5, max_iter=iterations
             )
             errors = np.zeros((3, self.shape[1]))
-            best = self.settings.changed(method="mixture", n_components=k)
+            best = self.given.changed(method="mixture", n_components=k)
             try:
                 whole = impute_by_mixture(self.observations, best.in_units(), self.network)
                 if whole.fit.degenerate:
@@ -317,12 +251,65 @@ class _Fits:
                     errors += fold.heldout.errors(self.law, fitted.ravel(), fold.means)
             except VpemError as error:
                 if k == 1:
-                    choice.mixture = str(error)
+                    self.mixture = str(error)
                 return
-            loss = choice.add_candidate(best, errors, {"n_components": k})
+            loss = self.add_candidate(best, errors, {"n_components": k})
             if loss >= least:
                 return
             least = loss
+
+
+def choose(
+    observations: Observations,
+    settings: ImputeSettings,
+    steps: Any,
+    law: EntryLaw,
+    network: Network,
+    ledger: Ledger,
+    codec: Codec | None,
+    tell: Callable[[str], None] | None = None,
+) -> ImputationChoice:
+    """Choose method, rank and ridge, or components, of those that the settings leave open.
+
+    The settings' scale is chosen before; ``tell`` is called with every rank, and with mixtures.
+    """
+    with warnings.catch_warnings(), one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        warnings.simplefilter("ignore")
+        choice = ImputationChoice(observations, settings, steps, law, network, ledger, codec, tell)
+        choice.compare_ranks()
+        changed = [
+            one.name for one in settings.fields()
+            if OF_LOWRANK in describe_field(one).rules
+            and getattr(settings, one.name) != one.default
+        ]  # fmt: skip
+        n_rows, n_columns = observations.shape
+        if settings.method == "lowrank":
+            choice.mixture = "the method was given"
+        elif observations.n_observers > 1:
+            choice.mixture = (
+                "with several observers it sends sums of another kind, and must be requested"
+            )
+        elif settings.law != "gaussian":
+            choice.mixture = f"entries are of the {settings.law} law"
+        elif changed:
+            choice.mixture = f"an option of matrices of low rank was given: {changed[0]}"
+        elif n_rows * n_columns**3 > MOST_WORK:
+            choice.mixture = f"it would take long with {n_columns} columns"
+        if choice.mixture == "tried":
+            choice.compare_mixtures()
+    _, lost, means = choice.errors
+    choice.means_win = bool(0 < means.sum() <= lost.sum())
+    if not np.isfinite(choice.least):  # too few entries to hide any
+        rank = min(2, *observations.shape) if settings.rank in (None, "auto") else settings.rank
+        ridge = 1.0 if settings.ridge in (None, "auto") else settings.ridge
+        choice.settings = settings.changed(method="lowrank", rank=rank, ridge=ridge)
+    if choice.means_win and settings.scale == "standard" and settings.ridge in (None, "auto"):
+        # A ridge that leaves nothing: the fitted matrix is that of the column means.
+        rank = 1 if settings.rank in (None, "auto") else settings.rank
+        choice.settings = settings.changed(
+            method="lowrank", rank=rank, ridge=choice.rounded(2 * choice.norm)
+        )
+    return choice
 
 
 MATRICES = 8
@@ -452,13 +439,11 @@ def fit_imputation(
             log_likelihood=fit / model.total_weight,
             run=run,
             network=network.whole,
-            converged=run.converged,
-            communication=ledger.summary() | {"bytes_by_iteration": list(run.history.bytes)},
+            **saving.outcome(began, run),
             compress=network.compress if codec is None else codec.name,
             scaling=observers.scaling,
             options=_options(run, settings),
         )
-    imputation.seconds = time.perf_counter() - began + saving.seconds
     _warn(imputation, tol, noise_stays)
     return imputation
 
@@ -564,13 +549,10 @@ def _options(run: FedRun, settings: ImputeSettings) -> Report:
 def _warn(imputation: Imputation, tol: float, noise_stays: bool) -> None:
     run = imputation.run
     if run.in_noise:
-        warnings.warn(
-            VpemWarning(
-                f"at rest after {run.n_iter} iterations, except for the noise of drawn entries, "
-                "which stays in the result: ", Setting("variance_reduction", True),
-                " removes it, smaller steps reduce it",
-            ),
-            stacklevel=3,
+        warn(
+            f"at rest after {run.n_iter} iterations, except for the noise of drawn entries, which "
+            "stays in the result: ", Setting("variance_reduction", True), " removes it, smaller "
+            "steps reduce it",
         )  # fmt: skip
     if tol > 0 and not run.converged:
         advice: tuple[str | Setting, ...] = (
@@ -582,23 +564,19 @@ def _warn(imputation: Imputation, tol: float, noise_stays: bool) -> None:
                 Setting("variance_reduction", True),
                 " or all entries",
             )
-        warnings.warn(
-            not_converged(
-                f"not converged after {run.n_iter} iterations: the statistic is still corrected by "
-                f"more than {tol:g} of itself; ",
-                *advice,
-            ),
-            stacklevel=3,
+        warn(
+            f"not converged after {run.n_iter} iterations: the statistic is still corrected by "
+            f"more than {tol:g} of itself; ",
+            *advice,
+            kind=not_converged,
         )
     zero = not imputation.factors.singular_values.any()
     if imputation.choice is not None and imputation.choice["column_means_win"]:
         advice_of_means = "these means are imputed" if zero else "these means would be better"
         text = "no fit predicts held-out entries better than the means of their columns do: "
-        warnings.warn(VpemWarning(text + advice_of_means), stacklevel=3)
+        warn(text + advice_of_means)
     elif zero:
-        warnings.warn(
+        warn(
             f"theta is zero everywhere: a ridge of {imputation.ridge:g} leaves nothing of what was "
-            "seen; try a smaller one",
-            VpemWarning,
-            stacklevel=3,
+            "seen; try a smaller one"
         )

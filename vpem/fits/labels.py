@@ -7,7 +7,6 @@ checked, agreed on, and placed in their hub.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +20,7 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, Matrix, check_memory
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, for_each
-from vpem.errors import InputError, Setting, VpemWarning, shorten
+from vpem.errors import InputError, Setting, shorten, warn
 from vpem.files.checkpoints import checksum
 from vpem.files.matrix import select_rows
 from vpem.fits.prepare import Prepared
@@ -476,12 +475,9 @@ def looked_up(labelled: Labelled | None) -> Report | None:
     astray = 0 if known is None else int((known.astray > ASTRAY).sum())
     if known is not None and astray:
         rows = "row belongs" if astray == 1 else "rows belong"
-        warnings.warn(
-            VpemWarning(
-                f"{astray} labelled {rows} to components other than the label's: features favour "
-                f"them by more than {known.far / 2:g} nats; look for outliers or wrong labels"
-            ),
-            stacklevel=3,
+        warn(
+            f"{astray} labelled {rows} to components other than the label's: features favour "
+            f"them by more than {known.far / 2:g} nats; look for outliers or wrong labels"
         )
     return {
         "agent": labelled.agent,

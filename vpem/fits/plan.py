@@ -25,7 +25,7 @@ import numpy as np
 
 from vpem._core.threads import one_blas_thread
 from vpem.checks import check_int
-from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.errors import InputError, VpemWarning, check_choice, warn
 from vpem.fits.likely_hubs import check_choice_of_hubs
 from vpem.fits.rows import charge_scaling
 from vpem.fits.settings import PlanSettings
@@ -344,11 +344,10 @@ def plan(
     work = _work(network, agents, settings, n_samples, split)
     sent = _sent(network, work, settings, n_samples, split)
     if sent["partitioned"] > MOST_PARTITIONED:
-        warnings.warn(
+        warn(
             f"the network is disconnected in {sent['partitioned']:.0%} of the sums, which change "
             "nothing; take more rounds, or links and agents that fail less often",
-            VpemWarning,
-            stacklevel=2,
+            level=2,
         )
     degrees = graph.degrees[: graph.n_agents] if graph.has_server else graph.degrees
     first_fit = None

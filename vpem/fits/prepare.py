@@ -5,7 +5,6 @@ Rows are used if they have a positive weight and a value; masked sums do not sho
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,7 @@ from vpem.checks import (
     precision_of,
     row_blocks,
 )
-from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten
+from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten, warn
 from vpem.files.matrix import FileMatrix, select_rows
 from vpem.network.graph import make_graph
 from vpem.network.masks import FEWEST
@@ -73,11 +72,10 @@ def weighed(
 
 
 def _warn_of_blank(count: int, n_samples: int) -> None:
-    warnings.warn(
+    warn(
         f"{count} of {n_samples} rows have no values and are left out; the log-likelihood per "
         "sample is the mean over the others",
-        VpemWarning,
-        stacklevel=5,
+        level=5,
     )
 
 
@@ -465,13 +463,11 @@ def _inspect(
         listed = shorten(
             repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
         )
-        warnings.warn(
-            (VpemWarning if local is not None else OwnDataWarning)(
-                f"constant features do not distinguish rows: {listed}; their variance is ",
-                Setting("reg_covar"),
-                f" ({floor_of(reg_covar):g}) alone",
-            ),
-            stacklevel=3,
+        warn(
+            f"constant features do not distinguish rows: {listed}; their variance is ",
+            Setting("reg_covar"),
+            f" ({floor_of(reg_covar):g}) alone",
+            kind=VpemWarning if local is not None else OwnDataWarning,
         )
 
 

@@ -20,7 +20,6 @@ At the end, the accuracy of a private fit of rows, foretold from public facts.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -32,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import check_number, read_float
-from vpem.errors import InputError, Setting, VpemWarning, shorten
+from vpem.errors import InputError, Setting, shorten, warn
 from vpem.fits.settings import PrivacySettings
 from vpem.network.noise import LARGEST_SCALE, beyond_reach, ratio_to_gaussian
 from vpem.network.schema import Report
@@ -187,7 +186,7 @@ class Budget:
                 f"{MUCH_DELTA / n_samples:.2g}, a tenth of one over their number",
             ]  # fmt: skip
         if parts:
-            warnings.warn(VpemWarning(*parts), stacklevel=4)
+            warn(*parts, level=4)
 
     @property
     def multiplier(self) -> float:

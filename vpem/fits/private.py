@@ -7,7 +7,6 @@ M-step, and may be published: it is private against outsiders.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Any
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_data, check_finite, precision_of
 from vpem.engines.engine import set_topic
-from vpem.errors import InputError, Setting, VpemWarning
+from vpem.errors import InputError, Setting, warn
 from vpem.files.matrix import FileMatrix, select_rows
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.local_rows import LocalRows, by_worker, check_rows_held
@@ -108,7 +107,7 @@ def fit_private_rows(
     foretold.check()
     foretold.budget.warn_of_little(workers.n_samples)
     if privacy.repeatable_noise is not None:
-        warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
+        warn(REPEATABLE)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, workers.n_samples, 8)
     total = network.total.counted_on(ledger)
@@ -281,7 +280,7 @@ def release_vpem(
         )  # fmt: skip
     budget.warn_of_little(prepared.n_samples, "release_epsilon")
     if privacy.repeatable_noise is not None:
-        warnings.warn(VpemWarning(REPEATABLE), stacklevel=3)
+        warn(REPEATABLE)
     if network.part_of is not None:
         bounds = bounds[:, own_columns_of_hubs(network)]
     scaling = Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2)
@@ -298,10 +297,8 @@ def release_vpem(
         parts = run.iterate(start, multipliers[1:], callback)
         mixture = run.mixture(parts, floor_of(settings.reg_covar))
     if run.n_clipped:
-        warnings.warn(
-            f"{run.n_clipped} of {prepared.X.size} values lie beyond their bounds and were clipped",
-            VpemWarning,
-            stacklevel=3,
+        warn(
+            f"{run.n_clipped} of {prepared.X.size} values lie beyond their bounds and were clipped"
         )
     n_hubs, shares = len(network.hubs), {}
     if labels is not None:

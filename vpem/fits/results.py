@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.errors import OwnDataWarning, Setting, VpemWarning, not_converged, shorten
+from vpem.errors import OwnDataWarning, Setting, not_converged, shorten, warn
 from vpem.files.models import Model, current_versions
 from vpem.fits.answer import Answer
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.records import Shown
-from vpem.steps.runs import Recovery
+from vpem.steps.runs import Recovery, Run
 from vpem.sums.connect import Network
 from vpem.terms.degenerate import AT_FLOOR, COINCIDES, coinciding
 from vpem.terms.mixture import Mixture, variances_of
@@ -43,25 +42,20 @@ def warn_of_outcome(fit: Fit, settings: FitSettings) -> None:
     """Warn of roots that disagree, of components, and of fits that did not converge."""
     differ = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
     if fit.network.consensus_error is None and differ > LARGEST_DISAGREEMENT:
-        warnings.warn(
+        warn(
             f"the roots' log-likelihoods per sample differ by {differ:.2g}: the "
             f"{fit.network.n_rounds} rounds of a sum are too few, and none of them can be trusted; "
-            "take more rounds, or auto",
-            VpemWarning,
-            stacklevel=3,
+            "take more rounds, or auto"
         )
     warn_of_partitions(fit.partitions)
     warn_of_degenerate(fit, settings)
     warn_of_copies(fit)
     few = [r for r in fit.recoveries if r.reason == "weight"] if settings.least_rows >= 1 else []
     if few:
-        warnings.warn(
-            VpemWarning(
-                f"{len(few)} of {settings.n_components} components were left out, since they had "
-                f"fewer rows than the {settings.least_rows:g} of ", Setting("least_rows"),
-                "; try fewer components",
-            ),
-            stacklevel=3,
+        warn(
+            f"{len(few)} of {settings.n_components} components were left out, since they had "
+            f"fewer rows than the {settings.least_rows:g} of ", Setting("least_rows"),
+            "; try fewer components",
         )  # fmt: skip
     placed = [r for r in fit.recoveries if r not in few]
     if placed:
@@ -71,13 +65,10 @@ def warn_of_outcome(fit: Fit, settings: FitSettings) -> None:
             f"{', given up' if r.row is None else ''})"
             for r in placed
         )
-        warnings.warn(
-            VpemWarning(
-                f"components collapsed and were reinitialised {times(len(placed))}: {listed}; try "
-                "fewer components or a larger ",
-                Setting("reg_covar"),
-            ),
-            stacklevel=3,
+        warn(
+            f"components collapsed and were reinitialised {times(len(placed))}: {listed}; try "
+            "fewer components or a larger ",
+            Setting("reg_covar"),
         )
     if not fit.converged and settings.max_iter:
         change = ""
@@ -85,13 +76,26 @@ def warn_of_outcome(fit: Fit, settings: FitSettings) -> None:
             apart = np.abs(fit.history[-1] - fit.history[-2])
             largest = float(apart[~np.isnan(apart)].max(initial=0.0)) / fit.total_weight
             change = f": the log-likelihood per sample still changed by {largest:.2g}"
-        warnings.warn(
-            not_converged(
-                f"not converged after {settings.max_iter} iterations{change} "
-                f"(tol {settings.tol:g}); try more iterations"
-            ),
-            stacklevel=3,
+        warn(
+            f"not converged after {settings.max_iter} iterations{change} "
+            f"(tol {settings.tol:g}); try more iterations",
+            kind=not_converged,
         )
+
+
+def found_by(run: Run, settings: FitSettings) -> Report:
+    """Return what a fit says of the run that was kept, wherever its data lie."""
+    return {
+        "mixture": run.mixture,
+        "degenerate": run.degenerate,
+        "partitions": run.partitions,
+        "batch_size": settings.batch_size,
+        "step_size": settings.step_size,
+        "n_passes": None if settings.batch_size is None else run.n_passes,
+        "free_energy": run.free_energy,
+        "accelerate": settings.accelerate,
+        "lost": run.lost,
+    }
 
 
 def times(count: int) -> str:
@@ -99,25 +103,20 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def few_rows_of(fit: Any, least: float, heaviest: float = 1.0) -> str:
+def few_rows_of(fit: NetworkResult, least: float, heaviest: float = 1.0) -> str:
     """Say which components or clusters of a fit would show others few rows; empty: none.
 
     They have fewer than ``least`` rows of the ``heaviest`` weight, are singular but for the floor
     (rows that do not vary in some direction), or lie at a row: at a start, or reinitialised in the
     last iteration. Private fits show none.
     """
-    if getattr(fit, "guarantee", None) is not None:
+    if fit.guarantee is not None:
         return ""
-    mixture, noun, singular = getattr(fit, "mixture", None), "clusters", []
-    if mixture is None:
-        rows = fit.counts / heaviest
-    else:
-        noun, rows = "components", mixture.assembled_weights * fit.total_weight / heaviest
-        singular = [k for k in fit.degenerate if rows[k] >= least]
-    used = getattr(mixture, "in_use", rows > 0)
-    few = np.flatnonzero(used & (rows < least * (1 - 1e-9)))
-    n_iter, recoveries = getattr(fit, "n_iter", 1), getattr(fit, "recoveries", ())
-    late = sorted({r.component for r in recoveries if r.iteration >= n_iter and r.row is not None})
+    noun, rows, n_iter = fit.noun, fit.sizes / heaviest, fit.n_iter
+    singular = [k for k in fit.degenerate if rows[k] >= least]
+    few = np.flatnonzero(fit.in_use & (rows < least * (1 - 1e-9)))
+    recent = [r for r in fit.recoveries if r.iteration >= n_iter and r.row is not None]
+    late = sorted({r.component for r in recent})
     parts = [f"{noun} of fewer than {least:g} rows: "
              + shorten(f"{k} ({rows[k]:.3g})" for k in few)] * bool(len(few))  # fmt: skip
     parts += [f"singular {noun}: {shorten(map(str, singular))} (--prior map, or --family auto for "
@@ -131,10 +130,9 @@ def warn_of_copies(fit: MixtureResult) -> None:
     """Warn of components that coincide with others."""
     if fit.copies:
         copies = shorten(map(str, fit.copies))
-        warnings.warn(
+        warn(
             f"components that are copies of others: {copies}; fewer components would fit as well",
-            VpemWarning,
-            stacklevel=4,
+            level=4,
         )
 
 
@@ -145,7 +143,7 @@ def warn_of_degenerate(fit: MixtureResult, settings: object, floor: float = 0.0)
     """
     if not fit.degenerate or getattr(settings, "floor_fits", "last") == "keep":
         return
-    rows = fit.mixture.assembled_weights * fit.total_weight
+    rows = fit.sizes
     counts = {k: f"{rows[k]:.4g}" for k in fit.degenerate}
     listed = shorten(f"{k} ({n} row{'s' * (n != '1')})" for k, n in counts.items())
     # Over rows there is one hub, of the mixture alone.
@@ -165,12 +163,12 @@ def warn_of_degenerate(fit: MixtureResult, settings: object, floor: float = 0.0)
     rest: list[str | Setting] = ["what ", Setting("reg_covar"), " adds"]
     if floor:
         rest = [f"the floor of noisy statistics, {floor:.2g} of the data's variance"]
-    message = VpemWarning(
+    warn(
         f"{len(fit.degenerate)} of {fit.mixture.n_components} components are degenerate, with "
         "covariances that are singular but for ", *rest, f": {listed}, of up to "
         f"{widest} features in a hub; such a likelihood means little, try ", *ways,
+        level=4,
     )  # fmt: skip
-    warnings.warn(message, stacklevel=4)
 
 
 def warn_of_few_values(
@@ -209,12 +207,9 @@ def warn_of_few_values(
                 ways += [
                     ", or let the values of every column decide with ", Setting("family", "auto"),
                 ]  # fmt: skip
-        warnings.warn(
-            OwnDataWarning(
-                f"{name!r} has {counted} and does not vary in some components "
-                f"({where}), whose variances there are at the floor; ", *ways,
-            ),
-            stacklevel=4,
+        warn(
+            f"{name!r} has {counted} and does not vary in some components ({where}), whose "
+            "variances there are at the floor; ", *ways, level=4, kind=OwnDataWarning,
         )  # fmt: skip
 
 
@@ -250,12 +245,26 @@ def warn_of_partitions(partitions: list[tuple[int, str]]) -> None:
     if partitions:
         iteration, reason = partitions[0]
         count = f"{len(partitions)} iteration{'' if len(partitions) == 1 else 's'}"
-        warnings.warn(
+        warn(
             f"the network was disconnected in {count}, which changed nothing; the first was "
             f"iteration {iteration}: {reason}",
-            VpemWarning,
-            stacklevel=4,
+            level=4,
         )
+
+
+def listed(partitions: list[tuple[int, str]]) -> list[Report]:
+    """Say in values that JSON can hold in which iterations the network was disconnected."""
+    return [{"iteration": at, "reason": reason} for at, reason in partitions]
+
+
+def of_workers(workers: Workers, holders: Sequence[str]) -> Report:
+    """Say who they are, and how many rows each has."""
+    return {
+        "n_workers": workers.n_workers,
+        "worker_names": list(holders),
+        "agent_names": list(holders),
+        "worker_rows": workers.counts.tolist(),
+    }
 
 
 SUMMED = (
@@ -304,6 +313,12 @@ class NetworkResult(Result):
         Which of the restarts this is, from 0.
     total_iterations : int
         Of all restarts.
+    guarantee : Guarantee or None
+        What is promised of rows; then there is no history, and nothing by which it is judged.
+    degenerate : list of int
+        Components that are singular in a hub but for the floor (`vpem.terms.degenerate`).
+    recoveries : list of Recovery
+        Components that collapsed and were reinitialised.
     ledger : Ledger or None
         Where `communication` was counted.
     converged, seconds, communication
@@ -315,6 +330,26 @@ class NetworkResult(Result):
     best_restart: int = 0
     total_iterations: int = 0
     ledger: Ledger | None = None
+    guarantee: Guarantee | None = None
+    degenerate: list[int] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    history: Sized
+    noun: ClassVar[str] = "components"
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations of the restart that was kept."""
+        return len(self.history) if self.guarantee is None else self.total_iterations
+
+    @property
+    @abstractmethod
+    def sizes(self) -> NDArray[np.float64]:
+        """Weight of the rows (K,) of each component or cluster."""
+
+    @property
+    @abstractmethod
+    def in_use(self) -> NDArray[np.bool_]:
+        """Which of them (K,) have rows."""
 
     @abstractmethod
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
@@ -346,8 +381,6 @@ class MixtureResult(
         Total log-likelihood by iteration, as each root finds it.
     total_weight : float
         Sum of the row weights (the number of rows when there are none).
-    degenerate : list of int
-        Components that are singular in a hub but for the floor (`vpem.terms.degenerate`).
     copies : list of int
         Components whose parameters are those of an earlier one in every hub.
     """
@@ -355,13 +388,22 @@ class MixtureResult(
     mixture: Mixture
     history: NDArray[np.float64]
     total_weight: float
-    degenerate: list[int] = field(default_factory=list)
     copies: list[int] = field(default_factory=list)
 
     @property
     def n_features(self) -> int:
         """Features of the mixture, d."""
         return self.mixture.n_features
+
+    @property
+    def sizes(self) -> NDArray[np.float64]:
+        """Weight of the rows (K,) of each component, as expected."""
+        return self.mixture.assembled_weights * self.total_weight
+
+    @property
+    def in_use(self) -> NDArray[np.bool_]:
+        """Components (K,) that have rows."""
+        return self.mixture.in_use
 
     @property
     @abstractmethod
@@ -433,8 +475,6 @@ class Fit(MixtureResult):
         Number of rows.
     converged : bool
         Whether all roots proposed to stop.
-    recoveries : list of Recovery
-        Components that collapsed and were reinitialised.
     partitions : list of (int, str)
         Iterations in which the network was disconnected, and how; parameters stayed as they were.
     batch_size, step_size, accelerate : int, float, str or None
@@ -448,15 +488,13 @@ class Fit(MixtureResult):
         After every batch, where sums are exact.
     responsibilities : dict of int to ndarray of shape (M, K)
         Of all rows, as agents of this process hear of them, where they do.
-    guarantee : Guarantee or None
-        What is promised of rows; then there is no history, and no log-likelihood.
     labels_for_fit : dict or None
         Of how many rows labels were given, by which agent, and their names: of the first
         components, in this order. Log-likelihoods are then of rows and labels together.
     mixtures : list of Mixture
         Of workers: one where all share the sum; under consensus that of each worker, or on MPI
         ranks other than the first of each worker of the rank. `mixture` is the first.
-    init_rows, best_restart, total_iterations, seconds, communication
+    init_rows, best_restart, total_iterations, guarantee, recoveries, seconds, communication
         See `NetworkResult`.
     """
 
@@ -464,7 +502,6 @@ class Fit(MixtureResult):
     n_samples: int
     prior: Report | None = None
     log_prior: float = 0.0
-    recoveries: list[Recovery] = field(default_factory=list)
     partitions: list[tuple[int, str]] = field(default_factory=list)
     batch_size: int | None = None
     step_size: float | None = None
@@ -473,14 +510,8 @@ class Fit(MixtureResult):
     n_passes: float | None = None
     free_energy: list[float] = field(default_factory=list)
     responsibilities: dict[int, NDArray[np.float64]] = field(default_factory=dict)
-    guarantee: Guarantee | None = None
     labels_for_fit: Report | None = None
     mixtures: list[Mixture] = field(default_factory=list)
-
-    @property
-    def n_iter(self) -> int:
-        """Iterations of the restart that was kept."""
-        return len(self.history) if self.guarantee is None else self.total_iterations
 
     @property
     def log_likelihood(self) -> float:
@@ -537,12 +568,13 @@ class Fit(MixtureResult):
         )
         return {
             **described,
-            "partitions": [{"iteration": at, "reason": reason} for at, reason in self.partitions],
+            "partitions": listed(self.partitions),
             **self.network.describe("consensus_path"),
         }
 
     def _run(self) -> Report:
-        mixture, criteria = self.mixture, Report(bic=self.bic, aic=self.aic)
+        mixture: Any = self.mixture
+        criteria = Report(bic=self.bic, aic=self.aic)
         if mixture.is_proper:
             # A lower bound has its price for parameters in it.
             criteria = {"lower_bound": self.log_likelihood, **mixture.reported()}
@@ -603,10 +635,7 @@ class RowFit(Fit):
             "algorithm": "em-rows",
             "split": "rows",
             **self._data(feature_names),
-            "n_workers": self.workers.n_workers,
-            "worker_names": list(holders),
-            "agent_names": list(holders),
-            "worker_rows": self.workers.counts.tolist(),
+            **of_workers(self.workers, holders),
             "hubs": [{"root": 0, "agents": agents, "features": blocks.features[0].tolist()}],
             "hops": 0,
             **self._network(),

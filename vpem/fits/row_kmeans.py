@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,12 +115,13 @@ def agreed_units(
 
 
 class ClusteredRows:
-    """Rows of the workers of this process, worker by worker, in the units of clustering.
+    """Rows of the workers of this process, worker by worker, and runs of one restart after another.
 
-    ``parts`` are rows (m_i, d) of each worker, with missing values, where ``observed`` (m, d) is 0,
-    filled by the mean of what all have of the feature. ``every_weight`` (M,) has the rows of all
-    processes, worker by worker, and is None where sums are masked; ``weights`` (m,) has those of
-    this process. The mean ``centre`` (d,) of the features may be known already.
+    They are in the units of clustering. ``parts`` are rows (m_i, d) of each worker, with missing
+    values, where ``observed`` (m, d) is 0, filled by the mean of what all have of the feature.
+    ``every_weight`` (M,) has the rows of all processes, worker by worker, and is None where sums
+    are masked; ``weights`` (m,) has those of this process. ``reach`` says where rows lie, if sums
+    are masked.
     """
 
     parts: Sequence[Floats] | StoredParts
@@ -131,12 +132,20 @@ class ClusteredRows:
         inputs: KmeansInputs,
         workers: Workers,
         local: LocalRows,
-        n_threads: int,
-        centre: NDArray[np.float64] | None = None,
+        network: Network,
+        settings: KmeansSettings,
+        callback: Callback | None,
+        reach: Reach | None,
     ) -> None:
-        self.n_threads = n_threads
+        self.inputs, self.order, self.reach = inputs, workers.order, reach
+        self.network, self.settings, self.callback = network, settings, callback
+        self.n_threads = thread_count(settings.n_threads)
         self.n_here = len(inputs.X)
         self.width = inputs.X.shape[1]
+        self.runs = LloydRuns(
+            (settings.n_clusters, self.width), local.n_samples, network.total, self.n_here,
+            undo=inputs.scaling.undo, drawn=reach is not None,
+        )  # fmt: skip
         self.observed: NDArray[np.uint8] | None = None
         order, weights = workers.order, inputs.row_weights
         apart = local.holders.apart
@@ -152,7 +161,7 @@ class ClusteredRows:
         self._rows: Floats = rows
         if inputs.misses:
             there = ~np.isnan(self._rows)
-            means = self._means(local, there) if centre is None else centre
+            means = self._means(local, there) if reach is None else reach.points.centre
             self.observed = there.astype(np.uint8)
             self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
         self.parts = [self._rows[run] for run in local.own_runs]
@@ -182,6 +191,135 @@ class ClusteredRows:
             rows = self._stored.read(run)
             labels[run], distances[run] = nearest(rows, centres, same, self.n_threads)
         return labels, distances
+
+    def run(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
+        """Run one restart; returns also the rows that it started at, worker by worker."""
+        stream: RowStream
+        points: PointStream | None = None
+        if self.reach is None:
+            stream = PlacedStream(restart.rng, self.every_weight, self.order)
+        else:
+            stream = points = PointStream(restart.rng, self.reach, self.weights)
+        start, chosen = self._start(restart, stream, points)
+        network, settings = self.network, self.settings
+        more = {} if self.reach is None else {"start": start}
+        run = lloyd_rows(
+            self.parts, lasting(restart.total, network, settings), start, stream,
+            pace=pace_of(network, settings, start.size + len(start) + 2),
+            max_iter=settings.max_iter, callback=self.callback,
+            saver=restart.saver(rows=chosen, **more),
+            n_threads=self.n_threads, observed=self.observed,
+        )  # fmt: skip
+        return run, chosen
+
+    def _start(
+        self, restart: Restart, stream: RowStream, points: PointStream | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
+        inputs, parts, total = self.inputs, self.parts, restart.total
+        k = self.settings.n_clusters
+        if restart.start is not None:
+            return inputs.scaling.apply(self.runs.begun_at(restart.start)), None
+        if inputs.centres is not None:
+            return inputs.scaling.apply(inputs.centres), None
+        if points is not None:
+            # Among means of cells, since no row may be shown.
+            if restart.saved is not None:
+                return restart.drawn("start"), None
+            tell_of_cells(teller(self.callback))
+            cells = find_cells(parts, total, k, points, self.n_threads)
+            return cells.draw(k, points.rng), None
+        if restart.saved is not None:
+            chosen = restart.drawn()
+            return HeldRows(parts, total).gather_rows(chosen), chosen
+        if inputs.init == "k-means++":
+            # Each row was sent to all when it was drawn.
+            chosen = seed_rows(
+                parts, total, k, stream, tell=teller(self.callback),
+                n_threads=self.n_threads, observed=self.observed,
+            )  # fmt: skip
+            return HeldRows(parts, total).gather_rows(chosen), chosen
+        if inputs.rows is None:
+            chosen = stream.draw_distinct(k)
+        else:
+            chosen = np.argsort(self.order)[inputs.rows]
+        return HeldRows(parts, total).share(chosen), chosen
+
+    def clustering(self, best: Best[Lloyd], n_samples: int, outcome: Report) -> Clustering:
+        """Return the result of the best run, in the user's rows and units."""
+        inputs, order, run = self.inputs, self.order, best.run
+        network, holders = self.network, self.network.total.holders
+        whole = network.whole
+        roots, inertia = run.centres, run.inertia
+        if network.total.roots.n_agents > 1 and holders.apart:
+            with set_topic(holders.engine, "result"):
+                roots = holders.allreduce(holders.padded(run.centres), announced=True)
+        if whole.total.n_roots == 1:
+            # On a graph that mixes in one round too all have the same.
+            roots, inertia = roots[:1], inertia[:1]
+        centres, disagreement = roots.mean(axis=0), 0.0
+        assigned, off = run.labels, run.distances
+        if len(roots) > 1:
+            # By the centres that are returned, not by those of each worker.
+            assigned, off = self.nearest(centres)
+            differing = holders.allreduce(np.array([(assigned != run.labels).sum()]))
+            disagreement = float(differing[0] / n_samples)
+        assert off is not None
+        labels, distances = assigned, off
+        if holders.engine.open:
+            # In the user's order in the first process; elsewhere, and at others', they stay.
+            columns = {"labels": labels, "distances": distances}
+            with set_topic(holders.engine, "result"):
+                parts = holders.engine.gather(columns) or [columns]
+            labels, distances = (
+                np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
+            )
+            if len(labels) == len(order):
+                position = np.argsort(order)
+                labels, distances = labels[position], distances[position]
+        counts, inertia_of_all = self._totals(run, assigned, distances, holders)
+        return Clustering(
+            centres=inputs.scaling.undo(centres),
+            labels=labels,
+            distances=np.sqrt(distances),
+            inertia=inertia_of_all,
+            n_rows=n_samples,
+            root_inertia=inertia,
+            counts=counts,
+            history=run.history,
+            split="rows",
+            network=whole,
+            root_centres=inputs.scaling.undo(roots) if len(roots) > 1 else None,
+            disagreement=disagreement,
+            scaling=None if inputs.scaling.is_none else inputs.scaling,
+            deviations=inputs.deviations,
+            partitions=run.partitions,
+            reseeded=[
+                (at, cluster, row if row == DRAWN else int(order[row]))
+                for at, cluster, row in run.reseeded
+            ],
+            init_rows=None if best.rows is None else tuple(int(order[row]) for row in best.rows),
+            **outcome,
+        )
+
+    def _totals(
+        self,
+        run: Lloyd,
+        assigned: NDArray[np.int32],
+        distances: NDArray[np.float64],
+        holders: Placement,
+    ) -> tuple[NDArray[np.float64], float]:
+        """Return the weight of each cluster (K,), and the inertia, over the rows of all."""
+        if self.reach is not None:
+            # The last sums, under masks, were of these labels.
+            return run.counts[0], float(run.inertia[0])
+        counts = np.bincount(assigned, self.weights, self.settings.n_clusters).astype(np.float64)
+        whole = None
+        if not holders.engine.open:
+            inertia = weighed(distances, self.weights)
+            whole = float(holders.allreduce(np.array([inertia]))[0])
+        elif holders.engine.rank == 0:
+            whole = weighed(distances, self.inputs.row_weights)
+        return holders.allreduce(counts), float(holders.engine.bcast(whole))
 
 
 def private_kmeans(
@@ -230,7 +368,6 @@ def private_kmeans(
         counts=fit.mixture.assembled_weights * workers.n_samples,
         history=[],
         split="rows",
-        method="lloyd",
         network=network.whole,
         converged=True,
         total_iterations=fit.total_iterations,
@@ -332,173 +469,16 @@ def kmeans_rows(
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, inputs.dtype.itemsize)
     inputs, reach = agreed_units(inputs, workers, local, network, ledger, settings)
-    centre = None if reach is None else reach.points.centre
-    rows = ClusteredRows(inputs, workers, local, thread_count(settings.n_threads), centre)
+    rows = ClusteredRows(inputs, workers, local, network, settings, callback, reach)
     if saver is not None:
         facts = describe_kmeans("kmeans-rows", inputs, network, settings)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
-    shape = (settings.n_clusters, rows.width)
-    runs = LloydRuns(
-        shape, n_samples, network.total, rows.n_here, undo=inputs.scaling.undo,
-        drawn=reach is not None,
-    )  # fmt: skip
-    attempts = _OverRows(inputs, rows, workers.order, network, settings, runs, callback, reach)
     with one_blas_thread():
+        numbers = range(inputs.restarts)
         restarts = Restarts(
-            saver, ledger, range(inputs.restarts), settings.seed, settings.max_iter, runs, callback
+            saver, ledger, numbers, settings.seed, settings.max_iter, rows.runs, callback
         )
-        best = restarts.best(network.total, attempts)
-        clustering = attempts.clustering(best, network, n_samples, restarts.outcome(began))
+        best = restarts.best(network.total, rows.run)
+        clustering = rows.clustering(best, n_samples, restarts.outcome(began))
     warn_of_outcome(clustering, settings.max_iter)
     return clustering
-
-
-@dataclass(frozen=True)
-class _OverRows:
-    """Runs of one restart after the other, over the rows of the workers of this process."""
-
-    inputs: KmeansInputs
-    rows: ClusteredRows
-    order: NDArray[np.intp]
-    network: Network
-    settings: KmeansSettings
-    runs: LloydRuns
-    callback: Callback | None
-    reach: Reach | None
-
-    def __call__(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
-        """Run one restart; returns also the rows that it started at, worker by worker."""
-        stream: RowStream
-        points: PointStream | None = None
-        if self.reach is None:
-            stream = PlacedStream(restart.rng, self.rows.every_weight, self.order)
-        else:
-            stream = points = PointStream(restart.rng, self.reach, self.rows.weights)
-        start, chosen = self._start(restart, stream, points)
-        network, settings = self.network, self.settings
-        more = {} if self.reach is None else {"start": start}
-        run = lloyd_rows(
-            self.rows.parts, lasting(restart.total, network, settings), start, stream,
-            pace=pace_of(network, settings, start.size + len(start) + 2),
-            max_iter=settings.max_iter, callback=self.callback,
-            saver=restart.saver(rows=chosen, **more),
-            n_threads=self.rows.n_threads, observed=self.rows.observed,
-        )  # fmt: skip
-        return run, chosen
-
-    def _start(
-        self, restart: Restart, stream: RowStream, points: PointStream | None
-    ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
-        inputs, parts, total, k = (
-            self.inputs,
-            self.rows.parts,
-            restart.total,
-            self.settings.n_clusters,
-        )
-        if restart.start is not None:
-            return inputs.scaling.apply(self.runs.begun_at(restart.start)), None
-        if inputs.centres is not None:
-            return inputs.scaling.apply(inputs.centres), None
-        if points is not None:
-            # Among means of cells, since no row may be shown.
-            if restart.saved is not None:
-                return restart.drawn("start"), None
-            tell_of_cells(teller(self.callback))
-            cells = find_cells(parts, total, k, points, self.rows.n_threads)
-            return cells.draw(k, points.rng), None
-        if restart.saved is not None:
-            chosen = restart.drawn()
-            return HeldRows(parts, total).gather_rows(chosen), chosen
-        if inputs.init == "k-means++":
-            # Each row was sent to all when it was drawn.
-            chosen = seed_rows(
-                parts, total, k, stream, tell=teller(self.callback),
-                n_threads=self.rows.n_threads, observed=self.rows.observed,
-            )  # fmt: skip
-            return HeldRows(parts, total).gather_rows(chosen), chosen
-        if inputs.rows is None:
-            chosen = stream.draw_distinct(k)
-        else:
-            chosen = np.argsort(self.order)[inputs.rows]
-        return HeldRows(parts, total).share(chosen), chosen
-
-    def clustering(
-        self, best: Best[Lloyd], network: Network, n_samples: int, outcome: Report
-    ) -> Clustering:
-        """Return the result of the best run, in the user's rows and units."""
-        inputs, order, run = self.inputs, self.order, best.run
-        holders, whole = network.total.holders, network.whole
-        roots, inertia = run.centres, run.inertia
-        if network.total.roots.n_agents > 1 and holders.apart:
-            with set_topic(holders.engine, "result"):
-                roots = holders.allreduce(holders.padded(run.centres), announced=True)
-        if whole.total.n_roots == 1:
-            # On a graph that mixes in one round too all have the same.
-            roots, inertia = roots[:1], inertia[:1]
-        centres, disagreement = roots.mean(axis=0), 0.0
-        assigned, off = run.labels, run.distances
-        if len(roots) > 1:
-            # By the centres that are returned, not by those of each worker.
-            assigned, off = self.rows.nearest(centres)
-            differing = holders.allreduce(np.array([(assigned != run.labels).sum()]))
-            disagreement = float(differing[0] / n_samples)
-        assert off is not None
-        labels, distances = assigned, off
-        if holders.engine.open:
-            # In the user's order in the first process; elsewhere, and at others', they stay.
-            columns = {"labels": labels, "distances": distances}
-            with set_topic(holders.engine, "result"):
-                parts = holders.engine.gather(columns) or [columns]
-            labels, distances = (
-                np.concatenate([part[name] for part in parts]) for name in ("labels", "distances")
-            )
-            if len(labels) == len(order):
-                position = np.argsort(order)
-                labels, distances = labels[position], distances[position]
-        counts, inertia_of_all = self._totals(run, assigned, distances, holders)
-        return Clustering(
-            centres=inputs.scaling.undo(centres),
-            labels=labels,
-            distances=np.sqrt(distances),
-            inertia=inertia_of_all,
-            n_rows=n_samples,
-            root_inertia=inertia,
-            counts=counts,
-            history=run.history,
-            split="rows",
-            method="lloyd",
-            network=whole,
-            root_centres=inputs.scaling.undo(roots) if len(roots) > 1 else None,
-            disagreement=disagreement,
-            scaling=None if inputs.scaling.is_none else inputs.scaling,
-            deviations=inputs.deviations,
-            partitions=run.partitions,
-            reseeded=[
-                (at, cluster, row if row == DRAWN else int(order[row]))
-                for at, cluster, row in run.reseeded
-            ],
-            init_rows=None if best.rows is None else tuple(int(order[row]) for row in best.rows),
-            **outcome,
-        )
-
-    def _totals(
-        self,
-        run: Lloyd,
-        assigned: NDArray[np.int32],
-        distances: NDArray[np.float64],
-        holders: Placement,
-    ) -> tuple[NDArray[np.float64], float]:
-        """Return the weight of each cluster (K,), and the inertia, over the rows of all."""
-        if self.reach is not None:
-            # The last sums, under masks, were of these labels.
-            return run.counts[0], float(run.inertia[0])
-        counts = np.bincount(assigned, self.rows.weights, self.settings.n_clusters).astype(
-            np.float64
-        )
-        whole = None
-        if not holders.engine.open:
-            inertia = weighed(distances, self.rows.weights)
-            whole = float(holders.allreduce(np.array([inertia]))[0])
-        elif holders.engine.rank == 0:
-            whole = weighed(distances, self.inputs.row_weights)
-        return holders.allreduce(counts), float(holders.engine.bcast(whole))

@@ -6,7 +6,6 @@ And a mixture that follows a stream of batches: what `vpem.VPEM.partial_fit` doe
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_int
 from vpem.engines.engine import set_topic
-from vpem.errors import InputError, Setting, VpemWarning
+from vpem.errors import InputError, Setting, warn
 from vpem.files.checkpoints import checksum, describe_run
 from vpem.files.matrix import FileMatrix, select_rows
 from vpem.fits.local_rows import (
@@ -45,7 +44,15 @@ from vpem.fits.prepare import (
     units_of,
 )
 from vpem.fits.private import fit_private_rows
-from vpem.fits.results import Fit, RowFit, copies_of, times, warn_of_few_values, warn_of_outcome
+from vpem.fits.results import (
+    Fit,
+    RowFit,
+    copies_of,
+    found_by,
+    times,
+    warn_of_few_values,
+    warn_of_outcome,
+)
 from vpem.fits.settings import PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
@@ -379,7 +386,7 @@ def fit_em(
     # Where all share one sum, on a graph that mixes in one round too, all have the same.
     roots = slice(1 if network.whole.total.n_roots == 1 else None)
     fit = RowFit(
-        mixture=run.mixture,
+        **found_by(run, settings),
         network=network.whole,
         history=np.array(run.history).reshape(-1, len(run.log_likelihood))[:, roots],
         root_log_likelihood=run.log_likelihood[roots],
@@ -388,18 +395,10 @@ def fit_em(
         total_weight=terms.whole.total_weight,
         n_samples=prepared.n_samples,
         recoveries=[_for_user(one, prepared, used) for one in run.recoveries],
-        degenerate=run.degenerate,
         copies=copies_of(run.mixtures, total.counted_on(ledger)),
         init_rows=prepared.number(best.rows),
-        partitions=run.partitions,
         mixtures=_gathered(run, runs, network.total)[roots],
         workers=workers,
-        batch_size=settings.batch_size,
-        step_size=settings.step_size,
-        n_passes=None if settings.batch_size is None else run.n_passes,
-        free_energy=run.free_energy,
-        accelerate=settings.accelerate,
-        lost=run.lost,
         **restarts.outcome(began),
     )
     warn_of_outcome(fit, settings)
@@ -572,11 +571,9 @@ def fit_next(
             draw_row=RowStream(draws, weights, len(data)).draw,
         )
     if recoveries:
-        warnings.warn(
+        warn(
             f"components collapsed and were reinitialised {times(len(recoveries))} at batch "
-            f"{batch}; try larger batches, fewer components or a larger reg_covar",
-            VpemWarning,
-            stacklevel=3,
+            f"{batch}; try larger batches, fewer components or a larger reg_covar"
         )
     root_log_likelihood = np.broadcast_to(log_likelihood, (len(network.hubs),)).copy()
     return replace(

@@ -37,7 +37,7 @@ from vpem.fits.prepare import (
     under_prior,
     units_of,
 )
-from vpem.fits.results import Fit, copies_of, warn_of_few_values, warn_of_outcome
+from vpem.fits.results import Fit, copies_of, found_by, warn_of_few_values, warn_of_outcome
 from vpem.fits.settings import PlanSettings, PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report, State
@@ -281,7 +281,7 @@ def fit_vpem(
             X, run.mixture, network, ledger, labels, settings.missing
         )
     fit = Fit(
-        mixture=run.mixture,
+        **found_by(run, settings),
         network=network,
         history=_per_hub(np.array(run.history).reshape(-1, len(run.log_likelihood)), network),
         root_log_likelihood=_per_hub(run.log_likelihood[None], network)[0],
@@ -290,16 +290,8 @@ def fit_vpem(
         total_weight=terms.total_weight,
         n_samples=prepared.n_samples,
         recoveries=run.recoveries,
-        degenerate=run.degenerate,
         copies=copies_of(run.mixtures, network.total.counted_on(ledger)),
         init_rows=prepared.number(best.rows),
-        partitions=run.partitions,
-        batch_size=settings.batch_size,
-        step_size=settings.step_size,
-        n_passes=None if settings.batch_size is None else run.n_passes,
-        free_energy=run.free_energy,
-        accelerate=settings.accelerate,
-        lost=run.lost,
         responsibilities=shares,
         labels_for_fit=looked_up(labelled),
         **restarts.outcome(began),

@@ -475,6 +475,13 @@ def sent_by_phase(kinds: Mapping[str, Mapping[str, float]]) -> Table | str:
     return Table(rows, ("phase", "messages", "payload", "rounds"), "By phase")
 
 
+def warnings_of(said: list[str]) -> tuple[list[Section], list[str]]:
+    """Return the section of warnings, if there are any, and what is said if there are none."""
+    if said:
+        return [Section("warnings", "Warnings", [said])], []
+    return [], ["No warnings were given."]
+
+
 def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     """Contents of a fit, and of rows that it is held against."""
     from vpem.fits.answer import as_table
@@ -496,7 +503,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
         happened = saved.reported(name, list) or []
         if happened:
             said.append(f"{len(happened)} {what}.")
-    warned: Items = [list(dict.fromkeys(said))] if said else []
+    warned, course = warnings_of(list(dict.fromkeys(said)))
     promises = lines_of(privacy, PRIVACY)
     k, d = saved.n_components, len(saved.feature_names)
     heads, listed = as_table(saved.answer.describe(), noisy="privacy" in saved.report)
@@ -510,16 +517,11 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     # Of two features the projection is the one pair.
     pictures = ("marginals", "pairs") if d > 2 else ("marginals",)
     sections = [
-        *([Section("warnings", "Warnings", warned)] if warned else []),
+        *warned,
         Section("components", f"{saved.noun.capitalize()}s", components, ("profile", "projection")),
         Section("quality", "How well", _quality(saved, rows), checks),
         Section("parameters", saved.heading, _means(saved), pictures),
-        Section(
-            "course",
-            "How the fit went",
-            [] if warned else ["No warnings were given."],
-            ("history",),
-        ),
+        Section("course", "How the fit went", course, ("history",)),
         Section("privacy", "Privacy of rows", [facts(promises)] if promises else []),
         Section("hubs", "Who took part", hubs, ("graph", "sparsity")),
         Section("sent", "What was sent", _sent(saved), ("communication",)),

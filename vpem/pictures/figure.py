@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from vpem.errors import VpemWarning, printable
+from vpem.errors import printable, warn
 from vpem.files.hdf5 import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -174,10 +174,9 @@ def save_picture(path: str | os.PathLike[str], picture: Picture, *, force: bool 
         if not str(one.message).startswith("Glyph "):
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     if any(str(one.message).startswith("Glyph ") for one in caught):
-        warnings.warn(
+        warn(
             f"{path}: names have characters that the font of pictures has not; they are boxes",
-            VpemWarning,
-            stacklevel=2,
+            level=2,
         )
 
 

@@ -49,11 +49,10 @@ def contents_of(saved: Saved, data: Data | None = None) -> Contents:
     return contents
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _function(name: str) -> Any:
     """Load "module.function" of this room."""
     module, function = name.split(".")
-    found: Callable[..., Any] = getattr(import_module(f"vpem.pictures.{module}"), function)
-    return found
+    return getattr(import_module(f"vpem.pictures.{module}"), function)
 
 
 def write_page(
@@ -99,7 +98,7 @@ def write_page(
     if left_out:
         items = "".join(f"<li>{text(f'{kind}: {why}')}</li>" for kind, why in left_out.items())
         more.append(("not-drawn", "Not drawn", f"<ul>{items}</ul>"))
-    parts: list[Part] = []
+    parts: list[tuple[str, str, str]] = []  # name, heading and HTML of each section
     listed = []
     for one in contents.sections:
         drawn = {kind: pictures[kind] for kind in one.pictures if kind in pictures}
@@ -153,7 +152,8 @@ class Kind:
 
     def draw(self, saved: Saved, *data: Data | None, **options: object) -> Picture:
         """Draw a file, or the fit of latent variables in it, with data if it shows any."""
-        picture: Picture = _function(self.drawn)(saved.drawn, *data, **options)
+        drawn = saved if saved.draws_file else saved.stored
+        picture: Picture = _function(self.drawn)(drawn, *data, **options)
         return picture
 
 
@@ -346,9 +346,6 @@ def next_kinds(kind: str, saved: Saved, data: Data | None) -> dict[str, list[str
         kinds.setdefault(needs, []).append(name)
     return {needs: names for needs, names in kinds.items() if names}
 
-
-Part = tuple[str, str, str]
-"""Name, heading and HTML of a section."""
 
 LARGEST_SVG = 1 << 20
 """Bytes beyond which a drawing is kept as dots."""

@@ -85,13 +85,13 @@ def _opened(path: PathLike) -> Any:
     """Return what a file holds; what reads it is loaded once that is known."""
     encoding = attribute_of(path)
     if encoding == models.ENCODING:
-        from vpem.fits.estimators.loaded import estimator_of
+        from vpem.fits.estimators import loaded
 
-        return estimator_of(read_model(path))
+        return loaded.estimator_of(read_model(path))
     if encoding == results.CLUSTERING_FILE:
-        from vpem.fits.estimators.loaded import kmeans_of
+        from vpem.fits.estimators import loaded
 
-        return kmeans_of(read_clustering(path))
+        return loaded.kmeans_of(read_clustering(path))
     if encoding == FIT:
         from vpem.saem.formats.fits import read_saem
 
@@ -223,7 +223,7 @@ def _imputation_of(model: Any) -> Completed | None:
 def _saved(model: Any) -> Saved:
     from vpem.fits.clustering import Clustering
     from vpem.fits.results import MixtureResult
-    from vpem.pictures.saved import read_saved, saved_of
+    from vpem.pictures.saved import FITTED, read_saved, saved_of
 
     if isinstance(model, str | os.PathLike):
         return read_saved(model)
@@ -232,7 +232,7 @@ def _saved(model: Any) -> Saved:
         return saved_of(f"this {type(model).__name__}", kept())
     if isinstance(model, MixtureResult | Clustering):
         model = _kept(model)
-    if isinstance(model, Model | StoredClustering):
+    if type(model) in FITTED:
         return saved_of(f"this {type(model).__name__}", model)
     from vpem.saem.results import SaemFit, SavedSaem, as_saved
 

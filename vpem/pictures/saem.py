@@ -130,7 +130,7 @@ def _panels(figure: Figure, rows: int, columns: int, count: int) -> list[Axes]:
 
 
 def _finish(
-    figure: Figure, panels: list[Axes], saved: SavedSaem, what: str, shown: int, count: int
+    figure: Figure, panels: list[Axes], saved: SavedSaem, what: str, shown: int = 0, count: int = 0
 ) -> None:
     part = "" if shown == count else f", {shown} of {count}"
     figure.suptitle(f"SAEM, {words(saved.model)}: {what}{part}", fontsize=11)
@@ -258,8 +258,7 @@ def draw_observed(
         share = np.mean((y - fitted) ** 2) / np.var(y) if np.var(y) > 0 else np.nan
         left.append(f"{title} {share:.3f}")
     figure.axes[0].set_ylabel(f"measured {_column(individuals, 'value')}", fontsize=9)
-    figure.suptitle(f"SAEM, {words(predictor.saved.model)}: measured and predicted", fontsize=11)
-    legend_below(figure, figure.axes[0].get_legend_handles_labels()[0], size=9)
+    _finish(figure, figure.axes, predictor.saved, "measured and predicted")
     return Picture(
         figure,
         f"{individuals.n_rows} measurements against what is predicted, with the line where both "
@@ -308,8 +307,7 @@ def draw_residuals(
     for axes in grid.ravel():
         tidy(axes)
         axes.tick_params(labelsize=8)
-    figure.suptitle(f"SAEM, {words(predictor.saved.model)}: residuals", fontsize=11)
-    legend_below(figure, grid[0, 0].get_legend_handles_labels()[0], size=9)
+    _finish(figure, [grid[0, 0]], predictor.saved, "residuals")
     left = int((~np.isfinite(residuals.individual)).sum())
     notes = [f"{left} rows have no IWRES: limits, or certain"] if left else []
     return Picture(
@@ -359,8 +357,7 @@ def draw_check(
             total += len(share.observed)
     for axes in grid.ravel():
         tidy(axes)
-    figure.suptitle(f"SAEM, {words(predictor.saved.model)}: visual predictive check", fontsize=11)
-    legend_below(figure, grid[0, 0].get_legend_handles_labels()[0], size=9)
+    _finish(figure, [grid[0, 0]], predictor.saved, "visual predictive check")
     return Picture(
         figure,
         f"{', '.join(share.name for share in checks[0].shares)} of the measurements in "

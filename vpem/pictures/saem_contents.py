@@ -25,6 +25,7 @@ from vpem.pictures.contents import (
     lines_of,
     sent_by_phase,
     size,
+    warnings_of,
 )
 from vpem.pictures.saved import SavedLatents, SavedTopics, counted_by_kind
 from vpem.saem.estimates import (
@@ -62,8 +63,8 @@ CHECKS = ("observed", "residuals", "vpc", "effects")
 def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) -> Contents:
     """Contents of a fit of SAEM, and of individuals that it is held against."""
     fit = saved.stored
-    warned = _not_converged(fit) + [f"{one[0].upper()}{one[1:]}." for one in doubts(fit)]
-    course = [] if warned else ["No warnings were given."]
+    said = _not_converged(fit) + [f"{one[0].upper()}{one[1:]}." for one in doubts(fit)]
+    warned, course = warnings_of(said)
     summary = summary_of(fit)
     correlations = correlation_table(summary)
     estimated = [*estimate_tables(summary), *([] if correlations is None else [correlations])]
@@ -84,7 +85,7 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
         more = [f"{left} more latents are in the file."] if left > 0 else []
         latents = [Table(rows[:MOST_ROWS], heads), what, *more]
     sections = [
-        *([Section("warnings", "Warnings", [warned])] if warned else []),
+        *warned,
         Section("parameters", "Estimates", estimated),
         Section("latents", "Latents of individuals", latents, ("curves",)),
         Section("quality", "How well", _quality(fit, individuals), CHECKS),
@@ -350,8 +351,7 @@ def correlation_table(summary: Summary, most: int = 12) -> Table | None:
 def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Contents:
     """Contents of topics, and of documents that they are held against."""
     topics, fit = saved.stored, saved.stored.saved
-    warned = _not_converged(fit)
-    course = [] if warned else ["No warnings were given."]
+    warned, course = warnings_of(_not_converged(fit))
     devices: Items = ["Topics of devices are not known: sums were masked."]
     if len(topics.device_shares):
         rows = []
@@ -362,7 +362,7 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
         left = len(rows) - MOST_DOCUMENTS
         devices += [f"{left} more devices are in the file."] if left > 0 else []
     sections = [
-        *([Section("warnings", "Warnings", [warned])] if warned else []),
+        *warned,
         Section("topics", "Topics", topic_tables(topics), ("topics",)),
         Section("devices", "Devices", devices, ("shares",)),
         Section("quality", "How well", _quality(fit, corpus)),

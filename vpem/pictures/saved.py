@@ -118,15 +118,8 @@ class Saved(ABC):
     contents: ClassVar[str]
     """What says the contents of its page: "module.function" of this room."""
 
-    @property
-    def drawn(self) -> Any:
-        """What pictures are drawn of."""
-        return self.stored
-
-    @property
-    def is_plane(self) -> bool:
-        """Whether all there is lies in a plane."""
-        return False
+    is_plane: ClassVar[bool] = False  # it has two features, both along an axis
+    draws_file: ClassVar[bool] = False  # pictures are drawn of this, else of what is stored
 
 
 @dataclass
@@ -141,6 +134,7 @@ class SavedFit(Saved):
 
     units = "rows of data"
     contents = "contents.contents_of_fit"
+    draws_file = True
     noun: ClassVar[str]
     """What rows are assigned to."""
     heading: ClassVar[str]
@@ -165,12 +159,7 @@ class SavedFit(Saved):
         """Log-likelihood per sample, or inertia, by iteration and root."""
 
     @property
-    def drawn(self) -> SavedFit:
-        """What pictures are drawn of: this file."""
-        return self
-
-    @property
-    def is_plane(self) -> bool:
+    def is_plane(self) -> bool:  # type: ignore[override]
         """Whether it has two features, both along an axis."""
         two = len(self.feature_names) == 2
         return two and all(levels_drawn(self, j) is None for j in (0, 1))
@@ -660,12 +649,14 @@ def read_saved(path: str | os.PathLike[str]) -> Saved:
     )
 
 
-def saved_of(path: str, stored: Model | StoredClustering | SavedSaem) -> Saved:
+FITTED: dict[type, type[SavedFit]] = {Model: SavedMixture, StoredClustering: SavedClusters}
+"""What pictures are drawn of, by what a file keeps."""
+
+
+def saved_of(path: str, stored: Any) -> Saved:
     """What `read_saved` would return, had it read this from a file at ``path``."""
-    if isinstance(stored, Model):
-        return SavedMixture(path, stored)
-    if isinstance(stored, StoredClustering):
-        return SavedClusters(path, stored)
+    if type(stored) in FITTED:
+        return FITTED[type(stored)](path, stored)
     if stored.corpus is None:
         return SavedLatents(path, stored)
     from vpem.saem.topics import Topics

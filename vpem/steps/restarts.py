@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from vpem.network.schema import (
     save,
 )
 from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver
+
+if TYPE_CHECKING:
+    from vpem.steps.fedem_sums import FedRun
 
 
 class Scored(Protocol):
@@ -101,6 +104,12 @@ class OneRun(_Saving):
     def restored(self, more: Schema) -> Any:
         """Restore the ledger; returns what ``more`` the recipe has saved."""
         return self._checked({"more": more, "loop": TableOf()})["more"]
+
+    def outcome(self, began: float, run: FedRun) -> State:
+        """Return what the run took, since the recipe began."""
+        sent = self._ledger.summary() | {"bytes_by_iteration": list(run.history.bytes)}
+        seconds = time.perf_counter() - began + self.seconds
+        return {"converged": run.converged, "seconds": seconds, "communication": sent}
 
     def begins_at(self, pick: Callable[[State], State]) -> State | None:
         """Return the parameters to begin at, if an agent was lost that was there before.

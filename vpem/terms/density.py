@@ -56,21 +56,10 @@ def posteriors(
     with one_blas_thread():
         for start in range(0, len(X), size):
             rows = slice(start, min(start + size, len(X)))
-            terms, constant = local_terms(mixture, X, rows, missing)
+            terms, constant = mixture.local_terms(X, rows, missing)
             sums = terms.sum(axis=0, keepdims=True)
             responsibilities, log_likelihoods = normalised(mixture, sums)
             yield rows, responsibilities, log_likelihoods + constant
-
-
-def local_terms(
-    mixture: Density, X: Matrix, rows: slice, missing: str
-) -> tuple[Floats, Doubles | float]:
-    """Terms (B, m, K) of each block for some rows, and what their density has besides, (m,)."""
-    part = np.asarray(X[rows], dtype=np.float64)
-    there = np.isfinite(part)
-    if not there.all() and (missing == "refuse" or np.isinf(part).any()):
-        (check_finite if missing == "refuse" else check_missing)(X)
-    return mixture.terms_of(part, there)
 
 
 def normalised(mixture: Density, sums: Floats) -> tuple[Doubles, Doubles]:
@@ -143,10 +132,8 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     is_proper: ClassVar[bool] = False
     """Whether a prior keeps every component from being degenerate."""
     kinds: Kinds | None  # family of each feature; None: all are Gaussian
-    parts: tuple[Part, ...] = ()
-    """Of each family of features; none where all are Gaussian."""
-    loaded: LoadedFactors | None = None
-    """What an E-step needs of factors that hubs share, if they do."""
+    parts: tuple[Part, ...] = ()  # of each family; none where all are Gaussian
+    loaded: LoadedFactors | None = None  # what an E-step needs of factors that hubs share
 
     @property
     def n_components(self) -> int:
@@ -181,6 +168,11 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         mean = self.weights.mean(axis=0)
         weights: Doubles = mean / mean.sum()
         return weights
+
+    @property
+    def in_use(self) -> Mask:
+        """Components (K,) that have rows."""
+        return np.asarray(self.assembled_weights > 0)
 
     @property
     def assembled_log_weights(self) -> Doubles:
@@ -251,18 +243,21 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         labels = np.repeat(np.arange(self.n_components), counts)
         return self.drawn(labels, rng), labels
 
-    def reported(self) -> State:
-        """Return what reports say of a posterior besides its parameters."""
-        return {}
-
     @property
     def assembled_loadings(self) -> Doubles:
         """Loadings (K, d, q) of factors that hubs share, in the user's order and units."""
         return np.zeros((self.n_components, self.n_features, 0))
 
-    def hub_terms(self, X: Matrix, rows: slice, missing: str) -> tuple[Floats, Doubles | float]:
-        """Return `local_terms`, of factors c and u of each hub (B, m, K + K q)."""
-        return local_terms(self, X, rows, missing)
+    def local_terms(self, X: Matrix, rows: slice, missing: str) -> tuple[Floats, Doubles | float]:
+        """Terms (B, m, K) of each block for some rows, and what their density has besides, (m,)."""
+        part = np.asarray(X[rows], dtype=np.float64)
+        there = np.isfinite(part)
+        if not there.all() and (missing == "refuse" or np.isinf(part).any()):
+            (check_finite if missing == "refuse" else check_missing)(X)
+        return self.terms_of(part, there)
+
+    hub_terms = local_terms
+    """The same, but of factors c and u of each hub (B, m, K + K q)."""
 
     def joined(self, total: Floats, onto: Floats) -> Floats:
         """Return what sums of `hub_terms` over all hubs come to, (R, m, K)."""

@@ -66,8 +66,7 @@ class RowTerms:
     n_features: int  # of all processes
     n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
     is_gaussian = True  # all features
-    observed: Any = None
-    """(M, d) in block order, 1 where a value is there; None: none is missing."""
+    observed: Any = None  # (M, d) in block order, 1 where a value is there; None: all are
     looks_at_gaps = False  # in the working memory, of every feature
     is_proper = False  # a prior keeps every component from being singular
 

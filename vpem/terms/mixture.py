@@ -8,7 +8,7 @@ lies on the line through two mixtures is one too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -685,47 +685,3 @@ def mixture_of_start(start: State, like: Density) -> Density:
     like = like.convert_to(like.blocks, like.covariance_type, none)
     check(like.schema(), start, KEPT)
     return like.having(start)
-
-
-def fill_gaps(
-    mixture: Mixture, values: Doubles, shares: Mapping[int, Doubles], noise: Doubles | None = None
-) -> Doubles:
-    """Return values (m, d), in the user's order and units, without the gaps of some hubs.
-
-    ``shares`` are responsibilities g (m, K) of the rows, by hub. What a hub lacks of a row becomes
-
-        sum_k g_k (mu_mk + S_mok S_ook^-1 (x_o - mu_ok)),
-
-    or where all are 0 but one, with standard normal noise (m, d), a draw from that component.
-    """
-    from scipy.linalg import solve_triangular
-
-    scaled, completed = mixture.scaling.apply(values), values.copy()
-    noise = np.zeros(values.shape) if noise is None else noise
-    for b, block_shares in shares.items():
-        columns, means, covariances = (
-            mixture.blocks.features[b],
-            mixture.block(b)[1],
-            mixture.dense(b),
-        )
-        part, there = scaled[:, columns], ~np.isnan(scaled[:, columns])
-        filled, drawn = np.where(there, part, 0.0), noise[:, columns]
-        lacking = np.flatnonzero(~there.all(axis=1))
-        patterns, number = np.unique(there[lacking], axis=0, return_inverse=True)
-        order, counts = np.argsort(number.ravel(), kind="stable"), np.bincount(number.ravel())
-        groups = np.split(lacking[order], np.cumsum(counts)[:-1])
-        for pattern, rows in zip(patterns, groups, strict=False):
-            seen, gaps = np.flatnonzero(pattern), np.flatnonzero(~pattern)
-            both, n = np.concatenate([seen, gaps]), len(seen)
-            for k in np.flatnonzero(block_shares[rows].any(axis=0)):
-                # One factor has what explains the gaps, and below it what is left of them.
-                lower = np.linalg.cholesky(covariances[k][both[:, None], both])
-                some = rows[block_shares[rows, k] > 0]
-                known = (part[some[:, None], seen] - means[k, seen]).T
-                known = solve_triangular(lower[:n, :n], known, lower=True) if n else known
-                left = lower[n:, n:] @ drawn[some[:, None], gaps].T
-                expected = means[k, gaps] + (lower[n:, :n] @ known + left).T
-                filled[some[:, None], gaps] += block_shares[some, k, None] * expected
-        filled = mixture.scaling.take_features(columns).undo(filled)
-        completed[:, columns] = np.where(there, values[:, columns], filled)
-    return completed

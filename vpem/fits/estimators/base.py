@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import os
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,7 +37,7 @@ from vpem.checks import (
     no_measurement,
     read_float,
 )
-from vpem.errors import InputError, Setting, VpemWarning, brief, did_you_mean, printable, shorten
+from vpem.errors import InputError, Setting, brief, did_you_mean, printable, shorten, warn
 from vpem.files.datasets import Dataset, default_names, names_apart
 from vpem.files.families import (
     FamilyChoice,
@@ -433,16 +432,14 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
             advice = "are fitted, but may not be measurements; leave out those that are not"
         columns = ", ".join([*odd.values()][:5]) + ", ..." * (len(odd) > 5)
         way = f": X.drop(columns=[{columns}])" * (names is not None)
-        warnings.warn(VpemWarning(f"{listed} {advice}{way}"), stacklevel=4)
+        warn(f"{listed} {advice}{way}", level=4)
     for place, marks in missing_marks(data).items():
         name = repr(names[place]) if names else f"column {place}"
-        warnings.warn(
-            VpemWarning(
-                f"{', '.join(marks)} in {name}: far from all other values; if this stands for "
-                "missing values, make it NaN and fit with ",
-                Setting("missing", "marginalize"),
-            ),
-            stacklevel=4,
+        warn(
+            f"{', '.join(marks)} in {name}: far from all other values; if this stands for "
+            "missing values, make it NaN and fit with ",
+            Setting("missing", "marginalize"),
+            level=4,
         )
 
 

@@ -64,14 +64,29 @@ class Judged:
     bytes: int
 
 
-class _Judging:
-    """The exact sum by which models are judged, which is set up for the first of them."""
+class _Held:
+    """Rows and their weights, how a fit looks at them, and the exact sum that judges models."""
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(
+        self, X: Any, network: Network, sample_weight: ArrayLike | None,
+        feature_names: Sequence[str] | None, missing: str, n_features: int, **where: Any,
+    ) -> None:  # fmt: skip
+        self.X, self._network, self._weights = X, network, sample_weight
+        self._names, self._missing, self._n_features = feature_names, missing, n_features
+        self._where = where
+        """What `prepare` needs to know of other processes, and of families."""
+
+    def check(self, settings: FitSettings) -> None:
+        """Look at the data as a fit does."""
+        prepare(
+            self.X, self._n_features, settings, sample_weight=self._weights,
+            feature_names=self._names, dtype=settings.dtype, missing=settings.missing,
+            **self._where,
+        )  # fmt: skip
 
     @cached_property
     def _grown(self) -> tuple[Sum, Ledger]:
+        """The sum, which is set up for the first model."""
         ledger = Ledger(self._network.graph)
         return sum_exactly(self._network, ledger), ledger
 
@@ -82,7 +97,7 @@ class _Judging:
         return total.counted_on(ledger), ledger
 
 
-class ByFeatures(_Judging):
+class ByFeatures(_Held):
     """Features that agents hold, which go to the roots of their hubs now, once for all models.
 
     X (M, d), names and kinds are as for `vpem.fits.spread.fit_spread`; weights (M,) of the first
@@ -93,8 +108,6 @@ class ByFeatures(_Judging):
         self, X: Any, network: Network, sample_weight: ArrayLike | None,
         feature_names: Sequence[str] | None, missing: str, kinds: Kinds | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(network)
-        self._missing = missing
         self._apart = network.agents.apart
         # Levels are those of all rows, of which a fold may have fewer.
         self._kinds = None if kinds is None or X is None else kinds.counted(X)
@@ -103,14 +116,9 @@ class ByFeatures(_Judging):
             weights = None if sample_weight is None else np.asarray(sample_weight)
             sample_weight = network.agents.bcast(weights)
             X, feature_names = bring(X, network, feature_names, missing)
-        self.X, self._weights, self._names = X, sample_weight, feature_names
-
-    def check(self, settings: FitSettings) -> None:
-        """Look at the data as a fit does."""
-        prepare(
-            self.X, self._network.blocks.n_features, settings, sample_weight=self._weights,
-            feature_names=self._names, dtype=settings.dtype, missing=settings.missing,
-            some=self._network.total.holders.any, kinds=self._kinds,
+        super().__init__(
+            X, network, sample_weight, feature_names, missing, network.blocks.n_features,
+            some=network.total.holders.any, kinds=self._kinds,
         )  # fmt: skip
 
     def fit(self, rows: Indices | None, options: Report) -> Fit:
@@ -149,25 +157,18 @@ class ByFeatures(_Judging):
         return Judged(mixture, *judged.sums(), ledger.messages, ledger.bytes)
 
 
-class ByRows(_Judging):
+class ByRows(_Held):
     """Rows that workers hold; X (M, d) and weights (M,) are of the process's own workers."""
 
     def __init__(
         self, X: Any, network: Network, workers: Workers, sample_weight: ArrayLike | None,
         feature_names: Sequence[str] | None, missing: str,
     ) -> None:  # fmt: skip
-        super().__init__(network)
-        self.X, self._workers = X, workers
-        self._weights, self._names, self._missing = sample_weight, feature_names, missing
+        self._workers = workers
         self._local = LocalRows.find(network.total.holders, workers, X)
-
-    def check(self, settings: FitSettings) -> None:
-        """Look at the data as a fit does."""
-        prepare(
-            self.X, self.X.shape[1], settings, sample_weight=self._weights,
-            feature_names=self._names, dtype=settings.dtype, missing=settings.missing,
-            local=self._local,
-        )  # fmt: skip
+        super().__init__(
+            X, network, sample_weight, feature_names, missing, X.shape[1], local=self._local
+        )
 
     def _own(self, rows: Indices | None) -> Indices | None:
         """Return which of the rows that are here some of all are."""
