@@ -67,17 +67,13 @@ MOST_LLOYD = 300
 
 @dataclass(frozen=True)
 class KMeansProgress:
-    """What a callback gets after every iteration; ``changed``: rows in other clusters.
-
-    The inertia is as the first root finds it.
-    """
+    """What a callback gets after every iteration, as the first root finds it."""
 
     iteration: int
     inertia: float
-    changed: int
+    changed: int  # rows in other clusters
 
     def facts(self) -> list[str]:
-        """Say how the iteration went, the most important first."""
         rows = f"{self.changed} row{'' if self.changed == 1 else 's'}"
         return [f"inertia {self.inertia:.6g}", f"{rows} changed"]
 

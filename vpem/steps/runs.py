@@ -70,7 +70,6 @@ class Progress:
     change: float | None
 
     def facts(self) -> list[str]:
-        """Say how the iteration went, the most important first."""
         change = [] if self.change is None else [f"change {self.change:+.0e}"]
         return [f"log-likelihood {self.log_likelihood:.6f}", *change]
 
