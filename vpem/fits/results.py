@@ -403,7 +403,8 @@ class MixtureResult(
     @property
     def in_use(self) -> NDArray[np.bool_]:
         """Components (K,) that have rows."""
-        return self.mixture.in_use
+        mixture: Any = self.mixture
+        return np.asarray(mixture.in_use if mixture.is_proper else self.sizes > 0)
 
     @property
     @abstractmethod

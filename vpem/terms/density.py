@@ -170,11 +170,6 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         return weights
 
     @property
-    def in_use(self) -> Mask:
-        """Components (K,) that have rows."""
-        return np.asarray(self.assembled_weights > 0)
-
-    @property
     def assembled_log_weights(self) -> Doubles:
         """Logarithms (K,) by which responsibilities weigh components, of all roots together."""
         with np.errstate(divide="ignore"):
