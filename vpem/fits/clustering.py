@@ -288,10 +288,11 @@ def check_network(network: Network, settings: KmeansSettings, *, over_rows: bool
             Setting("secure_sum"), " shows totals, and two of them over nearly the same parties "
             "differ by the terms of one; leave it out, or ", Setting("participation"),
         )  # fmt: skip
-    of_sums = (("compress", network.compress), ("participation", settings.participation))
+    of_sums: list[tuple[str, object]]
+    of_sums = [("compress", network.compress), ("participation", settings.participation)]
     if settings.batch_size is not None and not over_rows:
-        dropout = ("agent_dropout", getattr(network.faults, "agent_dropout", 0.0) or None)
-        for name, value in (of_sums[1], dropout):
+        failing = 0.0 if network.faults is None else network.faults.agent_dropout
+        for name, value in (of_sums[1], ("agent_dropout", failing or None)):
             if value not in (None, 1.0):
                 raise InputError(
                     Setting(name), " lets the last distances of absent agents count, but each "
@@ -332,7 +333,7 @@ def lasting(total: Sum, network: Network, settings: KmeansSettings) -> Sum:
     if settings.participation == 1:
         return total
     total = at_server(total)
-    codec = getattr(network.whole.total, "codec", None)
+    codec = network.whole.total.codec
     if codec is not None:
         # Here messages are compressed around the sum, and by what they differ from.
         assert total.ledger is not None
@@ -352,7 +353,7 @@ def pace_of(network: Network, settings: KmeansSettings, n_values: int) -> Pace:
     graph, of whom others have different estimates meanwhile, three times.
     """
     total, faults, patience = network.whole.total, network.faults, 1
-    codec = getattr(total, "codec", None)
+    codec = total.codec
     steady = (faults is None or total.exact) and network.compress is None
     if steady and settings.participation == 1:
         patience = 0

@@ -357,18 +357,21 @@ class Contribution(Shown, facts="{n_parties:party}, {n_features:feature}"):
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return columns of a table: a row for each party, then for each feature."""
-        everyone: list[Any] = [*self.parties, *self.features]
-        information = np.array([one.information for one in everyone])
-        owners = [getattr(one, "party", one.name) or "" for one in everyone]
+        parties, features = self.parties, self.features
+        names = [one.name for one in parties]
+        owners = [*names, *(one.party or "" for one in features)]
+        names += [one.name for one in features]
+        each = [one.information for one in parties] + [one.information for one in features]
+        information = np.array(each)
         columns: dict[str, NDArray[Any]] = {
             "kind": np.repeat(["party", "feature"], [self.n_parties, self.n_features]),
-            "name": np.array([one.name for one in everyone], np.str_),
+            "name": np.array(names, np.str_),
             "party": np.array(owners, np.str_),
             "information": information,
             "share": information / (self.entropy or 1.0),
         }
         for name in OF_PARTIES[: None if self.adjusted_rand_index is not None else -1]:
-            values = [getattr(one, name, np.nan) for one in everyone]
+            values = [*(getattr(one, name) for one in parties), *[np.nan] * len(features)]
             columns[name] = np.ma.masked_invalid(values)
         return columns
 

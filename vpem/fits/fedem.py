@@ -350,7 +350,7 @@ def fit_fedem(
     if floor is None and (sampled or settings.variance_reduction):
         floor = FLOOR
     elif floor is None:  # the error of a mean
-        sent = codec or getattr(network.whole.total, "codec", None)
+        sent = codec or network.whole.total.codec
         error, promised = network.whole.consensus_error, network.whole.consensus_tol
         if error is None:  # rounds that fail or are compressed
             error = inf if promised is None else promised

@@ -37,8 +37,11 @@ from vpem.fits.settings import parse_numbers
 from vpem.network.schema import Report
 from vpem.sums.private import noise_by
 
+Options = Mapping[str, Any]
+"""Options of a command by their names."""
 
-def case_of(study: Study, command: str, options: Mapping[str, Any]) -> Case:
+
+def case_of(study: Study, command: str, options: Options) -> Case:
     """Return what policies limit in a command of a study; models are looked at."""
     paths = (options.get("model"), options.get("init_model"))
     models = {str(path): file_digest(path) for path in paths if isinstance(path, Path)}
@@ -64,7 +67,7 @@ def case_of(study: Study, command: str, options: Mapping[str, Any]) -> Case:
     )  # fmt: skip
 
 
-def _budget(options: Mapping[str, Any]) -> Budget | None:
+def _budget(options: Options) -> Budget | None:
     epsilon, delta = options.get("epsilon") or options.get("release_epsilon"), options.get("delta")
     return None if epsilon is None or delta is None else Budget(float(epsilon), float(delta))
 
@@ -98,9 +101,7 @@ class Guard:
             for error in rules.refused(case_of(self.study, command, options)):
                 yield command, error
 
-    def check(
-        self, command: str, options: Mapping[str, Any], member: Member, files: Sequence[Path]
-    ) -> None:
+    def check(self, command: str, options: Options, member: Member, files: Sequence[Path]) -> None:
         """Raise PolicyError where a member may not run a command on its files.
 
         InputError where noise could be subtracted.

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, check_memory, check_weights
@@ -170,7 +170,7 @@ class _Met:
         return np.concatenate(parts)
 
     def moments(
-        self, X: Any, sample_weight: Any, shares: dict[int, NDArray[np.float64]]
+        self, X: Any, sample_weight: ArrayLike | None, shares: dict[int, NDArray[np.float64]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return weights (K,) and covariances (K, d, d) by component, where features have met.
 

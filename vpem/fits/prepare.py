@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.checks import (
     Extremes,
     Floats,
+    Matrix,
     check_data,
     check_finite,
     check_rows,
@@ -243,7 +244,7 @@ def prepare(
     misses = False
     ends: Extremes | None = None
 
-    def finite(data: Any, names: Sequence[str] | None) -> None:
+    def finite(data: Matrix, names: Sequence[str] | None) -> None:
         nonlocal misses, ends
         if missing == "marginalize":
             misses = check_missing(data, names)
@@ -358,7 +359,7 @@ def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
         )
 
 
-def check_distinct(X: Any, settings: MixtureSettings, seen: bool) -> None:
+def check_distinct(X: Matrix, settings: MixtureSettings, seen: bool) -> None:
     """Refuse more components than there are different rows, where one agent has ``seen`` all.
 
     They would be points, or copies of each other, but for a number that is added to variances or a
@@ -442,7 +443,7 @@ def make_terms(
 
 
 def _inspect(
-    X: Any,
+    X: Matrix,
     ends: Extremes,
     feature_names: Sequence[str] | None,
     reg_covar: float | str,
@@ -472,7 +473,7 @@ def _inspect(
 
 
 def refuse_large(
-    X: Any, feature_names: Sequence[str] | None, most: float, precision: np.dtype[np.floating]
+    X: Matrix, feature_names: Sequence[str] | None, most: float, precision: np.dtype[np.floating]
 ) -> None:
     """Raise InputError at the first run of rows with values that cannot be squared."""
     for start, part in row_blocks(X):

@@ -327,6 +327,7 @@ def colluding_of(privacy: PrivacySettings, network: Network) -> int:
     return colluding
 
 
+@dataclass(eq=False)
 class Foretold:
     """The accuracy of a private fit, foretold from public facts.
 
@@ -346,13 +347,16 @@ class Foretold:
         takes its directions; 0 of one component.
     """
 
-    def __init__(
-        self, budget: Budget, n_samples: int, layout: Residuals, n_iter: int, louder: float = 1.0
-    ) -> None:
-        self.budget, self.n_samples, self.layout, self.n_iter = budget, n_samples, layout, n_iter
-        self.louder = louder
+    budget: Budget
+    n_samples: int
+    layout: Residuals
+    n_iter: int
+    louder: float = 1.0
+
+    def __post_init__(self) -> None:
+        n_samples, layout, n_iter, louder = self.n_samples, self.layout, self.n_iter, self.louder
         k, d = layout.n_components, layout.n_features
-        self.multipliers = budget.multipliers(shares_of(n_iter, k))
+        self.multipliers = self.budget.multipliers(shares_of(n_iter, k))
         share, last = n_samples / k, louder * self.multipliers[-1]
         averaged = last / sqrt(n_iter - n_iter // 2 + 1) if n_iter > 1 else last
         self.mean = averaged * float(layout.scales[1]) / share
@@ -399,22 +403,16 @@ class Foretold:
         kind = {"full": "diag", "tied": "tied-diag"}.get(layout.kind)
         k, d = layout.n_components, layout.n_features
         if kind is not None:
-            yield Setting("covariance_type", kind), self._with(layout=Residuals(kind, k, d))
+            yield Setting("covariance_type", kind), replace(self, layout=Residuals(kind, k, d))
         if k > 2:
-            yield Setting("n_components", 2), self._with(layout=Residuals(layout.kind, 2, d))
+            yield Setting("n_components", 2), replace(self, layout=Residuals(layout.kind, 2, d))
         if self.n_iter > FEW_ITERATIONS:
-            yield Setting("max_iter", FEW_ITERATIONS), self._with(n_iter=FEW_ITERATIONS)
-        larger = [
-            (Setting("epsilon", epsilon), self._with(budget=replace(self.budget, epsilon=epsilon)))
-            for epsilon in (1, 2, 4, 8)
-            if epsilon > self.budget.epsilon
-        ]
-        yield from [one for one in larger if not one[1].is_hopeless][:1]
-
-    def _with(self, **changes: Any) -> Foretold:
-        names = ("budget", "n_samples", "layout", "n_iter", "louder")
-        now: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return Foretold(**(now | changes))
+            yield Setting("max_iter", FEW_ITERATIONS), replace(self, n_iter=FEW_ITERATIONS)
+        for epsilon in (1, 2, 4, 8):
+            larger = replace(self, budget=replace(self.budget, epsilon=epsilon))
+            if epsilon > self.budget.epsilon and not larger.is_hopeless:
+                yield Setting("epsilon", epsilon), larger
+                break
 
 
 def foretell(

@@ -158,7 +158,7 @@ def bring(
     n_own = sum(widths[agent] for agent in agents.own)
     if n_own:
         refuse = partial(check_finite, advice=MARGINALIZE)
-        finite: Any = check_missing if missing == "marginalize" else refuse
+        finite: Callable[..., object] = check_missing if missing == "marginalize" else refuse
         X = check_data(X, n_own, feature_names, finite=finite)
     engine = agents.engine
     counts = enumerate(engine.allgather(None if X is None else len(X)))

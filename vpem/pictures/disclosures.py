@@ -14,6 +14,9 @@ from vpem.files.studies.study import Study
 from vpem.pictures.contents import PRIVACY, lines_of
 from vpem.sums.private import noise_by
 
+Values = Mapping[str, Any]
+"""Settings of a command, and what sentences say of it, by their names."""
+
 
 class Notice(NamedTuple):
     """A sentence on what is shown, the kinds of its messages, as logs call them, and their way.
@@ -155,7 +158,7 @@ MODELS = {
 LATER = "it can disclose more than it seems to: see 'What leaves an agent' in the documentation"
 
 
-def disclosures(study: Study, commands: Mapping[str, Mapping[str, Any]]) -> list[Notice]:
+def disclosures(study: Study, commands: Mapping[str, Values]) -> list[Notice]:
     """Return what each command, by the values of its settings, shows to whom."""
     relay, star = study.roster.relay, study.topology == "star"
     apart = star and not study.roster.members[0].holds  # the server has no data
@@ -179,7 +182,7 @@ def disclosures(study: Study, commands: Mapping[str, Mapping[str, Any]]) -> list
     return notices
 
 
-def _notices(section: str, words: Mapping[str, Any]) -> Iterator[Notice]:
+def _notices(section: str, words: Values) -> Iterator[Notice]:
     text = SENTENCES.partition(f"\n== {section}\n")[2].partition("\n== ")[0]
     for head, sentence in re.findall(r"(?m)^\[(.*?)\] (.*(?:\n  .*)*)", text):
         when, kinds, to = (part.strip() for part in f"{head} | | ".split("|")[:3])
@@ -188,7 +191,7 @@ def _notices(section: str, words: Mapping[str, Any]) -> Iterator[Notice]:
             yield Notice(text, kinds.format(**words).strip(), to or "all")
 
 
-def _done(command: str, values: Mapping[str, Any]) -> str:
+def _done(command: str, values: Values) -> str:
     """Return what a command does, as a heading of `SENTENCES`."""
     if command in ("predict", "score"):
         return "use"
@@ -201,7 +204,7 @@ def _done(command: str, values: Mapping[str, Any]) -> str:
     return "grid" if values.get("method") == "grid" else "features"
 
 
-def _words(study: Study, command: str, values: Mapping[str, Any], done: str) -> dict[str, Any]:
+def _words(study: Study, command: str, values: Values, done: str) -> dict[str, Any]:
     """Return what holds of a command, and what sentences say of its settings."""
     over_rows, released = (values.get(name) is not None for name in ("epsilon", "release_epsilon"))
     masked, hops = bool(values.get("secure_sum")), values.get("hops") or 0

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Mask
 from vpem.engines.placement import Placement
+from vpem.network.codecs import Codec
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, As, Schema, Stateful, TableOf
@@ -134,6 +135,8 @@ class Sum(Stateful):
     """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
     exact: bool = False
     """Whether all roots share one estimate, which has no error."""
+    codec: Codec | None = None
+    """Of messages, where these are compressed."""
     tree: Routes | None = None
     """Ways to its root, if it goes along a tree (`vpem.network.mixing.grow_tree`)."""
     silent: Mask | None = None

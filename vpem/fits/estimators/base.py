@@ -457,6 +457,7 @@ class OnGraph(StoredEstimator):
     stragglers: float = 0.0
     secure_sum: bool = False
     random_state: Any = 0
+    missing = "refuse"  # of estimators that do not ask
     verbose: int = 0
     verbose_interval: int = 10
     n_threads: int | None = None
@@ -485,7 +486,7 @@ class OnGraph(StoredEstimator):
             if reset:
                 warn_of_columns(data, list(getattr(self, "feature_names_in_", ())) or None)
         finite: Any = partial(check_finite, advice=MARGINALIZE)
-        if getattr(self, "missing", "refuse") == "marginalize":
+        if self.missing == "marginalize":
             finite = check_missing
         return check_data(data, data.shape[1], self._given_names, finite=finite)
 
@@ -505,7 +506,7 @@ class OnGraph(StoredEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = getattr(self, "missing", "refuse") == "marginalize"
+        tags.input_tags.allow_nan = self.missing == "marginalize"
         return tags
 
     def _seed(self) -> int:

@@ -122,18 +122,18 @@ class FittedMixture(DensityMixin, OnGraph):
         kinds = self.mixture_.kinds
         if kinds is not None:
             names = self._names(self.mixture_.n_features)
-            X = dataset_for_model(X, kinds, names, getattr(self, "missing", "refuse"))
+            X = dataset_for_model(X, kinds, names, self.missing)
         return self.mixture_, self._validate(X, reset=False)
 
     def predict(self, X: Rows) -> NDArray[np.intp]:
         """Most responsible component of each row of X (M, d), shape (M,)."""
         mixture, data = self._fitted(X)
-        return mixture.predict(data, missing=getattr(self, "missing", "refuse"))
+        return mixture.predict(data, missing=self.missing)
 
     def predict_proba(self, X: Rows) -> Floats:
         """Responsibilities of each row, shape (M, K), in the precision of the data."""
         mixture, data = self._fitted(X)
-        shares = mixture.predict_proba(data, missing=getattr(self, "missing", "refuse"))
+        shares = mixture.predict_proba(data, missing=self.missing)
         return shares.astype(data.dtype, copy=False)
 
     def score_samples(self, X: Rows) -> Floats:
@@ -145,7 +145,7 @@ class FittedMixture(DensityMixin, OnGraph):
     ) -> tuple[Floats, float, float]:
         """Return log-likelihoods of rows, their sum, and the weight of rows that have a value."""
         mixture, data = self._fitted(X)
-        missing = getattr(self, "missing", "refuse")
+        missing = self.missing
         scores = mixture.score_samples(data, missing=missing)
         total, used = weighed(scores, rows_with_values(data, missing), sample_weight)
         return scores.astype(data.dtype, copy=False), total, used
@@ -185,7 +185,7 @@ class FittedMixture(DensityMixin, OnGraph):
             See `vpem.contribution`.
         """
         _, data = self._fitted(X)
-        missing = getattr(self, "missing", "refuse")
+        missing = self.missing
         return contribution(
             self.kept(), data, labels=y, sample_weight=sample_weight, missing=missing
         )

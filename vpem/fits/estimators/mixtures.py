@@ -280,11 +280,11 @@ class VPEM(FittedByEM):
     def _fit(
         self,
         data: Floats,
-        sample_weight: Any,
+        sample_weight: ArrayLike | None,
         kinds: Kinds | None = None,
-        labels_for_fit: Any = None,
+        labels_for_fit: KnownLabels | ArrayLike | None = None,
         stored: Dataset | None = None,
-        **options: Any,
+        **options: object,
     ) -> VPEM:
         """Fit again, on the graph and with the hubs of the parameters, or of a dataset."""
         seed = self._seed()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +264,7 @@ def _masked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(questions: Any, problem: Problem) -> None:
+def _work(questions: Connection, problem: Problem) -> None:
     """Do trials in a process of its own until there are no more, or its parent has ended."""
     if sys.platform == "win32":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -282,7 +282,7 @@ def _work(questions: Any, problem: Problem) -> None:
         while True:
             trial = questions.recv()
             try:
-                result: Any = problem.run(trial)
+                result: object = problem.run(trial)
             except Exception:
                 result = f"while fitting {trial}:\n{traceback.format_exc()}"
             questions.send(result)

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,7 +191,7 @@ class Problem:
             )
         return self._held[hops]
 
-    def fit(self, cell: Cell, rows: NDArray[np.intp] | None = None, **more: Any) -> Fit:
+    def fit(self, cell: Cell, rows: NDArray[np.intp] | None = None, **more: object) -> Fit:
         """Fit a cell to all rows, or to some.
 
         Where hubs live in several processes each ends with the parameters of its own; see
@@ -309,5 +308,5 @@ class Problem:
         return fit, outcome
 
 
-def _failed(reason: str, *, refused: bool = False, **more: Any) -> Outcome:
+def _failed(reason: str, *, refused: bool = False, **more: object) -> Outcome:
     return {"status": "failed", "reason": reason, "refused": refused, **more}
