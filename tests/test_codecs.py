@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 import vpem
 from vpem._core import codecs as kernels
 from vpem.errors import InputError, NumericalError
-from vpem.network.codecs import Dither, RandK, draw_keys, parse_codec
+from vpem.network.codecs import Dither, Sparse, draw_keys, parse_codec
 from vpem.network.partition import contiguous, evenly
 
 from .tables import each, over
@@ -358,7 +358,7 @@ def test_a_norm_that_is_no_float_is_rounded_up(name):
 def test_a_value_between_two_floats_is_sent_without_bias():
     value = 1 + 0.25 * 2.0**-23
     keys = draw_keys(np.random.default_rng(1), 20_000)
-    received, _ = RandK(1.0).transmit(np.full((20_000, 1), value), keys)
+    received, _ = Sparse(1.0, True).transmit(np.full((20_000, 1), value), keys)
     assert set(received.ravel()) == {1.0, 1 + 2.0**-23}
     share = (received > 1).mean()
     assert abs(share - 0.25) < 5 * sqrt(0.25 * 0.75 / 20_000)
@@ -579,7 +579,7 @@ def test_numbers_of_any_kind(name):
     assert Dither(np.int64(7), np.int32(9)).name == "qsgd:4bits:9"
     for wrong in ("a", None, np.nan, -1):
         with pytest.raises(InputError, match="the fraction of randk"):
-            RandK(wrong)
+            Sparse(wrong, True)
 
 
 def test_malformed_messages():

@@ -20,7 +20,6 @@ from vpem.sums.consensus import (
     RoundSteps,
     agreed_within,
     codec_of,
-    compressed_rounds,
     contraction,
     stable_steps,
 )
@@ -104,7 +103,7 @@ def test_the_error_goes_to_zero(name, graph):
     topology, n = graph
     _, hubs, total = gossip(topology, n, 0, 100, name)
     rate, (_, omega) = total.rate, contraction(total.codec, 80)
-    total.n_rounds = max(40, compressed_rounds(rate, omega, fall=1e-3))
+    total.n_rounds = max(40, stable_steps(rate, omega).needed(rate, omega, 1e-3))
     terms = draw_terms(len(hubs))
     errors = [error_of(summed(total, terms), terms) for _ in range(5)]
     assert errors[0] < 0.3
@@ -363,7 +362,7 @@ def test_the_pace_by_noise_and_gap():
 
 @over(rate=[0.3, 0.9, 0.99, 0.9999], omega=[0.0, 0.01, 0.3, 2.0, 20.0])
 def test_rounds_reach_the_fall(rate, omega):
-    n_rounds = compressed_rounds(rate, omega)
+    n_rounds = stable_steps(rate, omega).needed(rate, omega)
     stable = stable_steps(rate, omega)
     assert stable.fall(rate, n_rounds) <= 1e-4
     left = np.sqrt(omega / (1 + omega))
@@ -469,7 +468,7 @@ def test_the_same_fit_with_far_fewer_bytes(overlapping, seed, graph):
         total = CompressedServerSum(10, codec)
     else:
         _, omega = contraction(codec, 800)
-        n_rounds = compressed_rounds(network.mixing_rate, omega)
+        n_rounds = stable_steps(network.mixing_rate, omega).needed(network.mixing_rate, omega)
         _, _, total = gossip(topology, 10, hops, n_rounds, "qsgd:8bits", seed)
     options = {"init": "random", "seed": seed, "max_iter": 3000}
     plain = fit_vpem(X, network, **options)

@@ -5,7 +5,7 @@ import pytest
 
 from vpem import connect, find_hubs, fit_vpem, make_graph
 from vpem.network.graph import from_edges
-from vpem.network.hubs import charge_features, charge_hubs, find_routes
+from vpem.network.hubs import charge_features, charge_flooding, find_routes
 from vpem.network.ledger import KINDS, Ledger
 from vpem.network.partition import contiguous
 
@@ -158,7 +158,7 @@ def test_flooding_message_by_message(made, seed):
     topology, n, options = made
     graph = make_graph(topology, n, seed=seed, **options)
     ledger = Ledger(graph)
-    charge_hubs(ledger, graph)
+    charge_flooding(ledger, graph)
     sent, rounds = flooded(graph)
     assert by_link(ledger) == sent
     assert ledger.of_kind("flooding")["rounds"] == ledger.rounds == rounds
@@ -179,7 +179,7 @@ def test_flooding_message_by_message(made, seed):
 def test_flooding_by_hand(topology, n, expected):
     graph = make_graph(topology, n)
     ledger = Ledger(graph)
-    charge_hubs(ledger, graph)
+    charge_flooding(ledger, graph)
     assert (ledger.messages, ledger.bytes, ledger.rounds) == expected
 
 

@@ -88,6 +88,9 @@ FAR_APART = 50
 SIDE_BY_SIDE = 2048
 """Numbers of narrow rows that are reduced as those of one row."""
 
+AnyArray = NDArray[Any]
+"""Of numbers, flags or bytes, whatever their type is."""
+
 Floats = NDArray[np.floating]
 """Real numbers in the precision of the data, float32 or float64."""
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Floats
+from vpem.checks import AnyArray, Floats
 from vpem.errors import VpemError
 from vpem.network.faults import Outlast
 
@@ -103,7 +102,7 @@ class Engine:
         self.names = ["this process"]
         self._sent: deque[Any] = deque()
 
-    def send(self, value: Any, to: int) -> None:
+    def send(self, value: object, to: int) -> None:
         """Send a value to another process."""
         self._sent.append(value)
 
@@ -111,11 +110,11 @@ class Engine:
         """Return the value that another process has sent."""
         return self._sent.popleft()
 
-    def send_array(self, values: NDArray[Any], to: int) -> None:
+    def send_array(self, values: AnyArray, to: int) -> None:
         """Send an array, without a word of what it is, to another process."""
         self._sent.append(values.copy())
 
-    def recv_array(self, values: NDArray[Any], source: int) -> None:
+    def recv_array(self, values: AnyArray, source: int) -> None:
         """Receive an array that another process has sent, of this shape and kind, in its place."""
         values[...] = self._sent.popleft()
 
@@ -123,30 +122,30 @@ class Engine:
         """Return, in every process, the root's value."""
         return value
 
-    def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
+    def bcast_array(self, values: AnyArray, root: int = 0) -> None:
         """Put the root's array, which comes without a word of what it is, in this one's place."""
 
-    def gather(self, value: Any, root: int | None = 0) -> list[Any] | None:
+    def gather(self, value: object, root: int | None = 0) -> list[Any] | None:
         """Return every process's value at the root, None elsewhere; in all where root is None."""
         return [value]
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: object) -> list[Any]:
         """Return every process's value in every process."""
         values = self.gather(value, None)
         assert values is not None
         return values
 
-    def allreduce(self, values: NDArray[Any], op: str = "sum") -> NDArray[Any]:
+    def allreduce(self, values: AnyArray, op: str = "sum") -> AnyArray:
         """Return the "sum" or the "max" of all processes' arrays, the same to the last bit."""
         total = np.array(values, order="C")
         self._reduce(total, op).wait()
         return total
 
-    def iallreduce(self, values: NDArray[Any]) -> Pending:
+    def iallreduce(self, values: AnyArray) -> Pending:
         """Begin to add all processes' arrays, in place; see `outlast`."""
         return self._reduce(values)
 
-    def _reduce(self, values: NDArray[Any], op: str = "sum") -> Pending:
+    def _reduce(self, values: AnyArray, op: str = "sum") -> Pending:
         """Begin to put the sum or the maximum of all processes' arrays in this one's place."""
         return Pending(lambda: None)
 

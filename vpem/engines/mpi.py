@@ -14,14 +14,13 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from numpy.typing import NDArray
-
 # MPICH's own words at an abort say no more than ours.
 os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
 
 import numpy as np
 from mpi4py import MPI
 
+from vpem.checks import AnyArray
 from vpem.engines.engine import Engine, Neighbours, Pending, StalledError
 from vpem.errors import Setting
 from vpem.network.messages import decode, encode
@@ -68,7 +67,7 @@ class MpiEngine(Engine):
     apart = True
     copies = 1
 
-    def __init__(self, comm: Any = None, *, timeout: float | None = None) -> None:
+    def __init__(self, comm: MPI.Intracomm | None = None, *, timeout: float | None = None) -> None:
         self._given = MPI.COMM_WORLD if comm is None else comm
         self._comm = self._given.Dup()
         self._bell = self._comm.Dup()
@@ -77,9 +76,9 @@ class MpiEngine(Engine):
         self.names = [f"rank {rank}" for rank in range(self.size)]
         self.timeout = timeout
         self.crowded = False
-        self._said: list[Any] = []
+        self._said: list[AnyArray] = []
 
-    def send(self, value: Any, to: int) -> None:
+    def send(self, value: object, to: int) -> None:
         message = np.frombuffer(encode(value), dtype=np.uint8)
         size = np.array([len(message)], dtype=np.int64)
         requests = [self._comm.Isend(size, dest=to), self._comm.Isend(message, dest=to)]
@@ -93,10 +92,10 @@ class MpiEngine(Engine):
         self._wait(self._comm.Irecv(buffer, source=source))
         return decode(buffer.data)
 
-    def send_array(self, values: NDArray[Any], to: int) -> None:
+    def send_array(self, values: AnyArray, to: int) -> None:
         self._wait(self._comm.Isend(values, dest=to))
 
-    def recv_array(self, values: NDArray[Any], source: int) -> None:
+    def recv_array(self, values: AnyArray, source: int) -> None:
         self._wait(self._comm.Irecv(values, source=source))
 
     def bcast(self, value: Any, root: int = 0) -> Any:
@@ -109,10 +108,10 @@ class MpiEngine(Engine):
         self._wait(self._comm.Ibcast(buffer, root=root))
         return value if is_root else decode(buffer.data)
 
-    def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
+    def bcast_array(self, values: AnyArray, root: int = 0) -> None:
         self._wait(self._comm.Ibcast(values, root=root))
 
-    def gather(self, value: Any, root: int | None = 0) -> list[Any] | None:
+    def gather(self, value: object, root: int | None = 0) -> list[Any] | None:
         message = np.frombuffer(encode(value), dtype=np.uint8)
         sizes = np.empty(self.size, dtype=np.int64)
         length = np.array([len(message)], dtype=np.int64)
@@ -129,7 +128,7 @@ class MpiEngine(Engine):
         ends = np.cumsum([0, *sizes.tolist()])
         return [decode(buffer[begin:end].data) for begin, end in pairwise(ends)]
 
-    def _reduce(self, values: NDArray[Any], op: str = "sum") -> Pending:
+    def _reduce(self, values: AnyArray, op: str = "sum") -> Pending:
         request = self._comm.Iallreduce(MPI.IN_PLACE, values, op=OPERATIONS[op])
         return Pending(partial(self._wait, request))
 
@@ -143,7 +142,7 @@ class MpiEngine(Engine):
     def barrier(self) -> None:
         self._wait(self._comm.Ibarrier())
 
-    def _wait(self, request: Any) -> None:
+    def _wait(self, request: MPI.Request) -> None:
         polls = 0
         look = began = time.monotonic()
         while not request.Test():
@@ -173,7 +172,7 @@ class MpiEngine(Engine):
         self._said.append(np.array([number], dtype=np.int64))
         self._bell.Isend(self._said[-1], dest=rank, tag=tag).Free()
 
-    def _call_the_roll(self, request: Any, waited: float) -> None:
+    def _call_the_roll(self, request: MPI.Request, waited: float) -> None:
         """Ask all ranks whether they are there, and name those that are not."""
         inactive = set(range(self.size)) - {self.rank}
         for rank in inactive:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem import errors
-from vpem.checks import Floats
+from vpem.checks import AnyArray, Floats
 from vpem.engines.engine import Engine, set_topic
 from vpem.errors import InputError, Setting, VpemError, printable
 from vpem.network.faults import FewerError
@@ -29,6 +29,7 @@ from vpem.network.masks import (
     Sent,
     check_parties,
 )
+from vpem.network.schema import State
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ def agree(
     check_parties(place.n_agents)
     own_keys = OwnKeys(place.own.tolist())
     with set_topic(engine, "agreement"):
-        keys_of: dict[int, Any] = {}
+        keys_of: dict[int, bytes] = {}
         for rank, sent in enumerate(engine.allgather(list(own_keys.public.values()))):
             parties = np.flatnonzero(place.ranks == rank).tolist()
             if not isinstance(sent, list) or len(sent) != len(parties):
@@ -84,7 +85,7 @@ def agree(
         keys = PairKeys(own_keys, public, facts, names)
         if signs is not None:
             transcript = keys.transcript
-            said: list[Any] = engine.allgather(signs.sign(transcript) if len(place.own) else b"")
+            said = engine.allgather(signs.sign(transcript) if len(place.own) else b"")
             others: list[str] = []
             for rank in sorted(set(place.ranks.tolist())):
                 if not isinstance(said[rank], bytes) or not said[rank]:
@@ -143,14 +144,14 @@ class Placement:
         self.nodes = np.append(self.ranks, 0)
         """Process of each agent and, as the last, of a server, which lives in the first."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         """Return what a copy elsewhere, of one process with all agents, is made of: no keys."""
         state = dict(vars(self))
         if self.masks is not None and not self.apart:
             state["masks"] = tuple(self.masks.names)
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: State) -> None:
         """Become such a copy, with masks of its own."""
         vars(self).update(state)
         if self.masks is not None:
@@ -274,9 +275,7 @@ class Placement:
 
     # ---- arrays and lists of all processes ------------------------------------------------------
 
-    def allreduce(
-        self, values: NDArray[Any], op: str = "sum", *, announced: bool = False
-    ) -> NDArray[Any]:
+    def allreduce(self, values: AnyArray, op: str = "sum", *, announced: bool = False) -> AnyArray:
         """Return the "sum" or the "max" of all processes' arrays.
 
         With masks no floats go this way, which would be in the open: `add` hides them. The watch
@@ -290,12 +289,12 @@ class Placement:
 
     def add(
         self,
-        values: NDArray[Any],
+        values: AnyArray,
         *,
         who: NDArray[np.intp] | None = None,
         exponents: ArrayLike | None = None,
         announced: bool = False,
-    ) -> NDArray[Any]:
+    ) -> AnyArray:
         """Return the sum (P,) of what agents have, everywhere the same, under masks if there are.
 
         ``values`` (n, P) are those of the agents that live here and take part, ``who``, by default
@@ -404,8 +403,8 @@ class Placement:
         return self.add(values, exponents=np.tile(exponents, times), announced=announced)
 
     def largest(
-        self, values: NDArray[np.integer[Any]], least: int, most: int, ask: Ask | None = None
-    ) -> NDArray[np.integer[Any]]:
+        self, values: NDArray[np.integer], least: int, most: int, ask: Ask | None = None
+    ) -> NDArray[np.integer]:
         """Return the largest of whole numbers (n, P) of all agents, from ``least`` to ``most``.
 
         With masks it is found digit by digit, by whether any is beyond: all learn it, not whose it
@@ -423,7 +422,7 @@ class Placement:
             low = low + span * beyond.reshape(edges.shape).sum(axis=0)
         return low
 
-    def exponents(self, values: Floats, ask: Ask | None = None) -> NDArray[np.integer[Any]]:
+    def exponents(self, values: Floats, ask: Ask | None = None) -> NDArray[np.integer]:
         """Binary exponents by which `add` keeps all bits that masked sums of values (n, P) can.
 
         Of each value all learn the largest power of two of all agents; ``ask`` as in `largest`.
@@ -434,7 +433,7 @@ class Placement:
         most = self.largest(powers, LEAST_POWER, MOST_POWER, ask)
         return most - self.masks.fixed.powers
 
-    def join(self, values: NDArray[Any]) -> NDArray[Any]:
+    def join(self, values: AnyArray) -> AnyArray:
         """Return what every agent has, (N, ...), from what agents here have, which come first."""
         local = values[: len(self.own)]
         if not self.apart:
@@ -447,7 +446,7 @@ class Placement:
             )
         return self.allreduce(self.padded(local), announced=True)
 
-    def padded(self, values: NDArray[Any]) -> NDArray[Any]:
+    def padded(self, values: AnyArray) -> AnyArray:
         """Put what this process's agents have (n_i, ...) among zeros for all others, (N, ...)."""
         if len(self.own) == self.n_agents:
             return values

@@ -392,7 +392,7 @@ def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
         np.concatenate([hub["mean_prior"] for hub in hubs]),
         flat[None] if plain.is_diagonal else flat,
     )
-    return VariationalMixture.from_mixture(plain, counts, seen, prior)
+    return VariationalMixture(**plain.common, counts=counts, seen=seen, prior=prior)
 
 
 def match_features(

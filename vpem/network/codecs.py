@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from numbers import Real
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -103,7 +103,7 @@ class _Packed(Codec):
     is_unbiased = True
     _width: int  # bits of a value
     _omega: float
-    _known: tuple[tuple[Any, ...], str]  # see `_settings`
+    _known: tuple[tuple[int, ...], str]  # see `_settings`
 
     def variance(self, n: int) -> float:
         """Bound omega; see the notes of the class."""
@@ -113,7 +113,7 @@ class _Packed(Codec):
         """Bytes: the bits of all values together, ``ceil(n bits / 8)``."""
         return (int(n) * self._width + 7) // 8
 
-    def _settings(self, n: int) -> tuple[tuple[Any, ...], str]:
+    def _settings(self, n: int) -> tuple[tuple[int, ...], str]:
         """What kernels know of the codec, for n values; what bounds these, to end a sentence."""
         return self._known
 
@@ -350,20 +350,25 @@ class Natural(_Packed):
 
 
 @dataclass(frozen=True)
-class _Sparse(_Packed):
-    """Some values as float32, with their indices."""
+class Sparse(_Packed):
+    """Some values as float32, with their indices: the largest magnitudes, or values at random.
+
+    Of equal magnitudes the lower index is sent. The largest are biased: see `ErrorFeedback`; others
+    are times n/k, rounded to float32 at random: unbiased.
+    """
 
     fraction: float  # of the values of a message; their number is rounded, at least one
-    _word = ""
+    is_unbiased: bool
     _kernels = sparse_encode, sparse_decode, sparse_transmit
 
     def __post_init__(self) -> None:
+        word = "randk" if self.is_unbiased else "topk"
         if not isinstance(self.fraction, Real) or not 0 < self.fraction <= 1:
             raise InputError(
-                f"the fraction of {self._word} must be above 0 and at most 1, got {self.fraction!r}"
+                f"the fraction of {word} must be above 0 and at most 1, got {self.fraction!r}"
             )
         # The fraction in as few digits as determine it.
-        name = f"{self._word}:{float(self.fraction)!r}".removesuffix(".0")
+        name = f"{word}:{float(self.fraction)!r}".removesuffix(".0")
         vars(self).update(name=name)
 
     def n_kept(self, n: int) -> int:
@@ -386,24 +391,11 @@ class _Sparse(_Packed):
         kept = self.n_kept(n)
         return n / kept * (1 + ROUNDING**2 / 4) - 1 if self.is_unbiased else 1 - kept / n
 
-    def _settings(self, n: int) -> tuple[tuple[Any, ...], str]:
+    def _settings(self, n: int) -> tuple[tuple[int, ...], str]:
         kept = self.n_kept(n)
         times = f" times {n / kept:.6g}" if self.is_unbiased else ""
         bound = f"which sends values{times} as float32 (at most {LARGEST_FLOAT:.6g})"
         return (kept, self.is_unbiased), bound
-
-
-class TopK(_Sparse):
-    """The largest magnitudes; of equal ones that of lower index. Biased: see `ErrorFeedback`."""
-
-    is_unbiased = False
-    _word = "topk"
-
-
-class RandK(_Sparse):
-    """Values at random, times n/k, rounded to float32 at random: unbiased."""
-
-    _word = "randk"
 
 
 @dataclass(frozen=True)
@@ -496,7 +488,7 @@ def parse_codec(text: str | Codec) -> Codec:
             raise InputError(
                 f"{kind} takes the fraction of values to send, got {brief(text)}; try '{kind}:0.1'"
             )
-        return TopK(fraction) if kind == "topk" else RandK(fraction)
+        return Sparse(fraction, kind == "randk")
     if options:
         raise InputError(f"a cast takes no options, got {text!r}; try {kind!r}")
     return Cast(np.dtype(kind).itemsize)

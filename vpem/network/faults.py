@@ -22,6 +22,7 @@ from vpem.errors import InputError, PartitionedError, Setting, shorten
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.messages import encode
+from vpem.network.schema import State
 
 MOST_DRAWN = 10**9
 """Links and agents of all rounds of one sum."""
@@ -220,7 +221,7 @@ class Outlast:
     """
 
     def __init__(
-        self, enough: Callable[[Sequence[str]], str | None], known: Mapping[str, Any] | None = None
+        self, enough: Callable[[Sequence[str]], str | None], known: State | None = None
     ) -> None:
         self._enough = enough
         self.gone: set[int] = set()
@@ -231,7 +232,7 @@ class Outlast:
         self._at, self._within = SETUP, False
         self._scaled: set[str] | None = None
 
-    def state(self, back: Collection[str] | None = None) -> dict[str, Any]:
+    def state(self, back: Collection[str] | None = None) -> State:
         """Return what the next image is to know; with any ``back``, who know nothing, scales go."""
         opened = {at: sorted(names) for at, names in self.opened.items()}
         if back is None:

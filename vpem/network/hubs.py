@@ -223,17 +223,15 @@ def find_routes(graph: Graph, hubs: Sequence[Hub]) -> Routes:
     return Routes(parent, depth)
 
 
-def charge_hubs(ledger: Ledger, graph: Graph) -> None:
-    """Count the flooding by which agents learn the graph, on which each then finds the same hubs.
+def charge_flooding(ledger: Ledger, graph: Graph, record: int | None = None) -> None:
+    """Count how all hear of what agents have, so many bytes together; None: of the graph.
 
-    In the first round every agent sends its neighbours its number and theirs; in each round after
-    it passes on to all its neighbours what it heard for the first time in the round before.
+    In the first round every agent sends its neighbours its own, of the graph its number and theirs;
+    in each round after it passes on to all what it heard for the first time in the round before. On
+    the graph each then finds the same hubs.
     """
-    charge_flooding(ledger, graph, NUMBER_BYTES * (graph.n_nodes + 2 * graph.n_edges))
-
-
-def charge_flooding(ledger: Ledger, graph: Graph, record: int) -> None:
-    """Count how all hear of what agents have, so many bytes together."""
+    if record is None:
+        record = NUMBER_BYTES * (graph.n_nodes + 2 * graph.n_edges)
     heard = eccentricities(graph) + 1  # rounds in which an agent has something new to pass on
     ledger.send("flooding", 0, times=heard[ledger.sources], rounds=int(heard.max()))
     # Over all rounds every record goes over every link once.

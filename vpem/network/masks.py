@@ -22,13 +22,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Never
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.masks import add_scaled, add_tag, values_of
 from vpem._core.threads import thread_count
+from vpem.checks import AnyArray
 from vpem.errors import InputError, Setting, VpemError
 from vpem.network.faults import Outlast
 
@@ -101,7 +102,7 @@ class OfOneProcess:
                 "instead of copying it"
             )
 
-    def __reduce_ex__(self, protocol: Any) -> Never:
+    def __reduce_ex__(self, protocol: object) -> Never:
         raise TypeError("masks and their keys are never copied or written")
 
 
@@ -263,7 +264,7 @@ class FixedPoint:
         return ((powers + 1023) << 52).view(np.float64)
 
     def add(
-        self, values: NDArray[Any], exponents: ArrayLike | None, ring: Ring, n_threads: int = 1
+        self, values: AnyArray, exponents: ArrayLike | None, ring: Ring, n_threads: int = 1
     ) -> int:
         """Add values (P,) to the ring; return where a NaN, infinite or too large one is, or -1."""
         if values.dtype == np.uint64:  # in the ring already
@@ -428,7 +429,7 @@ class Masks(OfOneProcess):
 
     def hide(
         self,
-        values: NDArray[Any],
+        values: AnyArray,
         *,
         exponents: ArrayLike | None = None,
         who: ArrayLike | None = None,
@@ -453,7 +454,7 @@ class Masks(OfOneProcess):
 
     def shares(
         self,
-        values: NDArray[Any],
+        values: AnyArray,
         *,
         exponents: ArrayLike | None = None,
         who: ArrayLike | None = None,
@@ -563,7 +564,7 @@ class Masks(OfOneProcess):
 
     def _added(
         self,
-        values: NDArray[Any],
+        values: AnyArray,
         exponents: ArrayLike | None,
         who: ArrayLike | None,
         tag: tuple[Tag, bool] | None,

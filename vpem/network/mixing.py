@@ -8,7 +8,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +169,7 @@ def _fastest(graph: Graph) -> csr_array:
     return simpler[best]
 
 
-def _load_solver() -> Any:
+def _load_solver() -> ModuleType:
     try:
         import cvxopt  # noqa: F401
         import cvxpy
@@ -228,7 +229,7 @@ def _weighted(graph: Graph, weight: NDArray[np.float64]) -> csr_array:
     return matrix
 
 
-def mixing_rate(W: Any) -> float:
+def mixing_rate(W: csr_array | NDArray[np.float64]) -> float:
     """Return the second largest eigenvalue modulus, by which the error falls in each round.
 
     Parameters
@@ -348,7 +349,7 @@ def _extreme(matrix: csr_array, end: int) -> float:
 
 
 def estimate_rate(
-    mixing: Any,  # W (N, N), symmetric, rows sum to 1
+    mixing: csr_array,  # W (N, N), symmetric, rows sum to 1
     graph: Graph,  # without a server
     ledger: Ledger,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -172,8 +172,7 @@ def contiguous(n_features: int, n_agents: int, names: Names = None) -> Partition
     are no agents, or more of them than features.
     """
     check_memory(16 * check_int("n_features", n_features, least=1), f"{n_features} features")
-    order = np.arange(n_features, dtype=np.intp)
-    return Partition(*_dealt(Partition, order, n_agents, names))
+    return Partition(*_dealt(Partition, np.arange(n_features, dtype=np.intp), n_agents, names))
 
 
 def evenly(n_samples: int, n_workers: int, names: Names = None) -> Workers:
@@ -380,6 +379,17 @@ class Blocks:
             offsets=np.concatenate([[0], np.cumsum(widths)]).astype(np.intp),
             block_of=np.repeat(np.arange(len(widths), dtype=np.intp), widths),
         )
+
+    def renumbered(self, place: Indices) -> Blocks:
+        """Return the same blocks of features that have other numbers, (d,)."""
+        return replace(self, features=tuple(place[columns] for columns in self.features))
+
+    def among(self, chosen: Indices) -> Blocks:
+        """Return the blocks of some of the features, which are numbered in this order."""
+        place = np.full(self.n_features, -1, dtype=np.intp)
+        place[chosen] = np.arange(len(chosen))
+        kept = tuple(place[columns[place[columns] >= 0]] for columns in self.features)
+        return replace(self, features=kept)
 
     @classmethod
     def one(cls, n_features: int, n_agents: int = 1) -> Blocks:

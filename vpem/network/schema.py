@@ -79,12 +79,7 @@ def check(schema: Schema, value: object, place: Place, sizes: Sizes | None = Non
     ``sizes`` are known by name; those that are met first are added.
     """
     sizes = {} if sizes is None else sizes
-    if isinstance(schema, Maybe):
-        if value is not None:
-            check(schema.schema, value, place, sizes)
-    elif isinstance(schema, As):
-        check(schema.schema, value, place, sizes)
-    elif isinstance(schema, Field):
+    if isinstance(schema, Field):
         if expected := schema._expected(value, place, sizes):
             place.refuse(expected, describe(value))
     elif isinstance(schema, dict):
@@ -112,16 +107,8 @@ def save(schema: Schema, value: Any, back: bool = False) -> Any:
 
     With ``back`` return what was saved of a value, once it has been checked, as it was.
     """
-    if isinstance(schema, As):
-        turn = schema.back if back else schema.to
-        return save(schema.schema, value, back) if turn is None else turn(value)
-    if isinstance(schema, Maybe):
-        return None if value is None else save(schema.schema, value, back)
-    if isinstance(schema, ListOf):
-        differs = isinstance(schema.item, As | Maybe | dict)
-        return [save(schema.item, one, back) for one in value] if differs else list(value)
     if isinstance(schema, Field):
-        return value
+        return schema._saved(value, back)
     if isinstance(schema, list | tuple):
         pairs = zip(schema, value, strict=True)
         return type(schema)(save(inner, item, back) for inner, item in pairs)
@@ -161,7 +148,7 @@ def restore(schema: abc.Mapping[str, Schema], owner: Owner, state: State) -> Own
     return owner
 
 
-def _attribute(owner: Any, name: str, schema: Schema) -> str:
+def _attribute(owner: object, name: str, schema: Schema) -> str:
     """Say where in an object a field is, or in one that it holds, after a point."""
     if isinstance(schema, As) and schema.at:
         return schema.at
@@ -219,6 +206,10 @@ class Stateful(Protocol):
 class Field:
     """What a value must be."""
 
+    def _saved(self, value: Any, back: bool) -> Any:
+        """Return a value as it is saved, or ``back`` as it was; see `save`."""
+        return value
+
     def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         """Say what it must be, if it is not; sizes met first are bound, parts checked in place."""
         raise NotImplementedError
@@ -232,6 +223,13 @@ class As(Field):
     to: abc.Callable[[Any], Any] | None = None  # from what an object has to what is saved
     back: abc.Callable[[Any], Any] | None = None
     at: str = ""  # attribute of the object, "traffic.delivered" say, if it is not of this name
+
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> None:
+        check(self.schema, value, place, sizes)
+
+    def _saved(self, value: Any, back: bool) -> Any:
+        turn = self.back if back else self.to
+        return save(self.schema, value, back) if turn is None else turn(value)
 
 
 def record(make: abc.Callable[..., Any], schema: dict[str, Any] | tuple[Schema, ...]) -> As:
@@ -349,6 +347,13 @@ class Maybe(Field):
 
     schema: Schema
 
+    def _expected(self, value: object, place: Place, sizes: Sizes) -> None:
+        if value is not None:
+            check(self.schema, value, place, sizes)
+
+    def _saved(self, value: Any, back: bool) -> Any:
+        return None if value is None else save(self.schema, value, back)
+
 
 @dataclass(frozen=True)
 class ListOf(Field):
@@ -357,6 +362,10 @@ class ListOf(Field):
     item: Schema
     length: int | str | None = None  # how many there are
     least: int = 0  # how many there are at least
+
+    def _saved(self, value: Any, back: bool) -> Any:
+        differs = isinstance(self.item, Field | dict)
+        return [save(self.item, one, back) for one in value] if differs else list(value)
 
     def _expected(self, value: object, place: Place, sizes: Sizes) -> str | None:
         length = sizes.get(self.length) if isinstance(self.length, str) else self.length
@@ -454,10 +463,8 @@ class Array(Field):
 PLACED = (Field, dict, list, tuple)
 """Schemas of what stands in attributes, and is no object that is saved itself."""
 
-COUNT, NUMBER, PLAIN, TEXT = Integer(), Number(), Plain(), Choice()
-REAL = Number(whole=True)
+COUNT, NUMBER, REAL, PLAIN, TEXT = Integer(), Number(), Number(whole=True), Plain(), Choice()
 FLAG, NOTHING = Choice((False, True)), Choice((None,))
-
 
 RESTART = ("start again with ", Setting("force", True), " instead of ", Setting("resume"))
 """What to do where a checkpoint cannot be gone on from, in parts of a sentence."""

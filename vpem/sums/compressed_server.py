@@ -6,19 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, log, sqrt
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Floats, Indices, check_int
+from vpem.checks import AnyArray, Doubles, Floats, Indices, check_int
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, Keys, parse_codec
 from vpem.network.hubs import Routes
 from vpem.network.schema import Array, Schema
 from vpem.sums.consensus import agreed_within, codec_within, contraction, messages_alone
-from vpem.sums.counted import AtServer
+from vpem.sums.counted import AtServer, largest_of
 from vpem.sums.exchanges import finished
 from vpem.sums.partial import (
     Carry,
@@ -29,8 +28,9 @@ from vpem.sums.partial import (
     short_keys,
 )
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.sums.sum import Scalars, flattened, unflattened
-from vpem.sums.tree import AlongTree, TreeLevel, TreeWays
+from vpem.sums.server import ServerSum
+from vpem.sums.sum import ALL, Scalars, Sum, flattened, unflattened
+from vpem.sums.tree import AlongTree, TreeLevel, TreeSum, TreeWays
 
 CAUTIOUS = 10
 """Times what may be left: the bound takes all agents to be as far off as one, and to one side."""
@@ -112,8 +112,10 @@ class CompressedServerSum(GoesOn, AtServer):
         self.values_per_item = n_blocks
         CompressedServerSum._live(self, self.holders, self.holders)
 
+    def uncompressed(self) -> Sum:
+        return ServerSum(self.n_blocks)
+
     def expect(self, n_values: int) -> None:
-        """Send, of so many values, as many messages as are expected, whatever there is to say."""
         exact, (_, omega) = parse_codec("float64"), contraction(self.codec, n_values)
         self.least = messages_alone(omega)
         if self.least * self.codec.message_size(n_values) >= exact.message_size(n_values):
@@ -139,9 +141,7 @@ class CompressedServerSum(GoesOn, AtServer):
     def kept_bytes(self, n_values: int) -> int:
         return 8 * n_values * (self._n_rows + 1)
 
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         """Sum terms (B, m, K) over the blocks, shape (1, m, K).
 
         Compressed sums take all rows at once.
@@ -237,9 +237,7 @@ class CompressedServerSum(GoesOn, AtServer):
             self.count(ITEM * len(numbers))
         self.broadcast(ITEM * len(numbers))
         self.charge = kind
-        with set_topic(self.holders.engine, "flooding"):
-            largest = self.holders.allreduce(np.array(numbers), "max")
-        return [float(one) for one in largest]
+        return largest_of(self.holders, numbers)
 
     def _unsaid(self, flat: Doubles, known: Doubles) -> Doubles:
         """How terms (B, P) of the blocks here differ from what is known of them."""
@@ -331,6 +329,11 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         super().__init__(len(agents), codec, n_rounds, seed=seed, n_threads=n_threads)
         self.tree, self.agents = tree, agents
         self._live(Placement.here(len(tree.parent)), self.holders)
+
+    def uncompressed(self) -> Sum:
+        plain = TreeSum(self.tree, self.agents)
+        plain.waits = self.waits
+        return plain
 
     def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
         """Set what depends on where agents live.

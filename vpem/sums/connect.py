@@ -24,7 +24,7 @@ from vpem.network.hubs import (
     Hub,
     LikelyHubs,
     charge_features,
-    charge_hubs,
+    charge_flooding,
     diameter,
     find_routes,
     hubs_of,
@@ -45,7 +45,7 @@ from vpem.sums.consensus import (
     Rounds,
     consensus_error_bound,
 )
-from vpem.sums.counted import Counted, at_server
+from vpem.sums.counted import at_server
 from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
@@ -116,10 +116,10 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
     total: Sum
     features: tuple[Indices, ...]
     hops: int
-    n_rounds: int | None
-    weights: str | None
-    mixing_rate: float | None
-    consensus_error: float | None
+    n_rounds: int | None = None
+    weights: str | None = None
+    mixing_rate: float | None = None
+    consensus_error: float | None = 0.0
     error_is_bound: bool = False
     acceleration: str = "none"
     consensus_tol: float | None = None
@@ -153,7 +153,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
             "hops": self.hops,
             "hubs_chosen": {"by": "size"} if self.chosen is None else self.chosen.describe(),
             "sum": self.total.way,
-            "tree": getattr(self.total, "shape", None),
+            "tree": self.total.shape,
             "rounds": self.n_rounds,
             "weights": self.weights,
             "mixing_rate": self.mixing_rate,
@@ -164,7 +164,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
             "compress": self.compress,
             "faults": None if self.faults is None else asdict(self.faults),
             "secure_sum": self.agents.masks is not None,
-            "consensus_path": getattr(self.total, "path", None) or "server",
+            "consensus_path": self.total.path or "server",
         }
         return {name: facts[name] for name in names}
 
@@ -185,7 +185,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
             ledger.add(self.chosen.sent)
         if self.hops > 0:
             if not self.graph.has_server:
-                charge_hubs(ledger, self.graph)
+                charge_flooding(ledger, self.graph)
             routes = find_routes(self.graph, self.hubs)
             charge_features(ledger, routes, self.widths, n_samples, itemsize)
 
@@ -249,10 +249,6 @@ def connect(
         ServerSum(len(hubs)),
         tuple(partition.features),
         settings.hops,
-        None,
-        None,
-        None,
-        0.0,
         compress=None if codec is None else codec.name,
         faults=faults,
         chosen=chosen,
@@ -272,7 +268,6 @@ def connect(
             )
         masks = agree(agents, graph.names or ())
         agents = Placement(agents.engine, agents.ranks, masks)
-        assert isinstance(joined.total, ServerSum)
         return replace(joined, agents=agents, total=joined.total.spread_over(agents, agents))
     if settings.sum == "tree" or codec is None:
         return joined
@@ -391,14 +386,12 @@ def along_a_tree(network: Network) -> Network | None:
     network = network.whole
     total = network.total
     has_dropout = network.faults is not None and network.faults.agent_dropout > 0
-    if has_dropout or not isinstance(total, ConsensusSum | GossipSum):
+    if has_dropout or total.way != "consensus":
         return None
-    codec, seed = (total.codec, total.seed) if isinstance(total, GossipSum) else (None, 0)
-    exact = replace(
-        network, n_rounds=None, weights=None, mixing_rate=None, consensus_error=0.0,
-        error_is_bound=False, acceleration="none", consensus_tol=None,
-    )  # fmt: skip
-    return _along_a_tree(exact, codec, seed, total.n_threads)
+    rounds = ("n_rounds", "weights", "mixing_rate", "consensus_error", "error_is_bound",
+              "acceleration", "consensus_tol")  # fmt: skip
+    exact = replace(network, **{name: getattr(Network, name) for name in rounds})
+    return _along_a_tree(exact, total.codec, total.seed or 0, total.n_threads)
 
 
 def _along_a_tree(joined: Network, codec: Codec | None, seed: int, n_threads: int) -> Network:
@@ -563,16 +556,15 @@ def _placed(network: Network, engine: Engine) -> Placement:
     return agents
 
 
-def sum_over(network: Network, agents: Placement, following: bool = False) -> Counted:
+def sum_over(network: Network, agents: Placement, following: bool = False) -> Sum:
     """Return the sum of a network whose agents live in several processes.
 
     With ``following`` a process without roots runs the loop with what the first root finds. It
     refuses rounds that are too many to be run one by one.
     """
-    total, roots = network.total, [hub.root for hub in network.hubs]
-    assert isinstance(total, Counted)
+    roots = [hub.root for hub in network.hubs]
     holders = Placement(agents.engine, agents.nodes[roots], agents.masks)
-    return total.spread_over(agents, holders, following)
+    return network.total.spread_over(agents, holders, following)
 
 
 def uncompressed(network: Network) -> Sum:
@@ -580,18 +572,10 @@ def uncompressed(network: Network) -> Sum:
 
     What it sends to other processes is counted with what the network's own sum sends.
     """
-    whole, total = network.whole, network.total
-    if isinstance(total, GossipSum):
-        return total.uncompressed()
-    if not isinstance(total, CompressedServerSum):
-        return total
-    plain: TreeSum | ServerSum = ServerSum(len(whole.hubs))
-    if isinstance(total, CompressedTreeSum):
-        plain = TreeSum(total.tree, total.agents)
-        plain.waits = total.waits
-    if network.part_of is None:
+    total, plain = network.total, network.total.uncompressed()
+    if plain.holders.apart == total.holders.apart:
         return plain
-    spread_out = sum_over(replace(whole, total=plain), network.agents)
+    spread_out = sum_over(replace(network.whole, total=plain), network.agents)
     spread_out.traffic = total.traffic
     return spread_out
 
@@ -604,7 +588,7 @@ def sum_exactly(network: Network, ledger: Ledger) -> Sum:
     """
     whole = network.whole
     total = whole.total
-    if not isinstance(total, ServerSum | TreeSum) or whole.faults is not None:
+    if total.way == "consensus" or not total.exact or whole.faults is not None:
         if whole.graph.has_server:
             total = ServerSum(len(whole.hubs))
         else:

@@ -6,20 +6,21 @@ of one is believed and by which steps rounds are stable.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log, sqrt
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds, neighbour_round
-from vpem.checks import Doubles, Floats, Indices
+from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, check_choice
 from vpem.network.codecs import Codec, parse_codec
-from vpem.network.faults import MOST_DRAWN, Faults, failing_rounds
+from vpem.network.faults import MOST_DRAWN, Faults, MixingLinks, failing_rounds
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub, Routes
 from vpem.network.ledger import Ledger
@@ -28,7 +29,10 @@ from vpem.settings import CONSENSUS, SumSettings
 from vpem.sums.counted import Counted
 from vpem.sums.exchanges import Neighbourhood, row_bytes
 from vpem.sums.server import IN_FLIGHT, ByChunks, Flying
-from vpem.sums.sum import Scalars, beside, message_bytes
+from vpem.sums.sum import ALL, Scalars, beside, message_bytes
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 ROUND_WIDTH = 32
 """Values of a round's states are a multiple of this, and begin at a multiple of `ALIGNED`."""
@@ -93,7 +97,7 @@ LARGEST_CONSENSUS_ERROR = 1e-3
 class _Layout:
     """Agents of the network grouped in hubs: where the consensus starts and where it is read."""
 
-    def __init__(self, mixing: Any, hubs: Sequence[Any]) -> None:
+    def __init__(self, mixing: csr_array, hubs: Sequence[Hub]) -> None:
         self.n_agents = mixing.shape[0]
         self.n_hubs = len(hubs)
         self.hub_of = np.empty(self.n_agents, dtype=np.intp)
@@ -105,7 +109,7 @@ class _Layout:
         self.indices = mixing.indices.astype(np.int32)
         self.weights = np.ascontiguousarray(mixing.data, dtype=np.float64)
 
-    def spread(self, terms: Floats) -> NDArray[Any]:
+    def spread(self, terms: Floats) -> AnyArray:
         """Start every agent at ``N Q[b] / |H_b|`` of its hub: (B, V) to (N, V)."""
         scale = (self.n_agents / self.sizes).astype(terms.dtype)
         return np.ascontiguousarray((terms * scale[:, None])[self.hub_of])
@@ -126,11 +130,34 @@ class _OverHubs(Counted):
     """
 
     way = "consensus"
+    _near: Neighbourhood | None = None
+    """Of the agents of this process, and those that they hear."""
 
-    def __init__(self, n_hubs: int, routes: Routes | None, diameter: int) -> None:
-        super().__init__(n_hubs)
+    def __init__(
+        self, layout: _Layout, n_rounds: int, rate: float | None, n_threads: int,
+        routes: Routes | None, diameter: int,
+    ) -> None:  # fmt: skip
+        super().__init__(layout.n_hubs)
+        self._layout, self.n_rounds, self.rate, self.n_threads = layout, n_rounds, rate, n_threads
         self.routes, self.diameter = routes, diameter
         self._down: Indices = np.empty(0, dtype=np.intp)
+
+    def _join(
+        self,
+        agents: Placement,
+        holders: Placement,
+        pattern: csr_array | MixingLinks,
+        following: bool,
+    ) -> None:
+        """Take part with the agents that live here, whose links to others are a pattern's."""
+        super()._live(agents, holders, following)
+        # Where machines round differently the first one's numbers hold, or processes would part.
+        self.n_rounds, self.rate = agents.engine.bcast((self.n_rounds, self.rate))
+        roots, self.roots = self._layout.roots, holders
+        self._near = near = Neighbourhood(
+            agents, holders, pattern, roots, self.routes, following=following
+        )
+        self.n_roots, self.traffic = near.n_roots, near.traffic
 
     def counted_on(self, ledger: Ledger) -> Self:
         counted = super().counted_on(ledger)
@@ -143,7 +170,12 @@ class _OverHubs(Counted):
         self._send(kind, size, times=self.diameter, rounds=self.diameter)
 
     def _count(
-        self, kind: str, size: int, times: Any, rounds: int, informed: Any = slice(None)
+        self,
+        kind: str,
+        size: int,
+        times: int | NDArray[np.integer],
+        rounds: int,
+        informed: slice | Mask = slice(None),
     ) -> None:
         """Count a sum: roots send agents the hub's term, then each round goes to all neighbours."""
         self.charge_as(kind)
@@ -171,13 +203,10 @@ class ConsensusSum(ByChunks, _OverHubs):
     the states that agents elsewhere need.
     """
 
-    _near: Neighbourhood | None = None
-    """Of several processes."""
-
     def __init__(
         self,
-        mixing: Any,
-        hubs: Sequence[Any],
+        mixing: csr_array,
+        hubs: Sequence[Hub],
         n_rounds: int = 100,
         *,
         rate: float | None = None,
@@ -186,13 +215,12 @@ class ConsensusSum(ByChunks, _OverHubs):
         routes: Routes | None = None,
         diameter: int = 0,
     ) -> None:
-        super().__init__(len(hubs), routes, diameter)
         check_choice("path", path, CONSENSUS)
         if isinstance(n_rounds, bool) or int(n_rounds) != n_rounds or n_rounds < 0:
             raise InputError(f"n_rounds must be an integer of at least 0, got {n_rounds!r}")
-        self.n_rounds = int(n_rounds)
-        self.rate, self.n_threads, self.mixing = rate, n_threads, mixing
-        self._layout = _Layout(mixing, hubs)
+        layout = _Layout(mixing, hubs)
+        super().__init__(layout, int(n_rounds), rate, n_threads, routes, diameter)
+        self.mixing = mixing
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents
         formed = n_agents * n_hubs <= MOST_OPERATOR_VALUES
@@ -229,19 +257,14 @@ class ConsensusSum(ByChunks, _OverHubs):
         self._layout.run(states, chebyshev_steps(self.rate, self.n_rounds), self.n_threads)
 
     def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
-        super()._live(agents, holders, following)
-        # Where machines round differently the first one's numbers hold, or processes would part.
-        self.n_rounds, self.rate = agents.engine.bcast((self.n_rounds, self.rate))
+        self._join(agents, holders, self.mixing, following)
         if self.n_rounds > MOST_GOSSIP_ROUNDS:
             raise InputError(
                 f"{self.n_rounds} rounds cannot be run one by one between processes; take at most "
                 f"{MOST_GOSSIP_ROUNDS}, or a graph that mixes faster"
             )
-        layout = self._layout
-        self._near = near = Neighbourhood(
-            agents, holders, self.mixing, layout.roots, self.routes, following=following
-        )
-        self.roots, self.traffic, self.n_roots = holders, near.traffic, near.n_roots
+        layout, near = self._layout, self._near
+        assert near is not None
         self._scale = (agents.n_agents / layout.sizes)[holders.own]
         indptr, self._indices, values = near.rows_of(self.mixing)
         self._indptr, self._weights = indptr[: len(near.own) + 1], layout.weights[values]
@@ -257,9 +280,7 @@ class ConsensusSum(ByChunks, _OverHubs):
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self._count(kind, size, self.n_rounds, self.n_rounds)
 
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, (B, m, K).
 
         Shape (1, m, K) where the operator is all ones to rounding.
@@ -269,7 +290,7 @@ class ConsensusSum(ByChunks, _OverHubs):
             if scalars is not None:
                 scalars.found = self._near.follow(scalars.found)
             return estimates
-        sums: list[NDArray[Any]] = []
+        sums: list[AnyArray] = []
         for values in beside(terms, scalars):
             if self._exact:
                 sums.append(values.sum(axis=0, keepdims=True))
@@ -340,7 +361,7 @@ class _States:
 
 
 def consensus_error_bound(
-    rate: float, hubs: Sequence[Any], n_agents: int, n_rounds: int, *, accelerated: bool = False
+    rate: float, hubs: Sequence[Hub], n_agents: int, n_rounds: int, *, accelerated: bool = False
 ) -> float:
     """Bound ``max |C - 1|`` by the mixing rate.
 
@@ -356,8 +377,8 @@ def consensus_error_bound(
 
 
 def rounds_needed(
-    mixing: Any,
-    hubs: Sequence[Any],
+    mixing: csr_array,
+    hubs: Sequence[Hub],
     rate: float,
     tolerance: float,
     n_threads: int = 1,
@@ -502,6 +523,21 @@ class RoundSteps:
         fast = n_rounds * np.arccosh(1.0 / self.rate)
         return float(np.exp(slow - fast) * (1 + np.exp(-2 * slow)) / (1 + np.exp(-2 * fast)))
 
+    def needed(self, mixing_rate: float, omega: float, fall: float = FALL) -> int:
+        """Return the rounds that reduce the distance to the mean by ``fall``, below 1, with noise.
+
+        They are enough for a compressed sum, as each goes on from the one before.
+        """
+        if fall >= 1 or (mixing_rate <= 0 and omega == 0):
+            return 1
+        high = 1
+        while self.fall(mixing_rate, high) > fall:
+            high *= 2
+        enough = bisect_left(
+            range(high), True, high // 2 + 1, key=lambda n: self.fall(mixing_rate, n) <= fall
+        )
+        return max(enough, messages_alone(omega, fall))
+
 
 def stable_steps(rate: float, omega: float, *, fixed: bool = True) -> RoundSteps:
     """Return the fastest steps that are stable under the noise of the messages (`contraction`).
@@ -527,30 +563,6 @@ def messages_alone(omega: float, fall: float = FALL) -> int:
     return ceil(log(fall) / log(left)) if left > 0 else 1
 
 
-def compressed_rounds(rate: float, omega: float, *, fall: float = FALL, fixed: bool = True) -> int:
-    """Return the rounds of a compressed sum that are enough, as each goes on from the one before.
-
-    The rounds of one sum reduce the distance to the mean by ``fall``, below 1; the rest is as for
-    `stable_steps`.
-    """
-    return rounds_of(stable_steps(rate, omega, fixed=fixed), rate, omega, fall)
-
-
-def rounds_of(stable: RoundSteps, rate: float, omega: float, fall: float) -> int:
-    """Return the rounds by such steps that reduce the distance to the mean by ``fall``, below 1."""
-    if fall >= 1 or (rate <= 0 and omega == 0):
-        return 1
-    least = messages_alone(omega, fall)
-    high = 1
-    while stable.fall(rate, high) > fall:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if stable.fall(rate, middle) <= fall else (middle, high)
-    return max(high, least)
-
-
 @dataclass(frozen=True)
 class Rounds:
     """How many rounds a sum needs on a graph with mixing weights (N, N), by mixing rate and hubs.
@@ -561,7 +573,7 @@ class Rounds:
 
     graph: Graph
     hubs: list[Hub]
-    mixing: Any
+    mixing: csr_array
     rate: float
     used: float
     settings: SumSettings
@@ -592,7 +604,8 @@ class Rounds:
                 )
             fixed = self.accelerated and faults is None
             n_rounds, exact = (
-                compressed_rounds(self.rate, noise, fixed=fixed) for noise in (omega, 0.0)
+                stable_steps(self.rate, noise, fixed=fixed).needed(self.rate, noise)
+                for noise in (omega, 0.0)
             )
             ratio = n_rounds * codec.message_size(MANY_VALUES) / (exact * 8 * MANY_VALUES)
             if ratio > 1 and codec.name != "float64":

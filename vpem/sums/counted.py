@@ -7,13 +7,14 @@ ledger is kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
@@ -63,20 +64,20 @@ class Addends:
             if terms.dtype != np.bool_:
                 self._tag = self.masks.tag(terms.shape[1] if who is None else None)
 
-    def again(self, who: Indices | None) -> NDArray[Any]:
+    def again(self, who: Indices | None) -> AnyArray:
         """What this process sends in another sum, of those who are left."""
         assert self.masks is not None
         self.who, self._tag = who, self._tag and self.masks.tag()
         return self.together()[0]
 
-    def _values(self) -> NDArray[Any]:
+    def _values(self) -> AnyArray:
         """All numbers of a message, of each holder (B, P)."""
         if self.masks is not None and self.terms.dtype == np.bool_:
             return self.masks.words(self.terms.reshape(len(self.terms), len(self._exponents)) > 0)
         values = beside(self.terms, self.scalars)
         return values[0] if len(values) == 1 else np.concatenate(values, axis=1)
 
-    def apart(self) -> list[NDArray[Any]]:
+    def apart(self) -> list[AnyArray]:
         """What each holder sends: vectors (B, P) of one type each, which are added up."""
         if self.masks is None:
             return beside(self.terms, self.scalars)
@@ -88,19 +89,19 @@ class Addends:
         sent[self._here] = shares
         return [sent]
 
-    def together(self) -> list[NDArray[Any]]:
+    def together(self) -> list[AnyArray]:
         """What this process sends, the sums of its holders: vectors (P,), as few as can be."""
         if self.masks is not None:
             values = self._values()[self._here]
             return [self.masks.hide(values, exponents=self._exponents, who=self.who, tag=self._tag)]
-        parts: list[NDArray[Any]] = [self.terms.sum(axis=0).ravel()]
+        parts: list[AnyArray] = [self.terms.sum(axis=0).ravel()]
         if self.scalars is not None:
             parts.append(self.scalars.own.sum(axis=0))
             if self.terms.dtype == np.float64:
                 parts = [np.concatenate(parts)]
         return parts
 
-    def total(self, parts: list[NDArray[Any]]) -> Floats:
+    def total(self, parts: list[AnyArray]) -> Floats:
         """Read what all holders have sent, added up (P,): the sum of terms (1, m, K)."""
         if self.masks is not None and self.terms.dtype == np.bool_:
             parts = [self.masks.anybody(parts[0])]
@@ -135,10 +136,6 @@ class Counted(Sum):
         self.traffic = Traffic()
 
     def spread_over(self, agents: Placement, holders: Placement, following: bool = False) -> Self:
-        """Return the same sum of agents in several processes, each with terms of its own holders.
-
-        Where it is following a process without holders has what the first of all finds.
-        """
         spread = copy(self)
         spread._live(agents, holders, following)
         return spread
@@ -157,6 +154,12 @@ class Counted(Sum):
     def _send(self, kind: str, size: int | NDArray[np.integer], **options: Any) -> None:
         if self.ledger is not None:
             self.ledger.send(kind, size, **options)
+
+
+def largest_of(place: Placement, numbers: Sequence[float]) -> list[float]:
+    """Return the largest of what agents have, which they learn by flooding."""
+    with set_topic(place.engine, "flooding"):
+        return [float(one) for one in place.allreduce(np.array(numbers), "max")]
 
 
 class AtServer(Counted):
@@ -307,6 +310,14 @@ class AtServer(Counted):
             engine.bcast_array(total)
         self.traffic.add(self.charge, 0, 0 if engine.rank else total.nbytes * engine.copies)
         return total
+
+    @property
+    def server(self) -> AtServer:
+        """The sum at a server that others stand around: this."""
+        return self
+
+    def draw(self) -> None:
+        """Draw who takes part in the next sum: all do."""
 
     def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P).

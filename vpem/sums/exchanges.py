@@ -7,16 +7,23 @@ all neighbours are here, and nothing is exchanged.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Mask
+from vpem.checks import AnyArray, Mask
 from vpem.engines.engine import Engine, Neighbours, set_topic
 from vpem.engines.placement import Placement
+from vpem.network.faults import MixingLinks
 from vpem.network.hubs import Routes
 from vpem.sums.sum import Traffic
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from vpem.sums.consensus import _Layout
 
 Agents = NDArray[np.intp]
 Joined = tuple[Engine, Neighbours]
@@ -27,9 +34,9 @@ T = TypeVar("T")
 class Exchange:
     """Rows that go to neighbouring processes, and rows that come from them.
 
-    ``sent`` and ``received`` have row numbers for each of these processes, and of each. Some of the
-    ``ways`` that rows go may be closed: what goes to each process, and comes from each, has way
-    numbers likewise. ``speakers`` and ``targets`` are who speaks on each way, and whose row it is
+    They go from processes ``ends[0]`` (n,) to others ``ends[1]``, by ways some of which may be
+    closed; where they are sent they have the numbers ``rows[0]``, and where they are received
+    ``rows[1]``. ``speakers`` and ``targets`` are who speaks on each way, and whose row it is
     elsewhere.
     """
 
@@ -37,15 +44,20 @@ class Exchange:
     targets: Agents
 
     def __init__(
-        self,
-        joined: Joined,
-        sent: Sequence[Agents],
-        received: Sequence[Agents],
-        ways: tuple[Sequence[Agents], Sequence[Agents]] = ((), ()),
+        self, joined: Joined, near: Agents, ends: Sequence[Agents], rows: Sequence[Agents]
     ) -> None:
-        self._joined, self._runs, self._ways = joined, (sent, received), ways
-        self._sent = np.concatenate([np.empty(0, dtype=np.intp), *sent])
-        self._received = np.concatenate([np.empty(0, dtype=np.intp), *received])
+        self._joined, self._rows = joined, rows
+        (source, target), rank = ends, joined[0].rank
+        self._open([
+            [np.flatnonzero((source == rank) & (target == one)) for one in near],
+            [np.flatnonzero((source == one) & (target == rank)) for one in near],
+        ])  # fmt: skip
+
+    def _open(self, ways: list[list[Agents]]) -> None:
+        """Let rows go some ways, to each neighbour, and come from each."""
+        self._ways, none = ways, np.empty(0, dtype=np.intp)
+        pairs = zip(self._rows, ways, strict=True)
+        self._sent, self._received = (rows[np.concatenate([none, *runs])] for rows, runs in pairs)
         self.n_sent = len(self._sent)
         """Rows that are sent."""
 
@@ -53,13 +65,11 @@ class Exchange:
         """Return the exchange over some of the ways; None: over all."""
         if opened is None or opened.all():
             return self
-        sent, received = (
-            [rows[opened[ways]] for rows, ways in zip(runs, of_each, strict=True)]
-            for runs, of_each in zip(self._runs, self._ways, strict=True)
-        )
-        return Exchange(self._joined, sent, received)
+        part = copy(self)
+        part._open([[ways[opened[ways]] for ways in runs] for runs in self._ways])
+        return part
 
-    def run(self, states: Sequence[NDArray[Any]], kind: str) -> Generator[None]:
+    def run(self, states: Sequence[AnyArray], kind: str) -> Generator[None]:
         """Send and receive these rows, messages of a kind; goes on where they should be there.
 
         Rows of several arrays (n_rows, ...) go in one message.
@@ -71,7 +81,7 @@ class Exchange:
         width = out.shape[1]
         into = np.empty((len(self._received), width), dtype=out.dtype)
         engine, near = self._joined
-        n_sent, n_received = ([len(rows) * width for rows in runs] for runs in self._runs)
+        n_sent, n_received = ([len(rows) * width for rows in runs] for runs in self._ways)
         with set_topic(engine, kind):
             request = near(out, n_sent, into, n_received)
         yield
@@ -86,7 +96,7 @@ class Exchange:
             begin = end
 
 
-def row_bytes(states: Sequence[NDArray[Any]]) -> int:
+def row_bytes(states: Sequence[AnyArray]) -> int:
     """Bytes of a row of all of these."""
     return sum(each.shape[1] * each.itemsize for each in states)
 
@@ -121,7 +131,7 @@ class Neighbourhood:
         self,
         agents: Placement,
         holders: Placement,
-        pattern: Any,
+        pattern: csr_array | MixingLinks,
         roots: Agents,
         routes: Routes | None = None,
         *,
@@ -174,19 +184,15 @@ class Neighbourhood:
 
     def _exchange(self, speakers: Agents, readers: Agents, targets: Agents) -> Exchange:
         """What agent ``speakers[i]`` has goes to process ``readers[i]``, for ``targets[i]``."""
-        homes, rank = self.agents.ranks[speakers], self.agents.engine.rank
-        sent = [np.flatnonzero((homes == rank) & (readers == near)) for near in self._near]
-        received = [np.flatnonzero((homes == near) & (readers == rank)) for near in self._near]
-        exchange = Exchange(
-            (self.agents.engine, self._joined),
-            [self.place[speakers[ways]] for ways in sent],
-            [self.place[targets[ways]] for ways in received],
-            (sent, received),
-        )
+        ends = self.agents.ranks[speakers], readers
+        rows = self.place[speakers], self.place[targets]
+        exchange = Exchange((self.agents.engine, self._joined), self._near, ends, rows)
         exchange.speakers, exchange.targets = speakers, targets
         return exchange
 
-    def rows_of(self, pattern: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], slice]:
+    def rows_of(
+        self, pattern: csr_array | MixingLinks | _Layout
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], slice]:
         """Return the rows of this process's agents of a matrix in CSR form, and their values.
 
         Of ``indptr`` (n_rows + 1,) rows of agents elsewhere are empty; ``indices`` are rows of an
@@ -201,7 +207,7 @@ class Neighbourhood:
         return indptr - indptr[0], indices, values
 
     def send_terms(
-        self, states: Sequence[NDArray[Any]], kind: str, informed: Mask | None = None
+        self, states: Sequence[AnyArray], kind: str, informed: Mask | None = None
     ) -> Generator[None]:
         """Send the roots' rows to the agents of their hubs, hop by hop.
 
@@ -222,7 +228,7 @@ class Neighbourhood:
                 on_wire = opened.n_sent
             self.traffic.add(kind, (len(leaves) + on_wire) * size, on_wire * size)
 
-    def meet(self, states: Sequence[NDArray[Any]], kind: str, links: Mask | None = None) -> None:
+    def meet(self, states: Sequence[AnyArray], kind: str, links: Mask | None = None) -> None:
         """Send the states of agents to their neighbours, over links that are up; None: all are."""
         n_sent = 0
         n_links = int((self.from_here if links is None else self.from_here & links).sum())
@@ -251,10 +257,13 @@ class Neighbourhood:
         heard: NDArray[np.uint8] = rows[self.place[self.heard[awake[self.heard]]]]
         return heard
 
-    def follow(self, estimates: NDArray[Any]) -> NDArray[Any]:
+    def follow(self, estimates: AnyArray) -> AnyArray:
         """Return what this process's roots have, or the first root where it follows that."""
-        if not self._some_follow:
-            return estimates
-        with set_topic(self.holders.engine, "following"):
-            first = self.holders.bcast(estimates[:1] if self.holders.mine(0) else None)
-        return estimates if len(estimates) else np.asarray(first)
+        return follow_first(self.holders, estimates) if self._some_follow else estimates
+
+
+def follow_first(holders: Placement, estimates: AnyArray) -> AnyArray:
+    """Return what this process's holders have, or the first of all where none is here."""
+    with set_topic(holders.engine, "following"):
+        first = holders.bcast(estimates[:1] if holders.mine(0) else None)
+    return estimates if len(estimates) else np.asarray(first)

@@ -17,7 +17,6 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import State
 from vpem.records import Sentence
 from vpem.sums.connect import Network, along_a_tree, uncompressed
-from vpem.sums.partial import GoesOn
 from vpem.sums.private import add_numbers
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Scalars
@@ -78,11 +77,10 @@ def communication(
     if batch_size is not None:
         parts = {"batch": batch, **parts}
     total = network.total
-    until_agreed = isinstance(total, GoesOn) and total.codec is not None
     return {
         "setup": setup.summary(),
         **{name: _mean(part.summary(), n_drawn) for name, part in parts.items()},
-        "is_expected": n_drawn > 0 or until_agreed,
+        "is_expected": n_drawn > 0 or total.codec is not None,
         "n_drawn": n_drawn,
         "partitioned": (n_drawn - n_whole) / n_drawn if n_drawn else 0.0,
     }
@@ -156,12 +154,13 @@ def _take_sums(
     """
     ledger = Ledger(network.graph)
     total = network.total.counted_on(ledger)
-    compressed = isinstance(total, GoesOn) and total.codec is not None
-    if isinstance(total, GoesOn) and total.codec is not None:
+    compressed = total.codec is not None
+    if compressed:
         # Nothing changes in what is formed here: as many messages as are expected.
         n_values = message[0] * message[1]
         total.expect(n_values)
         codec = total.codec
+        assert codec is not None
         total.codec = cast(Codec, _Sizes(codec, n_values, codec.name, codec.is_unbiased))
     terms = np.zeros((len(network.hubs), 1, min(1, message[1])))
     scalars = Scalars.empty(len(network.hubs), total.n_roots, message[3]) if message[3] else None
@@ -200,7 +199,7 @@ class _Sizes:
         return self.codec.message_size(self.n_values)
 
     def transmit(
-        self, values: Doubles, _keys: Any, _n_threads: int = 1
+        self, values: Doubles, _keys: object, _n_threads: int = 1
     ) -> tuple[Doubles, NDArray[np.int64]]:
         sizes = np.full(len(values), self.codec.message_size(self.n_values), dtype=np.int64)
         return np.zeros_like(values), sizes

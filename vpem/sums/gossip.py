@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, repeat
 from math import ceil, log, sqrt
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.consensus import consensus_rounds
-from vpem.checks import Doubles, Floats, Mask, check_int, check_number
-from vpem.engines.engine import set_topic
+from vpem.checks import AnyArray, Doubles, Floats, Mask, check_int, check_number
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import Codec, Keys, parse_codec
 from vpem.network.faults import DrawnFaults, Faults, MixingLinks
 from vpem.network.graph import Graph
-from vpem.network.hubs import Routes
+from vpem.network.hubs import Hub, Routes
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev
 from vpem.network.schema import LARGEST_COUNT, Array, Schema
@@ -32,13 +31,16 @@ from vpem.sums.consensus import (
     agreed_within,
     codec_within,
     contraction,
-    rounds_of,
     stable_steps,
 )
+from vpem.sums.counted import largest_of
 from vpem.sums.exchanges import Neighbourhood, finished
 from vpem.sums.partial import Channel, Compressed, GoesOn, Memory, short_keys
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.sum import Scalars, beside, flattened, message_bytes, unflattened
+from vpem.sums.sum import ALL, Scalars, beside, flattened, message_bytes, unflattened
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 MOST_DRAWS = 20
 """Draws of a sum of the start, or after the last iteration, in which the network disconnects."""
@@ -141,12 +143,14 @@ class GossipSum(GoesOn, _OverHubs):
 
     make_memory = Copies
     n_rounds: int
+    rate: float
+    _near: Neighbourhood
 
     def __init__(
         self,
         graph: Graph,
-        mixing: Any,
-        hubs: Sequence[Any],
+        mixing: csr_array,
+        hubs: Sequence[Hub],
         n_rounds: int,
         *,
         rate: float,
@@ -162,9 +166,9 @@ class GossipSum(GoesOn, _OverHubs):
         routes: Routes | None = None,
         diameter: int = 0,
     ) -> None:
-        super().__init__(len(hubs), routes, diameter)
+        layout, n_rounds = _Layout(mixing, hubs), check_int("n_rounds", n_rounds, least=1)
+        super().__init__(layout, n_rounds, rate, n_threads, routes, diameter)
         self.graph = graph
-        self.n_rounds = check_int("n_rounds", n_rounds, least=1)
         self.seed = check_int("seed", seed, least=0)
         if step is not None and check_number("step", step, least=0.0, most=1.0) == 0:
             raise InputError("the step of compressed rounds must be above 0, got 0")
@@ -175,10 +179,7 @@ class GossipSum(GoesOn, _OverHubs):
         self.exact_rounds = exact_rounds
         self._exact_rate = 0.0
         self.faults = faults if faults is not None and faults.any else None
-        self.n_threads = n_threads
-        self.rate = rate
         self.whole = codec is not None
-        self._layout = layout = _Layout(mixing, hubs)
         self._links = MixingLinks(graph)
         self._drawn: DrawnFaults | None = None
         self._open: Mask | None = None
@@ -199,16 +200,9 @@ class GossipSum(GoesOn, _OverHubs):
         return plain
 
     def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
-        super()._live(agents, holders, following)
-        # Where machines round differently the first one's numbers hold, or processes would part.
-        self.n_rounds, self.rate = agents.engine.bcast((self.n_rounds, self.rate))
-        self.exact_rounds = agents.engine.bcast(self.exact_rounds)
-        self.roots = holders
-        roots = self._layout.roots
-        self._near = near = Neighbourhood(
-            agents, holders, self._links, roots, self.routes, following=following
-        )
-        self.n_roots, self.traffic, self.values_per_item = near.n_roots, near.traffic, near.most
+        self._join(agents, holders, self._links, following)
+        self.exact_rounds, near = agents.engine.bcast(self.exact_rounds), self._near
+        self.values_per_item = near.most
         self._fixed, self._failing = near.rows_of(self._layout), near.rows_of(self._links)
 
     def counted_on(self, ledger: Ledger) -> Self:
@@ -302,9 +296,7 @@ class GossipSum(GoesOn, _OverHubs):
 
     # ---- the sum -------------------------------------------------------------------------------
 
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, (B, m, K).
 
         Compressed sums take all rows at once.
@@ -341,7 +333,7 @@ class GossipSum(GoesOn, _OverHubs):
             scalars.found = near.follow(scalars.found)
         return near.follow(sums)
 
-    def _spread(self, values: Sequence[Floats], informed: Mask) -> list[NDArray[Any]]:
+    def _spread(self, values: Sequence[Floats], informed: Mask) -> list[AnyArray]:
         """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V).
 
         Of the hubs and agents of this process, and those that it hears: these are zeros. The terms
@@ -360,12 +352,12 @@ class GossipSum(GoesOn, _OverHubs):
             states[: len(near.own)] *= scale[near.own][:, None].astype(states.dtype)
         return spread
 
-    def _run(self, values: Sequence[Floats]) -> list[NDArray[Any]]:
+    def _run(self, values: Sequence[Floats]) -> list[AnyArray]:
         """Run uncompressed rounds from values (B, V) of the hubs: states (N, V)."""
         states = self._spread(values, self._informed)
         drawn = self._drawn if self.faults is not None else None
         ups = repeat(None, self.n_rounds) if drawn is None else drawn.up
-        before: list[NDArray[Any]] = []
+        before: list[AnyArray] = []
         for up, step in zip(ups, chebyshev(self._exact_rate), strict=False):
             links = None if up is None else up[self._links.edge_of_link]
             self._near.meet(states, self.charge, links)
@@ -475,9 +467,9 @@ class GossipSum(GoesOn, _OverHubs):
             _, omega = contraction(coder, width - n_exact)
             stable = self._steps(omega)
             fall = tolerance / left if left > tolerance else 1.0
-            count = max(rounds_of(stable, self.rate, omega, fall), self.least)
+            count = max(stable.needed(self.rate, omega, fall), self.least)
             share = 1.0 if self.faults is None else self.faults.links_up
-            most = rounds_of(self._steps(0.0), self.rate, 0.0, fall) / share
+            most = self._steps(0.0).needed(self.rate, 0.0, fall) / share
             if coder.name == exact.name:
                 most = EXACT_ROUNDS * most + MOST_AT_ONCE
             else:
@@ -535,9 +527,7 @@ class GossipSum(GoesOn, _OverHubs):
         if self.ledger is not None:
             links, size = self.ledger.among(awake), 8 * len(numbers)
             self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
-        with set_topic(self.holders.engine, "flooding"):
-            largest = self._near.agents.allreduce(np.array(numbers), "max")
-        return [float(one) for one in largest]
+        return largest_of(self._near.agents, numbers)
 
     def _count_copies(self, size: int, memory: Copies) -> None:
         """Count what agents send to neighbours; over links that are down, once they are up."""

@@ -16,14 +16,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Floats
+from vpem.checks import AnyArray, Doubles, Floats
 from vpem.network.codecs import Codec, Keys, draw_keys
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Maybe, Schema, State, restore, save
 from vpem.sums.consensus import codec_of
 from vpem.sums.counted import SUM_KIND, AtServer, Counted
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.sum import WENT, Scalars, Sum, flattened, message_bytes, unflattened
+from vpem.sums.sum import ALL, WENT, Scalars, Sum, flattened, message_bytes, unflattened
 
 Senders = NDArray[np.intp]
 
@@ -42,7 +42,7 @@ class Wrapper(Sum):
 
     def __init__(self, inner: AtServer | Wrapper) -> None:
         self.inner = inner
-        self.server: AtServer = inner.server if isinstance(inner, Wrapper) else inner
+        self.server: AtServer = inner.server
         self.ledger, self.way = self.server.ledger, self.server.way
         self.holders = self.server.holders
         self.probability: float = inner.probability
@@ -75,8 +75,7 @@ class Wrapper(Sum):
 
     def draw(self) -> None:
         """Draw who takes part in the next sum."""
-        if isinstance(self.inner, Wrapper):
-            self.inner.draw()
+        self.inner.draw()
 
     def add(self, values: Doubles) -> Doubles:
         """Estimate the sum (1, P) of all senders' vectors by those of the active ones (a, P)."""
@@ -97,9 +96,7 @@ class Wrapper(Sum):
         self.server.charge_as(kind)
         self.broadcast(message_bytes(n_samples, n_values, itemsize, n_scalars))
 
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         """Sum terms (a, m, K), all rows at once: shape (1, m, K)."""
         flat = flattened(terms, scalars)
         if self.holders.apart:
@@ -276,12 +273,12 @@ class Channel(AtServer):
     """
 
     def __init__(
-        self, n_senders: int, count: Callable[[NDArray[np.int64], Senders | None], None]
+        self, n_senders: int, count: Callable[[int | NDArray[np.int64], Senders | None], None]
     ) -> None:
         super().__init__(n_senders)
         self._heard = count
 
-    def count(self, sizes: Any, senders: Senders | None = None) -> None:
+    def count(self, sizes: int | NDArray[np.int64], senders: Senders | None = None) -> None:
         self._heard(sizes, senders)
 
 
@@ -297,6 +294,7 @@ class GoesOn(Counted):
     """
 
     codec: Codec | None
+    seed: int
     _coder: Codec | None
     n_rounds: int | None
     least: int
@@ -362,7 +360,6 @@ class GoesOn(Counted):
         return {"number": self._number, "kind": self._kind, **kept, **went}
 
     def expect(self, n_values: int) -> None:
-        """Send, of so many values, as many messages as are expected, whatever there is to say."""
         self.least = self.n_rounds or 0
 
     def memory_schema(self, n_values: str) -> dict[str, Schema]:

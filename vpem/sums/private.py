@@ -8,12 +8,11 @@ is, as a power of two: all learn it, and none whose it is.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Mask
+from vpem.checks import AnyArray, Doubles, Mask
 from vpem.engines.placement import DIGIT, LEAST_POWER, MOST_POWER, Placement
 from vpem.errors import InputError, VpemWarning
 from vpem.network.masks import FRACTION_BITS
@@ -70,9 +69,7 @@ def in_common_units(total: AtServer, values: Doubles) -> AtServer:
         size = MASKED_BYTES * (len(flags) + 1)
         total.count(size)
         total.broadcast(size)
-        local_flags: NDArray[Any] = np.zeros(
-            (len(total.holders.own), 1, len(flags)), dtype=np.bool_
-        )
+        local_flags: AnyArray = np.zeros((len(total.holders.own), 1, len(flags)), dtype=np.bool_)
         local_flags[:1] = flags
         return np.asarray(total.reduce(local_flags)[0, 0])
 

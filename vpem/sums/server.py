@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Floats, Indices
+from vpem.checks import AnyArray, Doubles, Floats, Indices
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.faults import FewerError
 from vpem.sums.counted import TAG_BYTES, Addends, AtServer, Counted
 from vpem.sums.exchanges import finished
-from vpem.sums.sum import Scalars, with_scalars
+from vpem.sums.sum import ALL, Scalars, with_scalars
 
 IN_FLIGHT = 2
 """Chunks of rows that are under way at a time."""
@@ -58,9 +56,7 @@ class ByChunks(Counted):
         """Sum terms (B, m, K) of this process's hubs, and their scalars."""
         raise NotImplementedError
 
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
         return finished(self._sum(terms, scalars))()
 

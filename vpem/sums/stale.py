@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from copy import copy
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Floats, Indices
-from vpem.engines.engine import set_topic
+from vpem.checks import AnyArray, Doubles, Floats, Indices
 from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema
 from vpem.sums.consensus import contraction
 from vpem.sums.counted import AtServer
+from vpem.sums.exchanges import follow_first
 from vpem.sums.partial import Compressed, Memory, Wrapper, short_keys
 from vpem.sums.quantizer import Quantizer
-from vpem.sums.sum import Scalars, Sum, flattened, message_bytes, unflattened
+from vpem.sums.sum import ALL, Scalars, Sum, flattened, message_bytes, unflattened
 
 
 class HeardAtServer(Wrapper):
@@ -31,6 +30,8 @@ class HeardAtServer(Wrapper):
     The server keeps what it has of each. All take part in what is summed for a start and in a
     "check". With a codec senders say in few bits how they differ from what the server has of them.
     """
+
+    seed: int
 
     def __init__(
         self,
@@ -76,9 +77,7 @@ class HeardAtServer(Wrapper):
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self.broadcast(size, self._active)
 
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         flat = self.holders.padded(flattened(terms, scalars))
         if self._kind == "setup":
             return unflattened(self.server.aggregate(self.server.send(flat)), terms, scalars)
@@ -145,9 +144,7 @@ class HeardByNeighbours(Sum):
         finally:
             self.silent = self.inner.silent
 
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         """Sum terms (B, m, K), all rows at once: one estimate a root."""
         if self._kind != "estep":
             return self.inner.reduce(terms, rows, scalars)
@@ -163,9 +160,7 @@ class HeardByNeighbours(Sum):
         self._sums[awake] = mixed[awake, :-1] / mixed[awake, -1:]
         estimates = self._sums
         if self._some_follow:
-            with set_topic(self.roots.engine, "following"):
-                first = self.roots.bcast(estimates[:1] if self.roots.mine(0) else None)
-            estimates = estimates if len(estimates) else first
+            estimates = follow_first(self.roots, estimates)
         return unflattened(estimates, terms, scalars)
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:

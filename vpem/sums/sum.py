@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Floats, Mask
+from vpem.checks import AnyArray, Doubles, Floats, Mask
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, As, Schema, Stateful, TableOf
+
+ALL = slice(None)
+"""Rows."""
 
 SCALAR_BYTES = 8
 """Of each of them, whatever else is sent: no codec and no other precision touches it."""
@@ -35,7 +37,7 @@ class Scalars:
     """
 
     own: Doubles
-    found: NDArray[Any]
+    found: AnyArray
     exponent: int = 0
 
     @classmethod
@@ -58,7 +60,7 @@ def with_scalars(
         yield rows, scalars if ahead is None else None
 
 
-def beside(terms: Floats, scalars: Scalars | None) -> list[NDArray[Any]]:
+def beside(terms: Floats, scalars: Scalars | None) -> list[AnyArray]:
     """Return a vector of each block's terms (B, m K), and its scalars: what one message has."""
     flat = np.ascontiguousarray(terms).reshape(len(terms), int(np.prod(terms.shape[1:])))
     return [flat] if scalars is None else [flat, scalars.own]
@@ -145,11 +147,19 @@ class Sum(Stateful):
     """Who has something to add (hubs, by their roots, or workers), and in which process."""
     traffic: Traffic | None = None
     """What really went between processes, where there are several."""
+    seed: int | None = None  # of what is drawn at random
+    n_threads = 1
+    path: str | None = None  # how rounds are taken, or where without them
 
     @cached_property
     def roots(self) -> Placement:
         """Who finds the sum: all holders, or one of them whose estimate all share."""
         return Placement.here(self.n_roots)
+
+    @property
+    def shape(self) -> dict[str, int] | None:
+        """Of a tree the root, and the hops to the agents farthest from it."""
+        return None
 
     @property
     def bytes_sent(self) -> int:
@@ -162,6 +172,20 @@ class Sum(Stateful):
         counted.ledger = ledger
         return counted
 
+    def spread_over(self, agents: Placement, holders: Placement, following: bool = False) -> Self:
+        """Return the same sum of agents in several processes, each with terms of its own holders.
+
+        Where it is following a process without holders has what the first of all finds.
+        """
+        raise NotImplementedError
+
+    def uncompressed(self) -> Sum:
+        """Return the same sum of numbers that no codec touches."""
+        return self
+
+    def expect(self, n_values: int) -> None:
+        """Send, of so many values, as many messages as are expected, whatever there is to say."""
+
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
@@ -173,9 +197,7 @@ class Sum(Stateful):
         """
         raise NotImplementedError
 
-    def reduce(
-        self, terms: Floats, rows: slice = slice(None), scalars: Scalars | None = None
-    ) -> NDArray[Any]:
+    def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         """Sum terms (B, m, K) of some rows over the hubs: one estimate a root, or one for all.
 
         Scalars travel in the same messages, and what is found of them is put in their place.

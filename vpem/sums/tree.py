@@ -6,12 +6,12 @@ from collections.abc import Generator, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
@@ -66,7 +66,6 @@ class AlongTree(AtServer):
 
     @property
     def shape(self) -> dict[str, int]:
-        """The root, and the hops to the agents farthest from it."""
         return {"root": self.root, "hops": self.tree.hops}
 
     @property
@@ -227,12 +226,7 @@ class TreeWays:
         """A row of the states goes from one process to another (2, n), where there are any."""
         if self._joined is None or not ends.size:
             return None
-        (source, target), rank = ends, self.engine.rank
-        return Exchange(
-            (self.engine, self._joined),
-            [rows[(source == rank) & (target == near)] for near in self._near],
-            [rows[(source == near) & (target == rank)] for near in self._near],
-        )
+        return Exchange((self.engine, self._joined), self._near, tuple(ends), (rows, rows))
 
     def relay(self, agents: Ranks) -> Iterator[Exchange]:
         """How messages of some agents, a row each, go on to the root as they are, hop by hop."""
@@ -248,7 +242,7 @@ class TreeWays:
             at[moved] = parent[at[moved]]
 
     def send_total(
-        self, states: Sequence[NDArray[Any]], kind: str, traffic: Traffic
+        self, states: Sequence[AnyArray], kind: str, traffic: Traffic
     ) -> Generator[None]:
         """Bring the total, the last row of some arrays, to all processes on the way down."""
         for exchange in self.downward:

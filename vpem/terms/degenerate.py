@@ -42,7 +42,7 @@ def degenerate(terms: Any, mixture: Any, rows: float | None = None) -> Flags:
     if rows is None:
         # Rows that weigh less than 1 on average are rows all the same.
         rows = max(terms.total_weight, terms.n_samples)
-    if isinstance(mixture, Mixture):
+    if mixture.kinds is None:
         return degenerate_in_hubs(mixture, terms.reg_covar, rows)
     for part, part_terms in zip(mixture.parts, terms.parts, strict=True):
         if part.core is not None:
@@ -121,7 +121,7 @@ def coinciding(mixture: Any) -> Flags:
     given_up = (mixture.weights == 0).all(axis=0)
     used: Flags = np.asarray(getattr(mixture, "in_use", ~given_up))
     same: Flags = used & used[:, None]
-    if isinstance(mixture, Mixture):
+    if mixture.kinds is None:
         return same & _same_normals(mixture)
     for part in mixture.parts:
         if part.core is not None:

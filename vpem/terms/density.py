@@ -150,6 +150,13 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Whether all components share one covariance."""
         return self.covariance_type.startswith("tied")
 
+    def check_start(self, blocks: Blocks) -> None:
+        """Raise InputError where a start has another number of features than blocks of the data."""
+        if blocks.n_features != self.n_features:
+            raise InputError(
+                f"the starting model has {self.n_features} features, the data {blocks.n_features}"
+            )
+
     def weighing(self, other: Self) -> Self:
         """Return the same mixture with another one's mixing weights."""
         of_roots = [name for name, where in self.named.items() if where == "roots"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -225,7 +225,7 @@ class FactorMixture(Mixture, facts=FACTS):
         noise = self.plain.convert_to(blocks, covariance_type, scaling)
         loadings = self.assembled_loadings[:, blocks.order]
         loadings /= scaling.scale[blocks.order][:, None]
-        return FactorMixture(**vars(noise), loadings=loadings)
+        return FactorMixture(**noise.common, loadings=loadings)
 
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         """Return what the term of all hubs together is, (1, m, K); see `Density.terms_of`.
@@ -263,10 +263,14 @@ class FactorMixture(Mixture, facts=FACTS):
         posterior = Posterior.from_grams(self.loaded.grams.sum(axis=0)[None])
         return np.ascontiguousarray(total - posterior.explain(onto)[1])
 
+    def factored(self, dtype: DTypeLike) -> LoadedFactors:
+        """Factor every block of the noise, and project the loadings."""
+        return LoadedFactors.from_mixture(self, dtype)
+
     @cached_property
     def loaded(self) -> LoadedFactors:  # type: ignore[override]
         """What an E-step needs, in double precision."""
-        return LoadedFactors.from_mixture(self, np.float64)
+        return self.factored(np.float64)
 
     def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         rows = super().drawn(labels, rng)
@@ -297,7 +301,7 @@ class FactorTerms(FeatureTerms):
     def blank(self, n_components: int) -> FactorMixture:
         plain = super().blank(n_components)
         loadings = np.broadcast_to(0.0, (*plain.means.shape, self.n_factors))
-        return FactorMixture(**vars(plain), loadings=loadings)
+        return FactorMixture(**plain.common, loadings=loadings)
 
     def drawn(self, rng: np.random.Generator, n_components: int, columns: Indices) -> Self:
         """Return the same terms, which start at loadings of their own.
@@ -312,15 +316,9 @@ class FactorTerms(FeatureTerms):
 
     # ---- E-step --------------------------------------------------------------------------------
 
-    def prepare(self, mixture: Mixture) -> LoadedFactors:
-        """Factor every block of the noise, and project the loadings."""
-        assert isinstance(mixture, FactorMixture)
-        return LoadedFactors.from_mixture(mixture, self.rows.dtype)
-
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Return c and u of each hub for these rows, (B, m, K + K q)."""
-        assert isinstance(factors, LoadedFactors)
-        onto = factors.projected(self.rows.read(rows))
+        onto = cast(LoadedFactors, factors).projected(self.rows.read(rows))
         return np.concatenate([super().local(factors, rows), onto], axis=2)
 
     def summarize_sums(
@@ -456,10 +454,8 @@ class FactorTerms(FeatureTerms):
                 explained = left @ right.swapaxes(2, 3)
                 explained = 0.5 * (explained + explained.swapaxes(2, 3))
                 view -= explained.sum(axis=1, keepdims=True) if self._is_tied else explained
-        return FactorMixture(
-            self.blocks, self.covariance_type, plain.weights, plain.means - shifted, covariances,
-            self.scaling, loadings,
-        )  # fmt: skip
+        moved = plain.common | {"means": plain.means - shifted, "covariances": covariances}
+        return FactorMixture(**moved, loadings=loadings)
 
     def _of_feature(self, per_root: Doubles) -> Doubles:
         """Expand what each root holds, (R, K, ...), to what each feature sees, (K, d or 1, ...)."""
@@ -476,12 +472,9 @@ class FactorTerms(FeatureTerms):
         In standard deviations of each hub's features, made white, they are normal: G is about
         `START`. Without loadings EM would stay without.
         """
-        if isinstance(start, FactorMixture):
+        if start.n_factors:
             return start
-        return FactorMixture(
-            start.blocks, start.covariance_type, start.weights, start.means,
-            start.covariances, start.scaling, self._spread(start, self.directions),
-        )  # fmt: skip
+        return FactorMixture(**start.common, loadings=self._spread(start, self.directions))
 
     def _spread(self, mixture: Mixture, directions: Doubles) -> Doubles:
         """Directions (K, d, q) in the units of each hub's covariances, made small."""
@@ -502,8 +495,7 @@ class FactorTerms(FeatureTerms):
 
     def reseeded(self, mixture: Mixture, component: int, centre: Doubles, weight: float) -> Mixture:
         """Place one component at a new centre, with the loadings that it began with."""
-        placed = super().reseeded(mixture, component, centre, weight)
-        assert isinstance(placed, FactorMixture)
+        placed = cast(FactorMixture, super().reseeded(mixture, component, centre, weight))
         loadings = placed.loadings.copy()
         loadings[component] = self._spread(placed, self.directions)[component]
         return replace(placed, loadings=loadings)

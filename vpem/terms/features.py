@@ -28,7 +28,6 @@ from vpem.terms.mixture import (
     Mixture,
     block_views,
     covariance_shape,
-    factorise,
     is_diagonal,
 )
 from vpem.terms.rows import Arranges, Known, Rows, arrange_rows
@@ -48,27 +47,69 @@ NONE, NO_TABLE = np.zeros(0), np.zeros((0, 0))
 class RowTerms:
     """Rows in chunks, their weights, and responsibilities from sums."""
 
-    rows: Rows  # give chunks runs and precision
-    n_samples: int
-    total_weight: float
-    row_weights: Doubles | None  # (M,); None: 1
-    n_threads: int
-    itemsize: int  # bytes of a number that is sent
-    units: int  # power of two in which squared distances are counted under masks
-    resolution: float  # relative change of a log-likelihood that rounding alone can make
-    log_constant: float
+    units = 0  # power of two in which squared distances are counted under masks
+    log_constant = 0.0
     constant_in_sums = False
     """Whether each hub adds its own part of that to what is summed, and it is 0 here."""
     least_rows = 0.5
     """Effective samples (sum of responsibilities) below which a component has collapsed, in rows:
     see `vpem.steps.runs.least_weight`."""
     known: Known | None = None  # labels, say, of some rows
-    n_features: int  # of all processes
     n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
     is_gaussian = True  # all features
     observed: Any = None  # (M, d) in block order, 1 where a value is there; None: all are
     looks_at_gaps = False  # in the working memory, of every feature
     is_proper = False  # a prior keeps every component from being singular
+    add_up: Callable[[Doubles], float] = staticmethod(np.sum)
+    """Adds up a number of each hub here (B,), over all processes."""
+
+    def __init__(
+        self,
+        rows: Rows,  # give chunks runs and precision
+        blocks: Blocks,
+        covariance_type: str,
+        row_weights: Doubles | None,  # (M,); None: 1
+        n_threads: int,
+        dtype: np.dtype[np.floating],  # of the terms
+    ) -> None:
+        self.rows, self.blocks, self.covariance_type = rows, blocks, covariance_type
+        self.n_threads, self.n_samples = n_threads, rows.n_samples
+        self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
+        self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
+        self.itemsize = dtype.itemsize
+        """Bytes of a number that is sent."""
+        self.resolution = float(np.finfo(dtype).eps) / 2
+        """Relative change of a log-likelihood that rounding alone can make."""
+        # Of all processes: features, and those of the widest hub.
+        self.n_features = blocks.n_features
+        self.widest = int(blocks.widths.max(initial=0))
+
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
+        """Return the terms of a run of rows, which are counted from 0 in it.
+
+        ``following`` are rows that will be worked on next: of data in a file they are read ahead.
+        """
+        weights = None if self.row_weights is None else self.row_weights[rows]
+        chosen = self._having(self.rows.slice_rows(rows, following), weights)
+        chosen.known = None if self.known is None else self.known.slice_rows(rows)
+        return chosen
+
+    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> Self:
+        """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
+
+        They are read together, and kept in memory unless they are too many.
+        """
+        chosen = self._having(self.rows.select_rows(rows), row_weights)
+        chosen.known = None if self.known is None else self.known.select_rows(rows)
+        return chosen
+
+    def _having(self, rows: Rows, row_weights: Doubles | None) -> Self:
+        """Return the same terms of these rows."""
+        chosen = copy(self)
+        chosen.rows, chosen.row_weights, chosen.n_samples = rows, row_weights, rows.n_samples
+        total = rows.n_samples if row_weights is None else row_weights.sum()
+        chosen.total_weight = float(total)
+        return chosen
 
     def __copy__(self) -> Self:
         """Return the same terms; as `copy` would, but in less time than a small batch takes."""
@@ -149,6 +190,16 @@ class RowTerms:
         return self.row_weights[rows]
 
 
+def reweighted(weights: Doubles, component: int, weight: float) -> Doubles:
+    """Return mixing weights (R, K) of which one is so much, and the others as they were."""
+    weights = weights.copy()
+    others = np.delete(np.arange(weights.shape[1]), component)
+    rest = weights[:, others].sum(axis=1, keepdims=True)
+    weights[:, others] *= (1 - weight) / np.where(rest > 0, rest, 1.0)
+    weights[:, component] = weight
+    return weights
+
+
 def mixed(mix: Doubles, terms: Floats) -> Floats:
     """Sums ``mix @ terms`` (R, m, K) of terms (B, m, K)."""
     flat = terms.reshape(len(terms), -1)
@@ -180,8 +231,8 @@ class FeatureTerms(RowTerms):
     latest: Any = None  # factors by which the M-step expects what is missing
     share: Any = 1.0  # of the rows' weight that hubs have something of (`vpem.terms.missing`)
     counting: Callable[..., Any] = staticmethod(np.min)  # rows of components, to be `enough`
-    add_up: Callable[[Doubles], float]  # of a number of each hub here (B,), over all processes
-    _precisions: tuple[Factors, Doubles] | None
+    _sample_covariance: Doubles | None = None
+    _precisions: tuple[Factors, Doubles] | None = None
 
     def __init__(
         self,
@@ -196,33 +247,18 @@ class FeatureTerms(RowTerms):
         dtype: DTypeLike = np.float64,
         skip_negligible: bool = True,
     ) -> None:
-        self.blocks, self.covariance_type, self.scaling = blocks, covariance_type, scaling
-        self._is_tied, self._is_diagonal = (
-            covariance_type.startswith("tied"),
-            is_diagonal(covariance_type),
-        )
-        self.rows = arrange_rows(X, blocks, scaling, dtype)
-        self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
+        rows = arrange_rows(X, blocks, scaling, dtype)
+        super().__init__(rows, blocks, covariance_type, row_weights, n_threads, rows.dtype)
+        self._is_tied = covariance_type.startswith("tied")
+        self._is_diagonal, self.scaling = is_diagonal(covariance_type), scaling
         self.reg_covar = np.broadcast_to(reg_covar, (blocks.n_features,))[blocks.order]
-        self.n_threads = n_threads
-        self.n_samples = len(X)
-        self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
-        self.least = 0.0
-        self.skips_negligible = skip_negligible
+        self.least, self.skips_negligible = 0.0, skip_negligible
         if skip_negligible and self.n_samples:
             lightest = 1.0
             if row_weights is not None:
                 lightest = float(row_weights.min(initial=np.inf, where=row_weights > 0))
             self.least = NEGLIGIBLE * lightest / self.n_samples
-        self.itemsize, self.units = self.rows.dtype.itemsize, 0
-        self.resolution = float(np.finfo(self.rows.dtype).eps) / 2
         self.log_constant = float(FeatureTerms.constants(self).sum())
-        # Of all processes: features, and those of the widest hub.
-        self.n_features = blocks.n_features
-        self.widest = int(blocks.widths.max(initial=0))
-        self.add_up = np.sum
-        self._sample_covariance: Doubles | None = None
-        self._precisions = None
 
     def constants(self) -> Doubles:
         """What each hub here has of `log_constant`, (B,)."""
@@ -232,33 +268,9 @@ class FeatureTerms(RowTerms):
         return self.total_weight * constants.astype(np.float64, copy=False)
 
     def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
-        """Return the terms of a run of rows, which are counted from 0 in it.
-
-        ``following`` are rows that will be worked on next: of data in a file they are read ahead.
-        """
-        chosen = copy(self)
-        chosen.rows = self.rows.slice_rows(rows, following)
-        chosen.n_samples = rows.stop - rows.start
-        chosen.row_weights = None if self.row_weights is None else self.row_weights[rows]
-        chosen.total_weight = float(
-            chosen.n_samples if chosen.row_weights is None else chosen.row_weights.sum()
-        )
+        chosen = super().slice_rows(rows, following)
         chosen.log_constant = self.log_constant * (chosen.total_weight / self.total_weight)
-        chosen.known = None if self.known is None else self.known.slice_rows(rows)
         chosen._sample_covariance = None
-        return chosen
-
-    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> Self:
-        """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
-
-        They are read together, and kept in memory unless they are too many.
-        """
-        chosen = copy(self)
-        chosen.rows = self.rows.select_rows(rows)
-        chosen.known = None if self.known is None else self.known.select_rows(rows)
-        chosen.n_samples = len(rows)
-        chosen.row_weights = row_weights
-        chosen.total_weight = float(len(rows) if row_weights is None else row_weights.sum())
         return chosen
 
     def among(
@@ -281,8 +293,8 @@ class FeatureTerms(RowTerms):
     # ---- E-step --------------------------------------------------------------------------------
 
     def prepare(self, mixture: Mixture) -> Factors:
-        """Factor every block for the E-step; `Factors.failed` marks those that cannot be."""
-        return factorise(mixture, self.rows.dtype)
+        """Factor every block for the E-step; see `Mixture.factored`."""
+        return mixture.factored(self.rows.dtype)
 
     def local(self, factors: Factors, rows: slice) -> Floats:
         """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12)."""
@@ -381,7 +393,10 @@ class FeatureTerms(RowTerms):
             covariances_diag(*common, spherical, covariances)
         else:
             covariances_full(*common, covariances)
-        weights = counts / counts.sum(axis=1, keepdims=True)
+        return self.mixture(counts / counts.sum(axis=1, keepdims=True), means, covariances)
+
+    def mixture(self, weights: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
+        """Return the mixture of these parameters over the hubs here, in units of fitting."""
         return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
 
     # ---- statistics about other centres, of some hubs, of a mixture -----------------------------
@@ -400,6 +415,16 @@ class FeatureTerms(RowTerms):
         )
 
     of_clusters = empty
+
+    def of_labels(self, labels: NDArray[np.int32], centres: Floats) -> Statistics:
+        """Statistics of all rows, each in the component of its label, about centres (K, d)."""
+        statistics = self.empty(centres, 1)
+        for rows in self.chunks(self.blocks.n_features) if self.n_samples else ():
+            shares = (labels[rows, None] == np.arange(len(centres))).astype(self.rows.dtype)
+            if self.row_weights is not None:
+                shares *= self.row_weights[rows, None].astype(shares.dtype)
+            self.summarize(statistics, shares[None], rows)
+        return statistics
 
     def _banded(self, flat: Doubles, copies: int) -> Iterator[tuple[slice, int, int, Doubles]]:
         """Views of shape (blocks, copies, width, width), one a band, into a flat array."""
@@ -524,6 +549,17 @@ class FeatureTerms(RowTerms):
         views = block_views(seconds, blocks.widths, seconds.size // max(1, blocks.n_entries))
         return np.array([float(view.sum()) for view in views])
 
+    def _averaged(self, values: Doubles) -> Doubles:
+        """Mean of what is (n, d) over each block, repeated for each of its features."""
+        means = self._over_blocks(values) / self.blocks.widths[self.blocks.block_of]
+        return np.asfortranarray(means)
+
+    def _over_blocks(self, values: Doubles) -> Doubles:
+        """Sum over the features of each block, repeated for each of them; (n, d)."""
+        sums = np.zeros((self.blocks.n_blocks, len(values)))
+        np.add.at(sums, self.blocks.block_of, values.T)
+        return np.ascontiguousarray(sums[self.blocks.block_of].T)
+
     def _lower_precisions(self, factors: Factors) -> Doubles:
         """Inverse covariances for the trace with a symmetric matrix whose lower half is given."""
         factors = factors.plain
@@ -597,8 +633,7 @@ class FeatureTerms(RowTerms):
         weights = np.full((1, n_components), 1.0 / n_components)
         copies = 1 if self._is_tied else n_components
         covariances = self._repeated(self.sample_covariance, copies)
-        common, means = (self.blocks, self.covariance_type), np.array(centres, dtype=np.float64)
-        return Mixture(*common, weights, means, covariances, self.scaling)
+        return self.mixture(weights, np.array(centres, dtype=np.float64), covariances)
 
     def _repeated(self, one: Doubles, times: int) -> Doubles:
         """Return so many copies of what each block has one of, laid out as covariances are."""
@@ -610,12 +645,7 @@ class FeatureTerms(RowTerms):
 
     def reseeded(self, mixture: Mixture, component: int, centre: Doubles, weight: float) -> Mixture:
         """Reinitialise one component: this mean (d,), the sample covariance, this mixing weight."""
-        weights = mixture.weights.copy()
-        others = np.delete(np.arange(weights.shape[1]), component)
-        rest = weights[:, others].sum(axis=1, keepdims=True)
-        weights[:, others] *= (1 - weight) / np.where(rest > 0, rest, 1.0)
-        weights[:, component] = weight
-        means = mixture.means.copy()
+        weights, means = reweighted(mixture.weights, component, weight), mixture.means.copy()
         means[component] = centre
         covariances = mixture.covariances
         if not self._is_tied:

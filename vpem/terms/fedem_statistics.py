@@ -203,12 +203,7 @@ class MixtureStatistics(Stateful):
         """
         part = self.parts[worker]
         if self.misses:
-            statistics = part.empty(np.asarray(centres), 1)
-            for run in part.chunks(part.blocks.n_features):
-                hard = (labels[run, None] == np.arange(self.n_components)).astype(np.float64)
-                if part.row_weights is not None:
-                    hard *= part.row_weights[run, None]
-                part.summarize(statistics, hard[None], run)
+            statistics = part.of_labels(labels, np.asarray(centres))
             return self.to_mixture.packed(statistics) / part.total_weight
         k, d = self.n_components, self.blocks.n_features
         n, first = np.zeros(k), np.zeros((k, d))

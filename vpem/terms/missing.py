@@ -308,7 +308,7 @@ class MissingTerms(FeatureTerms):
         copies = 1 if self._is_tied else n_components
         spread = np.maximum(self.spread, LEAST_VARIANCE)
         if self.covariance_type.endswith("spherical"):
-            spread = self._over_blocks(spread[None])[0] / self.blocks.widths[self.blocks.block_of]
+            spread = self._averaged(spread[None])[0]
         covariances = np.repeat(spread[None], copies, axis=0)
         if not self._is_diagonal:
             parts = np.split(spread, self.blocks.offsets[1:-1])
@@ -317,8 +317,7 @@ class MissingTerms(FeatureTerms):
             )
         means = self.centre[None].copy() if n_components == 1 else centres.astype(np.float64)
         weights = np.full((1, n_components), 1.0 / n_components)
-        common = (self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
-        return factorise(Mixture(*common), np.float64)
+        return factorise(self.mixture(weights, means, covariances), np.float64)
 
     def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics for which `update` gives a mixture, about its means.
@@ -392,15 +391,7 @@ class MissingTerms(FeatureTerms):
                 for b, k in np.argwhere(few):
                     new[b][k] = old[b][k]
         counts = statistics.counts
-        weights = counts / counts.sum(axis=1, keepdims=True)
-        return Mixture(self.blocks, self.covariance_type, weights, means, covariances, self.scaling)
-
-    def _over_blocks(self, values: Doubles) -> Doubles:
-        """Sum over the features of each block, repeated for each of them; (n, d)."""
-        sums = np.zeros((len(values), self.blocks.n_blocks))
-        for row_sums, row in zip(sums, values, strict=True):
-            np.add.at(row_sums, self.blocks.block_of, row)
-        return sums[:, self.blocks.block_of]
+        return self.mixture(counts / counts.sum(axis=1, keepdims=True), means, covariances)
 
     def sample(self) -> Mixture:
         """Return one component after one M-step from the features' own variances."""

@@ -9,7 +9,7 @@ lies on the line through two mixtures is one too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
@@ -326,13 +326,19 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         }
         return replace(self, weights=self.weights[:, order], covariances=covariances, **located)
 
+    def factored(self, dtype: DTypeLike) -> Factors:
+        """Factor every block for the E-step; `Factors.failed` marks those that cannot be."""
+        return factorise(self, dtype)
+
+    @property
+    def common(self) -> State:
+        """What mixtures of all kinds have, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Mixture)}
+
     @property
     def plain(self) -> Mixture:
         """The Gaussian mixture of these means and covariances, and nothing else."""
-        return Mixture(
-            self.blocks, self.covariance_type, self.weights, self.means, self.covariances,
-            self.scaling,
-        )  # fmt: skip
+        return Mixture(**self.common)
 
     @property
     def shares(self) -> Doubles:
@@ -490,10 +496,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         InputError
             If the number of features is another.
         """
-        if blocks.n_features != self.n_features:
-            raise InputError(
-                f"the starting model has {self.n_features} features, the data {blocks.n_features}"
-            )
+        self.check_start(blocks)
         k = self.n_components
         means = scaling.apply(self.assembled_means)[:, blocks.order]
         ratio = self.scaling.scale / scaling.scale
@@ -542,11 +545,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             Which, in the user's numbering, in the order that they are to have.
         """
         chosen = np.asarray(features, dtype=np.intp)
-        place = np.full(self.n_features, -1, dtype=np.intp)
-        place[chosen] = np.arange(len(chosen))
-        inside = [np.flatnonzero(place[block] >= 0) for block in self.blocks.features]
-        pairs = zip(self.blocks.features, inside, strict=True)
-        blocks = replace(self.blocks, features=tuple(place[one[inner]] for one, inner in pairs))
+        inside = [np.flatnonzero(np.isin(block, chosen)) for block in self.blocks.features]
         starts = zip(self.blocks.offsets, inside, strict=False)
         columns = np.concatenate([begin + one for begin, one in starts])
         if self.is_diagonal:
@@ -564,7 +563,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return replace(
             self,
             **located,
-            blocks=blocks,
+            blocks=self.blocks.among(chosen),
             covariances=np.ascontiguousarray(covariances),
             scaling=self.scaling.take_features(chosen),
         )
@@ -578,7 +577,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             New column of each feature, shape (d,).
         """
         place = np.asarray(columns, dtype=np.intp)
-        blocks = replace(self.blocks, features=tuple(place[f] for f in self.blocks.features))
+        blocks = self.blocks.renumbered(place)
         shift, scale = np.empty(len(place)), np.empty(len(place))
         shift[place], scale[place] = self.scaling.shift, self.scaling.scale
         return replace(self, blocks=blocks, scaling=Scaling(shift, scale))

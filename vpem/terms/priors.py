@@ -145,7 +145,9 @@ def wishart_sizes(blocks: Blocks, covariance_type: str) -> Indices:
     return np.ones_like(of_hub) if covariance_type.endswith("diag") else of_hub
 
 
-def check_prior(kind: str, weight: float, freedom: Any, sizes: Indices) -> None:
+def check_prior(
+    kind: str, weight: float, freedom: float | Indices | Doubles, sizes: Indices
+) -> None:
     """Refuse a prior beside rows of little weight, or of too few degrees of freedom (B,)."""
     if not weight > 1:
         raise InputError(
@@ -168,7 +170,7 @@ class ConjugateTerms(FeatureTerms):
 
     is_proper = True
     _plain: FeatureTerms
-    _expected: Callable[[Any, Factors, DTypeLike], Factors]
+    _expected: Callable[..., Factors]
     """Makes factors of log-densities, in which each row has its part of the prior's, of plain
     ones."""
 
@@ -194,8 +196,8 @@ class ConjugateTerms(FeatureTerms):
 
     def _log_dets_of_prior(self, means: Doubles, covariances: Doubles) -> Doubles:
         """Log-determinants (B,) of the prior scale matrices; NumericalError where there is none."""
-        common = self.blocks, self.covariance_type, np.ones((1, 1))
-        factors = factorise(Mixture(*common, means[None], covariances, self.scaling), np.float64)
+        one = self.mixture(np.ones((1, 1)), means[None], covariances)
+        factors = factorise(one, np.float64)
         if factors.failed.any():
             raise NumericalError(
                 "the prior covariance of a hub is not positive definite: its features are "
@@ -238,13 +240,6 @@ class ConjugateTerms(FeatureTerms):
                 view[:, 0] += weighed.swapaxes(1, 2) @ of_hubs
             else:
                 view += weighed[..., None] * of_hubs[:, :, None]
-
-    def _averaged(self, values: Doubles) -> Doubles:
-        """Mean of what is (n, d) over each block, repeated for each of its features."""
-        block_of = self.blocks.block_of
-        sums = np.zeros((self.blocks.n_blocks, len(values)))
-        np.add.at(sums, block_of, values.T)
-        return np.asarray((sums[block_of] / self.blocks.widths[block_of, None]).T)
 
 
 class ConjugateMissingTerms(ConjugateTerms, MissingTerms):
@@ -351,7 +346,7 @@ class MapTerms(ConjugateTerms):
         divisors = divisors + power[self.blocks.block_of]
         return self._averaged(divisors) if self.covariance_type.endswith("spherical") else divisors
 
-    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Any:
+    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics for which `update` gives a mixture, about its means."""
         statistics = super()._about_means(mixture, weight, n_roots)
         statistics.first += self.pull * mixture.means

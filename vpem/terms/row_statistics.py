@@ -395,12 +395,5 @@ class WorkerTerms:
 
         Missing values are filled by the centres (K, d) that the worker knows.
         """
-        part = self.parts[worker]
-        statistics = part.empty(layout.shifts if centres is None else centres, 1)
-        n_components = len(layout.shifts)
-        for rows in part.chunks(part.blocks.n_features) if part.n_samples else ():
-            indicators = (labels[rows, None] == np.arange(n_components)).astype(part.rows.dtype)
-            if part.row_weights is not None:
-                indicators *= part.row_weights[rows, None].astype(indicators.dtype)
-            part.summarize(statistics, indicators[None], rows)
-        return layout.packed(statistics)
+        about = layout.shifts if centres is None else centres
+        return layout.packed(self.parts[worker].of_labels(labels, about))

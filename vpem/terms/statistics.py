@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Floats
+from vpem.checks import AnyArray, Doubles, Floats
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, As, Schema
 from vpem.terms.units import MOST_NATS, Reach
@@ -161,7 +161,7 @@ def saved_like(blank: Any) -> As:
     return As(schema, arrays_of, partial(having_arrays, blank))
 
 
-def leaves(arrays: Any, without: str = "") -> Iterator[NDArray[Any]]:
+def leaves(arrays: Any, without: str = "") -> Iterator[AnyArray]:
     """Yield all arrays of such tables, in order, but those of one name."""
     if isinstance(arrays, dict):
         arrays = [one for name, one in arrays.items() if name != without]

@@ -11,10 +11,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.errors import Setting, VpemWarning
@@ -242,7 +242,7 @@ class Points:
         return np.asarray(normals * self.root if self.root.ndim == 1 else normals @ self.root.T)
 
 
-def exponents_of(bounds: Any, n_parties: int) -> NDArray[np.int64]:
+def exponents_of(bounds: ArrayLike, n_parties: int) -> NDArray[np.int64]:
     """Return the powers of two in units of which sums (P,) are as fine as they can be.
 
     No sum, nor any of the ``n_parties`` parts of it, is beyond ``bounds`` (P,).
@@ -284,7 +284,7 @@ class Reach:
         """How far any row may be from points (..., d), in each feature."""
         return self.radius + np.abs(points - self.points.centre)
 
-    def exponents(self, *bounds: Any) -> NDArray[np.int64]:
+    def exponents(self, *bounds: ArrayLike) -> NDArray[np.int64]:
         """Return exponents of sums over rows, in whose rows nothing is beyond these bounds."""
         flat = np.concatenate([np.ravel(np.asarray(one, dtype=np.float64)) for one in bounds])
         return exponents_of(self.mass * flat, self.n_parties)

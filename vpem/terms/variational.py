@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -68,22 +68,11 @@ class VariationalMixture(
         "freedom": "hubs",
     }  # fmt: skip
 
-    @classmethod
-    def from_mixture(cls, plain: Mixture, counts: Doubles, seen: Doubles, prior: Prior) -> Self:
-        """Return a posterior whose means a mixture has."""
-        return cls(
-            plain.blocks, plain.covariance_type, plain.weights, plain.means, plain.covariances,
-            plain.scaling, counts, seen, prior,
-        )  # fmt: skip
-
     @property
     def prior_mixture(self) -> Mixture:
         """One component with the prior's means and scale matrices."""
-        prior = self.prior
-        return Mixture(
-            self.blocks, self.covariance_type, np.ones((1, 1)), prior.means[None],
-            prior.covariances, self.scaling,
-        )  # fmt: skip
+        one = {"means": self.prior.means[None], "covariances": self.prior.covariances}
+        return Mixture(**self.common | one | {"weights": np.ones((1, 1))})
 
     def arrays(self) -> State:
         """Parameters and prior as arrays."""
@@ -264,8 +253,7 @@ class VariationalTerms(ConjugateTerms):
 
     def resuming(self, mixture: Density) -> Self:
         """Return these terms under the prior that a saved posterior had."""
-        assert isinstance(mixture, VariationalMixture)
-        return self.under(mixture.prior)
+        return self.under(cast(VariationalMixture, mixture).prior)
 
     def under(self, prior: Prior) -> Self:
         """Return these terms under a prior, whose covariance is positive definite in every hub."""
@@ -279,13 +267,12 @@ class VariationalTerms(ConjugateTerms):
 
         Its components have as many rows as their mixing weights say.
         """
-        if isinstance(start, VariationalMixture):
-            return start
+        if start.is_proper:
+            return cast(VariationalMixture, start)
         counts = self.total_weight * start.weights
-        shape = (self.blocks.n_blocks, start.n_components)
-        weighed = replace(start, weights=self.prior.weights(counts))
-        seen = np.broadcast_to(counts, shape).copy()
-        return VariationalMixture.from_mixture(weighed, counts, seen, self.prior)
+        seen = np.broadcast_to(counts, (self.blocks.n_blocks, start.n_components)).copy()
+        weighed = start.common | {"weights": self.prior.weights(counts)}
+        return VariationalMixture(**weighed, counts=counts, seen=seen, prior=self.prior)
 
     def blank(self, n_components: int) -> VariationalMixture:
         plain = FeatureTerms.blank(self, n_components)
@@ -294,7 +281,7 @@ class VariationalTerms(ConjugateTerms):
         sizes = wishart_sizes(self.blocks, self.covariance_type)
         prior = self.beliefs.with_known(sizes, *nothing)
         seen = np.zeros((self.blocks.n_blocks, n_components))
-        return VariationalMixture.from_mixture(plain, plain.weights, seen, prior)
+        return VariationalMixture(**plain.common, counts=plain.weights, seen=seen, prior=prior)
 
     # ---- E-step --------------------------------------------------------------------------------
 
@@ -371,8 +358,8 @@ class VariationalTerms(ConjugateTerms):
         beta = prior.mean_precision + seen
         share = self.blocks.of_feature(seen / beta)
         means = prior.means + share * (plain.means - prior.means)
-        found = replace(plain, weights=prior.weights(statistics.counts), means=means)
-        posterior = VariationalMixture.from_mixture(found, statistics.counts, seen, prior)
+        moved = plain.common | {"weights": prior.weights(statistics.counts), "means": means}
+        posterior = VariationalMixture(**moved, counts=statistics.counts, seen=seen, prior=prior)
         copies = posterior.n_copies
         inverse = plain.covariances.copy()
         per_copy = seen.mean(axis=1, keepdims=True) if self._is_tied else seen
@@ -385,13 +372,13 @@ class VariationalTerms(ConjugateTerms):
         self._scale_hubs(inverse, self.blocks.of_feature(1 / posterior.degrees_of_freedom))
         return replace(posterior, covariances=inverse)
 
-    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Any:
+    def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics for which `update` gives a posterior, about its means.
 
         Their first moments are ``beta_0 (m - m_0)``, their second ones ``nu C - P - beta_0 (m -
         m_0)(m - m_0)'``.
         """
-        assert isinstance(mixture, VariationalMixture)
+        mixture = cast(VariationalMixture, mixture)
         statistics, prior = self.empty(mixture.means, n_roots), self.prior
         statistics.shifts, away = mixture.means, mixture.means - prior.means
         statistics.counts += mixture.counts
@@ -446,7 +433,7 @@ def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms
 
     Values may not be missing of features that share a diagonal hub.
     """
-    if not isinstance(plain, MissingTerms):
+    if not plain.misses:
         return VariationalTerms.from_terms(plain, beliefs=beliefs, least_rows=0.0)
     if is_diagonal(plain.covariance_type) and plain.widest > 1:
         alone = "give each feature an agent of its own, which changes nothing else, or "

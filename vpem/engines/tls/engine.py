@@ -17,9 +17,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Floats
+from vpem.checks import AnyArray, Floats
 from vpem.engines.engine import Engine, Neighbours, Pending, StalledError
 from vpem.engines.tls.faults import GoneOn, Unheard
 from vpem.engines.tls.trust import INTRODUCTION, MemberSigns, Roster
@@ -40,7 +39,7 @@ SEGMENT = 1 << 18
 WITHOUT = b"\0"
 """Begins what the first member says in place of an answer: numbers of members who are lost."""
 
-ADDED: dict[str, Any] = {"sum": np.add, "max": np.maximum}
+ADDED: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum}
 
 
 class TlsEngine(Engine):
@@ -100,16 +99,16 @@ class TlsEngine(Engine):
             if rank in self._waiting or self._post.arrived(rank, HELLO):
                 self._post.put(rank, HELLO, encode(f"{self.names[0]}: {sentence}"), "options")
 
-    def send(self, value: Any, to: int) -> None:
+    def send(self, value: object, to: int) -> None:
         self._post.put(to, self._pair(self.rank, to), encode(value), self.topic)
 
     def recv(self, source: int) -> Any:
         return self._read(source, self._pair(source, self.rank))
 
-    def send_array(self, values: NDArray[Any], to: int) -> None:
+    def send_array(self, values: AnyArray, to: int) -> None:
         self._post.put(to, self._pair(self.rank, to), values.tobytes(), self.topic)
 
-    def recv_array(self, values: NDArray[Any], source: int) -> None:
+    def recv_array(self, values: AnyArray, source: int) -> None:
         values[...] = self._array(source, self._pair(source, self.rank), values)
 
     def bcast(self, value: Any, root: int = 0) -> Any:
@@ -119,7 +118,7 @@ class TlsEngine(Engine):
         self._send_all(encode(value))
         return value
 
-    def bcast_array(self, values: NDArray[Any], root: int = 0) -> None:
+    def bcast_array(self, values: AnyArray, root: int = 0) -> None:
         if self.rank != root:
             values[...] = self._hear(
                 root, lambda message, source: self._as(values, message, source)
@@ -127,7 +126,7 @@ class TlsEngine(Engine):
         else:
             self._send_all(values.tobytes())
 
-    def gather(self, value: Any, root: int | None = 0) -> list[Any] | None:
+    def gather(self, value: object, root: int | None = 0) -> list[Any] | None:
         """Return every process's value at the root, None elsewhere; others see nothing of them.
 
         Without a root all return them, which go by the first member.
@@ -158,11 +157,11 @@ class TlsEngine(Engine):
             for r, part in enumerate(parts)
         ]
 
-    def iallreduce(self, values: NDArray[Any]) -> Pending:
+    def iallreduce(self, values: AnyArray) -> Pending:
         """Begin to add all processes' arrays, in place; FewerError where one of them is lost."""
         return self._reduce(values, masked=self.outlast is not None)
 
-    def _reduce(self, values: NDArray[Any], op: str = "sum", masked: bool = False) -> Pending:
+    def _reduce(self, values: AnyArray, op: str = "sum", masked: bool = False) -> Pending:
         """Add arrays, or take the largest, in the order of members."""
         flat, add, topic, gone = values.reshape(-1), ADDED[op], self.topic, len(self._gone)
         step = max(1, SEGMENT // values.itemsize)
@@ -325,7 +324,7 @@ class TlsEngine(Engine):
     def _read(self, source: int, tag: int) -> Any:
         return self._decode(self._post.receive(source, tag), source)
 
-    def _decode(self, message: Any, source: int) -> Any:
+    def _decode(self, message: object, source: int) -> Any:
         if not isinstance(message, bytes | bytearray | memoryview):
             raise self._wrong(source, "a message")
         try:
@@ -333,11 +332,11 @@ class TlsEngine(Engine):
         except InputError:
             raise self._wrong(source, "a message") from None
 
-    def _array(self, source: int, tag: int, like: NDArray[Any]) -> NDArray[Any]:
+    def _array(self, source: int, tag: int, like: AnyArray) -> AnyArray:
         """Return what a member has sent in place of an array like this one."""
         return self._as(like, self._post.receive(source, tag), source)
 
-    def _as(self, like: NDArray[Any], message: Any, source: int) -> NDArray[Any]:
+    def _as(self, like: AnyArray, message: Any, source: int) -> AnyArray:
         """Read an array like this one that came from a member."""
         data = memoryview(message).cast("B")
         if len(data) != like.nbytes:

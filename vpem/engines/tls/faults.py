@@ -27,6 +27,8 @@ ASTRAY = timedelta(minutes=5)
 POLICY = 1008
 """Code of WebSocket with which a member is sent away for good; the reason is a sentence."""
 
+Errors = type[BaseException] | tuple[type[BaseException], ...]
+
 CREDENTIALS = "https_proxy=http://USER:PASSWORD@HOST:PORT"
 
 ENDED = (
@@ -123,7 +125,7 @@ def closed(member: Member, opened: Called) -> Fault:
     return Refused(f"{member.name} refuses: {reason}{renew}", kind)
 
 
-ON_THE_WAY: tuple[tuple[Any, str, str], ...] = (
+ON_THE_WAY: tuple[tuple[Errors, str, str], ...] = (
     (ws.InvalidStatus, "answer", "{met.where} answers with HTTP {status}: it is ending, or not "
      "ready yet; try again"),
     (ENDED, "cut", "{met.where} ended the connection as it began: it is ending, or something on "
@@ -138,7 +140,7 @@ ON_THE_WAY: tuple[tuple[Any, str, str], ...] = (
 )  # fmt: skip
 """What errors mean, and the kind of fault that they are; the first that fits."""
 
-AT_A_PROXY: tuple[tuple[Any, type[Fault], str], ...] = (
+AT_A_PROXY: tuple[tuple[Errors, type[Fault], str], ...] = (
     (ImportError, Refused, "the proxy {proxy} speaks SOCKS: pip install python-socks, or name an "
      "HTTP proxy, https_proxy=http://HOST:PORT"),
     (ws.InvalidProxy, Refused, "https_proxy cannot be read ({error.msg}): it must be "

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from socket import socket, socketpair
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from vpem.engines.tls.wire import (
     Outgoing,
     Refusal,
     TaggedMessage,
+    Work,
     parse,
     refuse,
 )
@@ -373,7 +374,7 @@ _running: set[asyncio.Task[None]] = set()
 """Streams that are being carried: a loop by itself would forget its tasks."""
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _run(work: Work) -> None:
     task = asyncio.get_running_loop().create_task(work)
     _running.add(task)
     task.add_done_callback(_running.discard)

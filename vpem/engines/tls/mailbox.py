@@ -10,10 +10,9 @@ import socket
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from vpem.engines.tls.dial import PATH, dial
 from vpem.engines.tls.faults import (
@@ -45,6 +44,7 @@ from vpem.engines.tls.wire import (
     Missed,
     Refusal,
     TaggedMessage,
+    Work,
     certificate_of,
     refuse,
 )
@@ -223,7 +223,7 @@ class Post:
         if self._listener is not None:
             self._listener.close()
 
-    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+    def _wait_for(self, work: Work) -> None:
         """Run something in the loop, and see signals meanwhile."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         while True:
@@ -368,7 +368,7 @@ class Post:
                 link.tick(min(now - before, 2 * TICK))  # not while this process was stopped
             before = now
 
-    def _opener(self, other: int) -> Callable[[], Coroutine[Any, Any, Line]] | None:
+    def _opener(self, other: int) -> Callable[[], Awaitable[Line]] | None:
         """Return what opens a connection to a member, or None if that is its part."""
         rank, members = self.rank, self.roster.members
         this_member, member = members[rank], members[other]

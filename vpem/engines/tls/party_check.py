@@ -67,7 +67,11 @@ async def answer_checks(
     connection.start_keepalive()
     connection.transport.set_write_buffer_limits(4 * WEIGHT)
     until, left = time.monotonic() + LONGEST, MOST
-    hello: dict[str, Any] = {"name": identity.name, "version": __version__, "study": roster.study}
+    hello: dict[str, str | int] = {
+        "name": identity.name,
+        "version": __version__,
+        "study": roster.study,
+    }
     hello |= {"edition": roster.edition, "text": roster.text}
     with suppress(ConnectionClosed):
         await connection.send(json.dumps(hello))
@@ -86,7 +90,7 @@ async def answer_checks(
             elif request == "dial":
                 # Where the study says that it can be, and at no other address.
                 left -= WEIGHT
-                met: dict[str, Any] = {"fault": None, "kind": None}
+                met: dict[str, str | None] = {"fault": None, "kind": None}
                 context, name = client_context(identity, [member]), identity.name
                 try:
                     if member.address is None:

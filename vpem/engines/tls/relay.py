@@ -14,7 +14,7 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
-from vpem.engines.tls.wire import Answered
+from vpem.engines.tls.wire import Answered, Work
 from vpem.errors import FileError
 
 RELAY = "/relay/"
@@ -119,7 +119,7 @@ class Relay:
         connection.ping_interval, connection.ping_timeout = PING, 2 * PING
         connection.start_keepalive()
         verb, _, rest = path.removeprefix(RELAY)[:LONGEST].partition("/")
-        works: dict[str, Callable[[Answered, str, str], Coroutine[Any, Any, None]]] = {
+        works: dict[str, Callable[[Answered, str, str], Work]] = {
             "wait": self._wait,
             "call": self._call,
             "find": partial(self._call, seconds=BRIEF),
@@ -227,7 +227,7 @@ class Relay:
             await asyncio.gather(caller.leave(), called.leave())
 
 
-async def either(*works: Coroutine[Any, Any, None]) -> None:
+async def either(*works: Work) -> None:
     """Do several things until one of them is done."""
     tasks = [asyncio.create_task(work) for work in works]
     try:

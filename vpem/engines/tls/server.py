@@ -15,11 +15,12 @@ import signal
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from websockets.server import ServerProtocol
 
 from vpem.engines.tls.link import calls
 from vpem.engines.tls.party_check import CHECK, Examination, Examined, Finding, answer_checks
@@ -34,7 +35,16 @@ from vpem.engines.tls.trust import (
     server_context,
     written_address,
 )
-from vpem.engines.tls.wire import Answered, Host, answer, certificate_of, last_words
+from vpem.engines.tls.wire import (
+    FRAME,
+    OPTIONS,
+    Answered,
+    Work,
+    answer,
+    certificate_of,
+    last_words,
+    quiet,
+)
 from vpem.errors import InputError, Setting, VpemError
 
 CHECKS = 4
@@ -160,7 +170,9 @@ class Door:
         self._seconds = seconds
         self._guests: list[Guest] = []
         self._said: set[str] = set()
-        self._host = Host(self._welcome)
+        # What `ServerConnection` has for a server.
+        self.handler_tasks: set[asyncio.Task[None]] = set()
+        self.logger = quiet
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections for ever."""
@@ -211,7 +223,8 @@ class Door:
                 task = asyncio.current_task()
                 for guest in self._guests:
                     guest.begun |= guest.task is task
-                connection = self._host.connection()
+                protocol = ServerProtocol(max_size=FRAME, logger=quiet)
+                connection = Answered(protocol, self, **OPTIONS)  # type: ignore[arg-type]
                 with last_words(accepted):
                     await asyncio.get_running_loop().connect_accepted_socket(
                         lambda: connection, accepted, ssl=self.context,
@@ -236,12 +249,21 @@ class Door:
             self._said.add(sentence)
             self._say(sentence)
 
-    async def _welcome(self, connection: Answered) -> None:
-        with contextlib.suppress(TimeoutError, OSError, EOFError):
-            async with asyncio.timeout(self._seconds):
-                path = await answer(connection)
-            if path:
-                await self._handler(connection, path)
+    async def handler(self, connection: Answered) -> None:
+        """Talk over a connection once TLS is up; whatever happens it is closed afterwards."""
+        try:
+            with contextlib.suppress(TimeoutError, OSError, EOFError):
+                async with asyncio.timeout(self._seconds):
+                    path = await answer(connection)
+                if path:
+                    await self._handler(connection, path)
+        finally:
+            connection.cut()
+            self.handler_tasks.discard(asyncio.current_task())
+
+    def is_serving(self) -> bool:
+        """Whether connections are accepted: those that are not never come here."""
+        return True
 
 
 def _home(address: str) -> str:
@@ -277,7 +299,7 @@ async def _readable(line: socket.socket) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _beside(listener: socket.socket | None, *works: Any) -> AsyncIterator[None]:
+async def _beside(listener: socket.socket | None, *works: Work) -> AsyncIterator[None]:
     """Let a port be served, and other work done, until a block ends."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     tasks = [asyncio.create_task(work) for work in works]
@@ -398,7 +420,7 @@ async def examine_all(examined: Examined, where: tuple[str, int] | None) -> list
         pairs.append((relay, None))
         if examined.own.address is None:
             pairs += [(one, relay) for one in others if one.address is None]
-    listener, works = None, list[Coroutine[Any, Any, None]]()
+    listener, works = None, list[Work]()
     with contextlib.suppress(InputError):  # a run of the study, or --serve, listens already
         listener = None if where is None else listening(*where)
     if listener is not None:

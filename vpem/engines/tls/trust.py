@@ -97,7 +97,7 @@ class Member:
         """Its address as people write it."""
         return None if self.address is None else written_address(self.address)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, str]:
         """Return name, fingerprint and dates of its certificate as plain values."""
         begins, ends = (f"{one:%Y-%m-%dT%H:%M:%SZ}" for one in validity(self.certificate))
         mark, words = fingerprint(self.certificate), fingerprint_words(self.certificate)
@@ -321,7 +321,7 @@ class MemberSigns:
         """
         return message + self.sign(self._in_run(number, message), PASSED_ON)
 
-    def unseal(self, rank: int, number: int, sealed: Any) -> bytes:
+    def unseal(self, rank: int, number: int, sealed: bytes | bytearray | memoryview) -> bytes:
         """Return the message that a member has signed; InputError if it has signed another."""
         whole = bytes(sealed)
         message, signature = whole[:-SIGNATURE_BYTES], whole[-SIGNATURE_BYTES:]

@@ -16,7 +16,7 @@ import socket
 import ssl
 import struct
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,9 +26,11 @@ from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
-from websockets.server import ServerProtocol
 
 from vpem.checks import available_memory
+
+Work = Coroutine[object, object, None]
+"""What is done in a loop until it ends."""
 
 PIECE = 1 << 18
 """Bytes of a message in one frame: few enough that what is urgent passes between."""
@@ -205,13 +207,13 @@ def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
     raise Damaged
 
 
-def _text(value: Any, most: int) -> str:
+def _text(value: object, most: int) -> str:
     if not isinstance(value, str) or len(value) > most or not value.isprintable():
         raise ValueError
     return value
 
 
-def _number(value: Any, most: int = 1 << 63) -> int:
+def _number(value: object, most: int = 1 << 63) -> int:
     if type(value) is not int or not 0 <= value < most:
         raise ValueError
     return value
@@ -493,32 +495,6 @@ class Called(Line, ClientConnection):
 
 class Answered(Line, ServerConnection):
     """The end that answers."""
-
-
-class Host:
-    """What `ServerConnection` has for a server: it hands every connection on once TLS is up."""
-
-    def __init__(self, handler: Callable[[Answered], Awaitable[None]]) -> None:
-        self._handler = handler
-        self.handler_tasks: set[Any] = set()
-        self.logger = quiet
-
-    async def handler(self, connection: Answered) -> None:
-        """Talk over a connection; whatever happens it is closed afterwards."""
-        try:
-            await self._handler(connection)
-        finally:
-            connection.cut()
-            self.handler_tasks.discard(asyncio.current_task())
-
-    def is_serving(self) -> bool:
-        """Whether connections are accepted: those that are not never come here."""
-        return True
-
-    def connection(self) -> Answered:
-        """Return a connection to be."""
-        protocol = ServerProtocol(max_size=FRAME, logger=quiet)
-        return Answered(protocol, self, **OPTIONS)  # type: ignore[arg-type]
 
 
 async def answer(connection: Answered) -> str:

@@ -148,10 +148,7 @@ class Kinds(Shown, facts="{summary}"):
     def features(self, family: str, blocks: Blocks) -> Features:
         """Return the features of one family over all hubs of ``blocks``; see `split`."""
         columns = self.columns_of(family)
-        place = np.full(self.n_features, -1, dtype=np.intp)
-        place[columns] = np.arange(len(columns))
-        inside = [place[members] for members in blocks.features]
-        inner = Blocks(tuple(one[one >= 0] for one in inside), blocks.roots, blocks.agents)
+        inner = blocks.among(columns)
         n_levels = np.array(self.n_levels, dtype=np.intp)[columns]
         return Features(columns, inner, n_levels[inner.order])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,7 +19,7 @@ from vpem.terms.families.family import Columns, How, IndependentTerms, PartRows
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.located import LocatedTerms
 from vpem.terms.families.mixture import LAWS, MixedMixture, scaling_of
-from vpem.terms.features import FeatureTerms, RowTerms
+from vpem.terms.features import FeatureTerms, RowTerms, reweighted
 from vpem.terms.missing import terms_of
 from vpem.terms.rows import Arranges, MemoryRows, Rows, Shaped, arrange_rows, observed_moments
 from vpem.terms.statistics import Sums, enough_rows
@@ -150,20 +150,10 @@ class MixedTerms(RowTerms):
         dtype: DTypeLike = np.float64,
         skip_negligible: bool = True,
     ) -> None:
-        self.blocks, self.covariance_type, self.kinds = blocks, covariance_type, kinds
-        self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
-        self.n_threads, self.misses = n_threads, misses
         precision: np.dtype[np.floating] = np.empty(0, dtype).dtype
-        self.dtype, self.itemsize = precision, precision.itemsize
-        self.rows = arrange_rows(X, blocks, Scaling.none(blocks.n_features), X.dtype)
-        self.n_samples = len(X)
-        self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
-        self.resolution = float(np.finfo(precision).eps) / 2
-        self.log_constant, self.units = 0.0, 0
-        # Of all processes: features, and those of the widest hub.
-        self.n_features = blocks.n_features
-        self.widest = int(blocks.widths.max(initial=0))
-        self.add_up: Callable[[Doubles], float] = np.sum
+        rows = arrange_rows(X, blocks, Scaling.none(blocks.n_features), X.dtype)
+        super().__init__(rows, blocks, covariance_type, row_weights, n_threads, precision)
+        self.kinds, self.misses, self.dtype = kinds, misses, precision
         settings = How(
             covariance_type, self.row_weights, reg_covar, n_threads, precision, skip_negligible,
             scale,
@@ -186,27 +176,15 @@ class MixedTerms(RowTerms):
         """What each hub here has of `log_constant`, (B,): nothing, it is in the terms."""
         return np.zeros(self.blocks.n_blocks)
 
-    def slice_rows(self, rows: slice, following: slice | None = None) -> MixedTerms:
-        """Return the terms of a run of rows, which are counted from 0 in it."""
-        parts = [part.take_rows(rows, following) for part in self.parts]
-        weights = None if self.row_weights is None else self.row_weights[rows]
-        chosen = self._over(self.rows.slice_rows(rows, following), parts, weights)
-        chosen.known = None if self.known is None else self.known.slice_rows(rows)
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
+        chosen = super().slice_rows(rows, following)
+        chosen.parts = [part.take_rows(rows, following) for part in self.parts]
+        chosen._measured = None
         return chosen
 
-    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> MixedTerms:
-        """Return the terms of some rows: rows may come twice, and weigh 1 or so much."""
-        parts = [part.take_rows(rows, row_weights) for part in self.parts]
-        chosen = self._over(self.rows.select_rows(rows), parts, row_weights)
-        chosen.known = None if self.known is None else self.known.select_rows(rows)
-        return chosen
-
-    def _over(self, rows: Rows, parts: list[PartTerms], row_weights: Doubles | None) -> MixedTerms:
-        chosen = self.__copy__()
-        chosen.rows, chosen.parts, chosen.row_weights = rows, parts, row_weights
-        chosen.n_samples = rows.n_samples
-        total = rows.n_samples if row_weights is None else row_weights.sum()
-        chosen.total_weight = float(total)
+    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> Self:
+        chosen = super().select_rows(rows, row_weights)
+        chosen.parts = [part.take_rows(rows, row_weights) for part in self.parts]
         chosen._measured = None
         return chosen
 
@@ -321,11 +299,7 @@ class MixedTerms(RowTerms):
         self, mixture: MixedMixture, component: int, centre: Doubles, weight: float
     ) -> MixedMixture:
         """Reinitialise one component at this centre (d,), with this mixing weight."""
-        weights = mixture.weights.copy()
-        others = np.delete(np.arange(weights.shape[1]), component)
-        rest = weights[:, others].sum(axis=1, keepdims=True)
-        weights[:, others] *= (1 - weight) / np.where(rest > 0, rest, 1.0)
-        weights[:, component] = weight
+        weights = reweighted(mixture.weights, component, weight)
         parts = tuple(
             terms.reseeded(part, component, centre[places])
             for terms, part, places in zip(self.parts, mixture.parts, self.places, strict=True)

@@ -249,10 +249,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
 
     def convert_to(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> MixedMixture:
         """Return this mixture's parameters over other blocks; see `Mixture.convert_to`."""
-        if blocks.n_features != self.n_features:
-            raise InputError(
-                f"the starting model has {self.n_features} features, the data {blocks.n_features}"
-            )
+        self.check_start(blocks)
         columns = np.arange(self.n_features, dtype=np.intp)
         parts = []
         for part, features in zip(self.parts, self.kinds.split(blocks).values(), strict=True):
@@ -270,10 +267,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     def marginal(self, features: Sequence[int]) -> MixedMixture:
         """Return the mixture of some of the features; see `Mixture.marginal`."""
         chosen = np.asarray(features, dtype=np.intp)
-        place = np.full(self.n_features, -1, dtype=np.intp)
-        place[chosen] = np.arange(len(chosen))
-        inside = [place[members] for members in self.blocks.features]
-        blocks = replace(self.blocks, features=tuple(numbers[numbers >= 0] for numbers in inside))
+        blocks = self.blocks.among(chosen)
         kinds, parts = self.kinds.take_features(chosen), []
         for part in self.parts:
             if part.family in kinds.present:
@@ -287,7 +281,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
 
     def renumbered(self, columns: Sequence[int]) -> MixedMixture:
         place = np.asarray(columns, dtype=np.intp)
-        blocks = replace(self.blocks, features=tuple(place[f] for f in self.blocks.features))
+        blocks = self.blocks.renumbered(place)
         order = np.argsort(place)
         kinds, parts = self.kinds.take_features(order), []
         for part in self.parts:

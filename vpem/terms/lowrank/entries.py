@@ -17,7 +17,7 @@ from vpem.terms.lowrank.observations import Observations
 
 
 def from_matrices(
-    matrices: Any,
+    matrices: object,
     *,
     row_names: Sequence[str] | None = None,
     column_names: Sequence[str] | None = None,
@@ -137,18 +137,13 @@ def weighted(
     An entry of weight 2 counts as two observations, of which others count as one; one of weight 0
     was not seen. ``partial`` is as for `from_triplets`.
     """
-    n_columns = observations.shape[1]
-    for name, places, observer_weights in zip(
-        observations.names, observations.places, weights, strict=True
-    ):
+    for observer, observer_weights in enumerate(weights):
         wrong = ~(np.isfinite(observer_weights) & (observer_weights >= 0))
         if wrong.any():
-            row, column = divmod(int(places[np.argmax(wrong)]), n_columns)
+            first, what = observations.said_of(observer, wrong)
             raise InputError(
-                f"{observations.source}: weights must be finite and not negative, but what {name} "
-                f"saw at row {observations.row_names[row]!r}, column "
-                f"{observations.column_names[column]!r} weighs "
-                f"{observer_weights[np.argmax(wrong)]:g}"
+                f"{observations.source}: weights must be finite and not negative, but {what} "
+                f"weighs {observer_weights[first]:g}"
             )
     heavy = replace(observations, weights=tuple(weights)).chosen([one > 0 for one in weights])
     _check(heavy, partial)
@@ -173,17 +168,12 @@ def _names(what: str, names: Sequence[str] | None, number: int, source: str) -> 
 
 def _check(observations: Observations, partial: bool = False) -> None:
     """Refuse values that are not finite, and columns and observers without entries."""
-    n_columns = observations.shape[1]
-    for name, places, values in zip(
-        observations.names, observations.places, observations.values, strict=True
-    ):
+    for observer, values in enumerate(observations.values):
         finite = np.isfinite(values)
         if not finite.all():
-            row, column = divmod(int(places[np.argmin(finite)]), n_columns)
+            first, what = observations.said_of(observer, ~finite)
             raise InputError(
-                f"{observations.source}: what {name} saw at row {observations.row_names[row]!r}, "
-                f"column {observations.column_names[column]!r} is {values[np.argmin(finite)]}; "
-                "leave out what was not seen"
+                f"{observations.source}: {what} is {values[first]}; leave out what was not seen"
             )
     if not observations.n_entries:
         raise InputError(f"{observations.source}: no observer saw a single entry")

@@ -288,7 +288,7 @@ class ImputationModel(Stateful):
         drawn: Indices = rng.choice(int(self.counts[worker]), count, replace=False, shuffle=False)
         return drawn
 
-    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
+    def expect(self, worker: int, parameters: LowRank, rows: Indices | None) -> Doubles:
         """Fill an observer's copy (I J,): what it saw, and elsewhere what the parameters foretell.
 
         ``rows`` are some of the entries that it saw, which stand for all of them (None: all). Where

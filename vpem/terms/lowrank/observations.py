@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Indices, Mask, check_number
+from vpem.checks import AnyArray, Doubles, Indices, Mask, check_number
 from vpem.errors import InputError, check_choice, former
 from vpem.records import Shown
 from vpem.settings import LAWS
@@ -121,7 +121,7 @@ ENTRY_LAWS = {
 }
 
 
-def make_law(name: str, variance: Any = 1.0) -> EntryLaw:
+def make_law(name: str, variance: float = 1.0) -> EntryLaw:
     """Make the law "gaussian", "poisson" or "bernoulli".
 
     The variance is that of an entry about its mean; only the Gaussian has one, others take 1.
@@ -200,7 +200,7 @@ class Observations(
         np.divide(total.reshape(self.shape), weight, out=mean, where=weight > 0)
         return mean
 
-    def sums(self) -> tuple[NDArray[Any], Doubles]:
+    def sums(self) -> tuple[AnyArray, Doubles]:
         """Return the weight (how often it was seen) and the weighted sum of each entry, (I, J)."""
         every, values, weights = self.entries(range(self.n_observers))
         size = self.shape[0] * self.shape[1]
@@ -250,6 +250,13 @@ class Observations(
 
     part = former("part", "seen_by")
 
+    def said_of(self, observer: int, wrong: Mask) -> tuple[int, str]:
+        """Return the first of an observer's entries (m_i,) that is wrong, and which that is."""
+        first = int(np.argmax(wrong))
+        row, column = divmod(int(self.places[observer][first]), self.shape[1])
+        at = f"row {self.row_names[row]!r}, column {self.column_names[column]!r}"
+        return first, f"what {self.names[observer]} saw at {at}"
+
     def matrix(self, observer: int) -> Doubles:
         """What one observer saw, NaN elsewhere, shape (I, J)."""
         matrix = np.full(self.shape, np.nan)
@@ -261,20 +268,13 @@ def check_law(
     observations: Observations, law: EntryLaw, observers: Collection[int] | None = None
 ) -> None:
     """Raise InputError where a value cannot be of the law: counts that are no counts, say."""
-    n_columns = observations.shape[1]
     for one in range(observations.n_observers) if observers is None else observers:
-        name, places, values = (
-            observations.names[one],
-            observations.places[one],
-            observations.values[one],
-        )
+        values = observations.values[one]
         wrong, rule = law.fault(values)
         if wrong.any():
-            first = int(np.argmax(wrong))
-            row, column = divmod(int(places[first]), n_columns)
+            first, what = observations.said_of(one, wrong)
             others = f"; {int(wrong.sum())} of its values are not" if wrong.sum() > 1 else ""
             raise InputError(
-                f"{observations.source}: under the {law.name} law values must {rule}, but what "
-                f"{name} saw at row {observations.row_names[row]!r}, column "
-                f"{observations.column_names[column]!r} is {values[first]:g}{others}"
+                f"{observations.source}: under the {law.name} law values must {rule}, but {what} "
+                f"is {values[first]:g}{others}"
             )
