@@ -437,10 +437,13 @@ def choose_by_bic(
     Returns it, and the report of how it ran.
     """
     from vpem.files.checkpoints import own_files
+    from vpem.files.temporaries import check_ending
     from vpem.fits.selection.search import choose, search
     from vpem.fits.selection.trials import Cell, Problem
 
     screen, settings, file = task.screen, task.settings, checkpoints.checkpoint
+    if file is not None:
+        check_ending(file, "checkpoints")
     paths = [file and runner.each_file(file, count) for count in counts]
     files = [one for path in paths if path for one in own_files(path, task.engine)]
     if checkpoints.resume and any(one.exists() for one in files):
