@@ -15,18 +15,16 @@ from vpem.files import checkpoints, models, observations, results
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.hdf5 import attribute_of
-from vpem.files.models import Model, match_features, read_model
+from vpem.files.models import match_features, read_model
 from vpem.files.opening import PathLike
-from vpem.files.results import StoredClustering, read_clustering
+from vpem.files.results import read_clustering
 from vpem.saem.formats import FIT, INDIVIDUALS
 from vpem.terms.rows import check_missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from vpem.fits.clustering import Clustering
     from vpem.fits.observers import Completed
-    from vpem.fits.results import MixtureResult
     from vpem.pictures.figure import Picture
     from vpem.pictures.page import Data
     from vpem.pictures.saved import Saved
@@ -221,36 +219,29 @@ def _imputation_of(model: Any) -> Completed | None:
 
 
 def _saved(model: Any) -> Saved:
+    """Return what a file would keep of a fit, as a file of that name would be read."""
     from vpem.fits.clustering import Clustering
     from vpem.fits.results import MixtureResult
     from vpem.pictures.saved import FITTED, read_saved, saved_of
+    from vpem.saem.results import SaemFit, SavedSaem, as_saved
 
     if isinstance(model, str | os.PathLike):
         return read_saved(model)
-    kept = getattr(model, "kept", None)
-    if callable(kept) and hasattr(model, "get_params"):
-        return saved_of(f"this {type(model).__name__}", kept())
-    if isinstance(model, MixtureResult | Clustering):
-        model = _kept(model)
-    if type(model) in FITTED:
-        return saved_of(f"this {type(model).__name__}", model)
-    from vpem.saem.results import SaemFit, SavedSaem, as_saved
-
-    if isinstance(model, SaemFit):
-        model = as_saved(model)
-    if not isinstance(model, SavedSaem):
+    kept = model
+    if callable(getattr(model, "kept", None)) and hasattr(model, "get_params"):
+        kept = model.kept()
+    elif isinstance(model, MixtureResult | Clustering):
+        graph, names = model.network.graph, default_names(model.n_features)
+        holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
+        kept = model.kept(names, model.describe(names, holders), {})
+    elif isinstance(model, SaemFit):
+        kept = as_saved(model)
+    if type(kept) not in FITTED and not isinstance(kept, SavedSaem):
         raise InputError(
             "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM or a "
             f"file, got {type(model).__name__}"
         )
-    return saved_of(f"this {type(model).__name__}", model)
-
-
-def _kept(result: MixtureResult | Clustering) -> Model | StoredClustering:
-    """Return what a file would keep of what a recipe found."""
-    graph, names = result.network.graph, default_names(result.n_features)
-    holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
-    return result.kept(names, result.describe(names, holders), {})
+    return saved_of(f"this {type(model).__name__}", kept)
 
 
 def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
