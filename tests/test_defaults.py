@@ -55,7 +55,8 @@ NAMES = {
     "iterations": "n_iter",
     "conditional_draws": "n_conditional",
     "importance_draws": "n_importance",
-    "gradient_compress": "gradient_codec",
+    "sampler_codec": "gradient_codec",
+    "sampler_n_threads": "n_threads",
     "samples": "n_samples",
     "topology": "graph",
     "n_workers": "workers",
@@ -115,7 +116,8 @@ ALONE = {
     "who holds what, which recipes are given as objects": "agents sort_by_label source",
     "a choice between recipes": "split one_standard_error holdout",
     "options of a model or a sampler, which recipes take as mappings": """
-        error first groups no_precondition random sampler_steps slopes step_decay target
+        error first groups random slopes sampler_decay sampler_n_steps sampler_precondition
+        sampler_step sampler_target
     """,
     "of noise, which recipes take as a record of its own": "privacy",
     "scikit-learn's": """
@@ -165,7 +167,6 @@ LACKING = {
     ("saem", "covariance_type"): "an option of one of the models",
     ("saem", "n_components"): "an option of one of the models",
     ("saem", "reg_covar"): "an option of one of the models",
-    ("saem", "step_size"): "an option of some samplers",
     ("saem", "curve"): "an option of one of the models",
     ("saem", "effects"): "an option of some models",
     ("saem", "parameters"): "an option of some models",
