@@ -576,9 +576,3 @@ def mode_prior(settings: FitSettings, blocks: Blocks) -> Report | None:
         ).tolist(),
         "prior_covariance": (usual if scale is None else np.full(len(sizes), scale)).tolist(),
     }
-
-
-def under_prior(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
-    """Return terms under the settings' prior, found from all rows; plain ones without."""
-    changed = believing(terms, settings)
-    return changed if changed is terms else changed.informed_by(terms)

@@ -27,6 +27,7 @@ from vpem.fits.parts import complete, own_columns_of_hubs
 from vpem.fits.prepare import (
     Prepared,
     acceleration_of,
+    believing,
     check_distinct,
     make_terms,
     mode_prior,
@@ -34,7 +35,6 @@ from vpem.fits.prepare import (
     refuse_with_kinds,
     restart_numbers,
     started,
-    under_prior,
     units_of,
 )
 from vpem.fits.results import Fit, copies_of, found_by, warn_of_few_values, warn_of_outcome
@@ -260,7 +260,10 @@ def fit_vpem(
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = _terms(network, prepared, settings, labelled)
         in_sums = settings.batch_size is None and not terms.n_factors
-        terms = under_prior(complete(terms, network, in_sums=in_sums), settings)
+        plain = complete(terms, network, in_sums=in_sums)
+        terms = believing(plain, settings)
+        if terms is not plain:  # under a prior, which is found from all rows
+            terms = terms.informed_by(plain)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, prepared.n_samples, terms.itemsize)
         if isinstance(settings.init, str) and settings.init != "random":

@@ -116,10 +116,9 @@ class ByFeatures(_Held):
             weights = None if sample_weight is None else np.asarray(sample_weight)
             sample_weight = network.agents.bcast(weights)
             X, feature_names = bring(X, network, feature_names, missing)
-        super().__init__(
-            X, network, sample_weight, feature_names, missing, network.blocks.n_features,
-            some=network.total.holders.any, kinds=self._kinds,
-        )  # fmt: skip
+        where = {"some": network.total.holders.any, "kinds": self._kinds}
+        n_features = network.blocks.n_features
+        super().__init__(X, network, sample_weight, feature_names, missing, n_features, **where)
 
     def fit(self, rows: Indices | None, options: Report) -> Fit:
         """Fit by VP-EM."""
