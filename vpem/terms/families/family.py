@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -33,6 +33,9 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.rows import Rows, Shaped
 from vpem.terms.statistics import Sums
 from vpem.terms.units import Scaling
+
+if TYPE_CHECKING:
+    from vpem.terms.families.mixed import MixedTerms
 
 Table = NDArray[np.float64]
 Tables = dict[str, Table]
@@ -318,19 +321,6 @@ class PartRows:
         return replace(self, whole=self.whole.slice_rows(rows, following))
 
 
-@dataclass(frozen=True)
-class How:
-    """How a part's terms are to be taken."""
-
-    covariance_type: str  # of families that have scatter
-    row_weights: Doubles | None  # (M,); None: 1
-    reg_covar: float | str  # see `vpem.terms.units.floors_of`
-    n_threads: int
-    dtype: np.dtype[np.floating]  # of the terms
-    skip_negligible: bool  # see `vpem.terms.features.FeatureTerms`
-    scale: str  # of families with locations: "none", "standard"
-
-
 @dataclass
 class Cells(Sums):
     """Statistics in tables (K, C) by name, summed over rows."""
@@ -364,16 +354,16 @@ class IndependentTerms(RowsOfPart):
     """Rows of a family whose features are independent within a component."""
 
     def __init__(
-        self, law: Independent, columns: Columns, features: Features, settings: How
+        self, law: Independent, columns: Columns, features: Features, whole: MixedTerms
     ) -> None:
         self.law, self.features = law, features
         self.scaling = Scaling.none(features.n_features)
         """Units of fitting, in the order of ``features.columns``: those of the data."""
         self.reg_covar = np.zeros(features.n_features)
         """Added to variances (n,), in block order and units of fitting."""
-        self.rows: Rows = columns.arranged(features.blocks, self.scaling, settings.dtype)
-        self.n_threads = settings.n_threads
-        self._whole = (self.rows, settings.row_weights)
+        self.rows: Rows = columns.arranged(features.blocks, self.scaling, whole.dtype)
+        self.n_threads = whole.n_threads
+        self._whole = (self.rows, whole.row_weights)
 
     @cached_property
     def pooled(self) -> Tables:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from vpem.terms.families.family import (
     Columns,
     Family,
     Features,
-    How,
     Part,
     RowsOfPart,
     Table,
@@ -31,6 +30,9 @@ from vpem.terms.mixture import Mixture, variances_of
 from vpem.terms.rows import observed_moments
 from vpem.terms.units import Scaling, floors_of, sharing
 
+if TYPE_CHECKING:
+    from vpem.terms.families.mixed import MixedTerms
+
 
 class LocatedTerms(RowsOfPart):
     """Rows of Gaussian features: ``inner`` are the terms of a fit of these alone."""
@@ -38,21 +40,19 @@ class LocatedTerms(RowsOfPart):
     own_sums = False
 
     def __init__(
-        self, law: GaussianLaw, columns: Columns, features: Features, settings: How
+        self, law: GaussianLaw, columns: Columns, features: Features, whole: MixedTerms
     ) -> None:
         self.law, self.features = law, features
         misses = any(bool(np.isnan(part).any()) for _, part in columns.runs())
-        hubs = sharing(features.blocks, settings.covariance_type, settings.scale)
+        hubs = sharing(features.blocks, whole.covariance_type, whole.scale)
         if misses:
-            scaling = Scaling.standardize(*observed_moments(columns, settings.row_weights), hubs)
+            scaling = Scaling.standardize(*observed_moments(columns, whole.row_weights), hubs)
         else:
-            scaling = Scaling.standard(columns, settings.row_weights, hubs=hubs)
+            scaling = Scaling.standard(columns, whole.row_weights, hubs=hubs)
         self.inner: FeatureTerms = terms_of(
-            columns, features.blocks, settings.covariance_type, missing=misses, scaling=scaling,
-            row_weights=settings.row_weights,
-            reg_covar=floors_of(settings.reg_covar, settings.scale, scaling),
-            n_threads=settings.n_threads, dtype=settings.dtype,
-            skip_negligible=settings.skip_negligible,
+            columns, features.blocks, whole.covariance_type, missing=misses, scaling=scaling,
+            row_weights=whole.row_weights, reg_covar=floors_of(whole.floor, whole.scale, scaling),
+            n_threads=whole.n_threads, dtype=whole.dtype, skip_negligible=whole.skips_negligible,
         )  # fmt: skip
         self.scaling, self.reg_covar = self.inner.scaling, self.inner.reg_covar
         self.by_feature = self.inner.misses and self.inner.by_responsibilities

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.families.family import Columns, How, IndependentTerms, PartRows
+from vpem.terms.families.family import Columns, IndependentTerms, PartRows
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.located import LocatedTerms
 from vpem.terms.families.mixture import LAWS, MixedMixture, scaling_of
@@ -154,17 +154,14 @@ class MixedTerms(RowTerms):
         rows = arrange_rows(X, blocks, Scaling.none(blocks.n_features), X.dtype)
         super().__init__(rows, blocks, covariance_type, row_weights, n_threads, precision)
         self.kinds, self.misses, self.dtype = kinds, misses, precision
-        settings = How(
-            covariance_type, self.row_weights, reg_covar, n_threads, precision, skip_negligible,
-            scale,
-        )  # fmt: skip
+        self.scale, self.floor, self.skips_negligible = scale, reg_covar, skip_negligible
         self.parts: list[PartTerms] = []
         self._measured: FeatureTerms | None = None
         self.places: list[Indices] = []
         for family, features in kinds.split(blocks).items():
             law = LAWS[family]
             columns = Columns(X, self.rows, features, blocks, law.change)
-            self.parts.append(law.terms(law, columns, features, settings))
+            self.parts.append(law.terms(law, columns, features, self))
             self.places.append(blocks.position[features.ordered])
         self.scaling = scaling_of([p.features for p in self.parts], [p.scaling for p in self.parts])
         """Units of fitting, of each feature as the user numbers them."""
