@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vpem._core.balls import ball, hops_from
 from vpem.checks import check_int
-from vpem.errors import InputError, Setting, VpemWarning
+from vpem.errors import VpemWarning
 from vpem.network.graph import Graph, check_seed
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
@@ -328,20 +328,6 @@ def charge_meetings(
         width = sum(shown)
         record += NUMBER_BYTES + VALUE_BYTES * n_copies * (1 + width + width * (width + 1) // 2)
     charge_flooding(ledger, graph, record)
-
-
-def hubs_of(graph: Graph, hops: int, seed: int, way: str, chosen: LikelyHubs | None) -> list[Hub]:
-    """Return hubs by size, or those that were chosen; InputError if they should have been."""
-    if way == "size":
-        return find_hubs(graph, hops, seed)
-    if chosen is None:
-        raise InputError(
-            Setting("hubs", way),
-            " is by the data, of which connect sees none; call "
-            "vpem.fits.likely_hubs.connect_by_likelihood, or take ",
-            Setting("hubs", "size"),
-        )
-    return chosen.hubs
 
 
 def within(graph: Graph, hops: int, node: int) -> list[int]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -383,6 +383,13 @@ class Blocks:
     def renumbered(self, place: Indices) -> Blocks:
         """Return the same blocks of features that have other numbers, (d,)."""
         return replace(self, features=tuple(place[columns] for columns in self.features))
+
+    def of_hubs(self, numbers: Sequence[int] | Indices) -> Blocks:
+        """Return some blocks, whose features are counted from 0, block by block."""
+        ends = accumulate((len(self.features[b]) for b in numbers), initial=0)
+        columns = tuple(np.arange(a, b, dtype=np.intp) for a, b in pairwise(ends))
+        roots = tuple(self.roots[b] for b in numbers)
+        return Blocks(columns, roots, tuple(self.agents[b] for b in numbers))
 
     def among(self, chosen: Indices) -> Blocks:
         """Return the blocks of some of the features, which are numbered in this order."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,8 @@ from vpem.network.hubs import (
     charge_features,
     charge_flooding,
     diameter,
+    find_hubs,
     find_routes,
-    hubs_of,
 )
 from vpem.network.ledger import Ledger
 from vpem.network.masks import FEWEST
@@ -240,7 +239,15 @@ def connect(
     settings, codec, faults = settled(graph, SumSettings.resolve(settings, **changes))
     check_connected(graph)
     agents = Placement.here(graph.n_agents)
-    hubs = hubs_of(graph, settings.hops, settings.seed, settings.hubs, chosen)
+    if settings.hubs == "size":
+        hubs = find_hubs(graph, settings.hops, settings.seed)
+    elif chosen is not None:
+        hubs = chosen.hubs
+    else:
+        raise InputError(
+            Setting("hubs", settings.hubs), " is by the data, of which connect sees none; call "
+            "vpem.fits.likely_hubs.connect_by_likelihood, or take ", Setting("hubs", "size"),
+        )  # fmt: skip
     joined = Network(
         graph,
         agents,
@@ -522,13 +529,7 @@ def spread(network: Network, engine: Engine) -> Network:
         return network
     agents = _placed(network, engine)
     total = sum_over(network, agents)
-    hubs = [network.hubs[b] for b in total.holders.own]
-    ends = np.cumsum([0, *network.blocks.widths[total.holders.own]])
-    blocks = Blocks(
-        tuple(np.arange(a, b, dtype=np.intp) for a, b in pairwise(ends)),
-        tuple(hub.root for hub in hubs),
-        tuple(hub.agents for hub in hubs),
-    )
+    blocks = network.blocks.of_hubs(total.holders.own)
     return replace(network, blocks=blocks, total=total, agents=agents, part_of=network)
 
 

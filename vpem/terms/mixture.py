@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -54,16 +54,6 @@ def block_views(flat: Doubles, widths: Indices, copies: int) -> list[Doubles]:
 
 
 NO_COLUMNS = np.empty(0, dtype=np.intp)
-
-
-def blocks_of_hubs(whole: Blocks, numbers: Sequence[int] | Indices) -> Blocks:
-    """Return some blocks, whose features are counted from 0, block by block."""
-    ends = accumulate((len(whole.features[b]) for b in numbers), initial=0)
-    return Blocks(
-        tuple(np.arange(begin, end, dtype=np.intp) for begin, end in pairwise(ends)),
-        tuple(whole.roots[b] for b in numbers),
-        tuple(whole.agents[b] for b in numbers),
-    )
 
 
 @dataclass(frozen=True)
@@ -244,7 +234,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     def of_hubs(self, numbers: Sequence[int] | Indices) -> Mixture:
         """Return some hubs of the mixture, whose features are counted from 0, hub by hub."""
-        runs, blocks = self.runs, blocks_of_hubs(self.blocks, numbers)
+        runs, blocks = self.runs, self.blocks.of_hubs(numbers)
         arrays = {n: runs[n].take(array, numbers) for n, array in self.hub_arrays().items()}
         columns = np.concatenate([NO_COLUMNS, *(self.blocks.features[b] for b in numbers)])
         return self.having(arrays, blocks=blocks, scaling=self.scaling.take_features(columns))

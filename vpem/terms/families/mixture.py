@@ -23,7 +23,7 @@ from vpem.terms.families.family import Family, Features, Part
 from vpem.terms.families.kinds import FAMILIES, Kinds
 from vpem.terms.families.located import GaussianLaw, LogNormalLaw
 from vpem.terms.families.student import StudentLaw
-from vpem.terms.mixture import Coordinates, Mixture, blocks_of_hubs
+from vpem.terms.mixture import Coordinates, Mixture
 from vpem.terms.units import Scaling
 
 LAWS: dict[str, Family] = {
@@ -172,7 +172,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
 
     def of_hubs(self, numbers: Sequence[int] | Indices) -> MixedMixture:
         """Return some hubs of the mixture; see `Mixture.of_hubs`."""
-        blocks = blocks_of_hubs(self.blocks, numbers)
+        blocks = self.blocks.of_hubs(numbers)
         columns = [j for b in numbers for j in self.blocks.features[b]]
         kinds = self.kinds.take_features(columns)
         parts = []
