@@ -28,7 +28,7 @@ from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
-from vpem.steps.em import FactorSums, posterior_of
+from vpem.steps.em import factor_sums, posterior_of, split_factors
 from vpem.steps.summing import FARTHEST, Differences
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.counted import farthest
@@ -78,9 +78,10 @@ def _summed(
         yield from Differences(all_rows, total, k, local, limit)
         return
     posterior = posterior_of(total, known, "labels")
-    numbers = FactorSums(all_rows, total, mixture, local, ITEM)
+    numbers = factor_sums(all_rows, total, mixture, local, ITEM)
     total.begin("labels", all_rows.n_samples, numbers.width, ITEM, 1)
-    for rows, apart, onto in numbers:
+    for rows, sums in numbers:
+        apart, onto = split_factors(sums, k)
         yield rows, np.ascontiguousarray(apart - posterior.explain(onto)[1])
 
 

@@ -35,11 +35,11 @@ from vpem.steps.em import expect, log_likelihood
 from vpem.steps.recovery import STREAM, NoSaver, Saver
 from vpem.steps.runs import (
     REINITIALISED_BYTES,
+    Passes,
     Progress,
     Recovery,
     Reinitialiser,
     Run,
-    RunLoop,
     check_finite,
     note_partition,
 )
@@ -119,20 +119,9 @@ def fit_batches(
     saver = saver or NoSaver()
     passes = _Passes(visits, fitting, rng)
     passes.begin(start, saver, settings.max_iter)
-    run = visits.run
-    while len(run.history) < settings.max_iter and not run.converged:
-        if not passes.advance():
-            saver.offer(passes.state)
-            continue
-        log_likelihoods = total.roots.join(visits.log_likelihoods.sum(axis=0) + terms.log_constant)
-        check_finite(log_likelihoods, len(run.history) + 1)
-        small = run.record_iteration(terms, total, log_likelihoods, settings, callback)
-        passes.iteration += 1
-        heard = bool((2 * total.roots.join(visits.heard) > len(batches)).all())
-        run.converged = small and heard and not visits.reinitialised
-        saver.offer(passes.state, last=run.converged or len(run.history) == settings.max_iter)
-    run.end([terms], total, visits.check())
-    return run
+    passes.iterate(settings, callback, saver)
+    visits.run.end([terms], total, visits.check())
+    return visits.run
 
 
 class Visits(Stateful):
@@ -507,16 +496,14 @@ def _averaged(
     return moved if silent is None else terms.with_hubs_of(moved, before, silent)
 
 
-class _Passes(RunLoop):
+class _Passes(Passes):
     """One pass over all batches after the other."""
-
-    by_passes = True
 
     def __init__(
         self, visits: Visits, fitting: Incremental | Stochastic, rng: np.random.Generator
     ) -> None:
         self.visits, self.fitting, self.rng = visits, fitting, rng
-        self.run, self.reinitialiser = visits.run, visits.reinitialiser
+        self.run, self.reinitialiser, self.terms = visits.run, visits.reinitialiser, visits.terms
         self.n_batches = len(visits.batches)
         self.order = np.empty(0, dtype=np.intp)
         self._opening = None if self.n_batches == 1 else fitting.step_size
@@ -540,8 +527,7 @@ class _Passes(RunLoop):
             "stream": As(STREAM, at="rng.bit_generator.state"),
         }
 
-    def advance(self) -> bool:
-        """Visit all batches; whether the pass got to its end."""
+    def advance(self) -> Doubles | None:
         visits, fitting = self.visits, self.fitting
         visits.heard[:] = 0
         visits.reinitialised = False
@@ -553,4 +539,11 @@ class _Passes(RunLoop):
             complete = fitting.later(self.order)
         self._opening = None
         visits.full_pass = visits.reinitialised and (fitting.restarts or not complete)
-        return complete
+        if not complete:
+            return None
+        local = visits.log_likelihoods.sum(axis=0) + visits.terms.log_constant
+        return visits.total.roots.join(local)
+
+    def may_end(self) -> bool:
+        heard = 2 * self.visits.total.roots.join(self.visits.heard) > self.n_batches
+        return bool(heard.all()) and not self.visits.reinitialised

@@ -14,14 +14,13 @@ numbers a component). See `vpem.terms.factors` for what they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from vpem._core.normalise import differences
 from vpem.checks import Doubles, Floats, Mask
 from vpem.errors import PartitionedError
 from vpem.network.schema import Schema
@@ -38,7 +37,7 @@ from vpem.steps.runs import (
     least_weight,
     note_partition,
 )
-from vpem.steps.summing import FARTHEST, Differences, scalars_of_rows, summed
+from vpem.steps.summing import FARTHEST, Differences
 from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.private import add_numbers, power_beyond
 from vpem.sums.sum import Sum
@@ -432,9 +431,11 @@ class _OverFactors(_OverFeatures):
         if total.mix is not None:
             log_likelihoods = terms.sweep_factors(mixture, loaded, posterior, total.mix, statistics)
         else:
-            sums = FactorSums(terms, total, mixture, partial(terms.local, loaded), terms.itemsize)
+            local = partial(terms.local, loaded)
+            sums = factor_sums(terms, total, mixture, local, terms.itemsize)
             log_likelihoods = np.zeros(total.n_roots)
-            for rows, apart, onto in sums:
+            for rows, numbers in sums:
+                apart, onto = split_factors(numbers, mixture.n_components)
                 log_likelihoods += terms.summarize_sums(
                     mixture, loaded, posterior, apart, onto, rows, statistics
                 )
@@ -443,56 +444,39 @@ class _OverFactors(_OverFeatures):
         return log_likelihood, [] if statistics is None else [statistics]
 
 
-class FactorSums:
-    """Sums of c and u of every row, of a sum that has begun, chunk by chunk.
+def factor_sums(
+    terms: FeatureTerms,
+    total: Sum,
+    mixture: Mixture,
+    local: Callable[[slice], Floats],
+    itemsize: int,
+) -> Differences:
+    """Return sums of c and u of every row, of a sum that has begun or will, chunk by chunk.
 
-    Iterating yields runs of rows, how the sums C differ from the first, (R, m, K), which has 0, and
-    the sums U, (R, m, K q), root by root. The mixture has K components and q factors; ``local`` has
-    c and u of each hub of this process for some rows, (B, m, K + K q), of ``itemsize`` bytes a
-    number.
+    `split_factors` parts them. ``local`` has c and u of each hub of this process for some rows,
+    (B, m, K + K q), of ``itemsize`` bytes a number. Rows that are too far from a component for
+    their numbers to be added are moved towards its mean: c falls by the square of what u does, so
+    that neither outweighs the other.
     """
+    k, limit = mixture.n_components, farthest(total.holders, FARTHEST[itemsize])
 
-    def __init__(
-        self,
-        terms: FeatureTerms,
-        total: Sum,
-        mixture: Mixture,
-        local: Callable[[slice], Floats],
-        itemsize: int,
-    ) -> None:
-        self.terms, self.total, self.n_components = terms, total, mixture.n_components
-        self.width = numbers_of_a_row(mixture.n_components, mixture.n_factors)
-        self._numbers, self._limit = local, farthest(total.holders, FARTHEST[itemsize])
-        self._scalars = scalars_of_rows(terms, total)
-        self.firsts: Doubles
-        """Sum of C of the first component over all rows, times row weights, (R,), in the end."""
-
-    def __iter__(self) -> Iterator[tuple[slice, Floats, Floats]]:
-        k = self.n_components
-        for rows, sums in summed(self.terms, self.total, self.width, self._local, self._scalars):
-            apart = np.zeros((*sums.shape[:2], k), dtype=sums.dtype)
-            apart[:, :, 1:] = sums[:, :, : k - 1]
-            yield rows, apart, np.ascontiguousarray(sums[:, :, k - 1 :])
-        self.firsts = self._scalars.found[:, 0]
-
-    def _local(self, rows: slice) -> Floats:
-        numbers, k, weights = self._numbers(rows), self.n_components, self.terms.row_weights
-        # Rows that are too far from a component for their numbers to be added are moved towards its
-        # mean: c falls by the square of what u does, so that neither outweighs the other.
-        far = np.abs(numbers).max(axis=(1, 2), initial=0.0) > self._limit
+    def near(rows: slice) -> Floats:
+        numbers = local(rows)
+        far = np.abs(numbers).max(axis=(1, 2), initial=0.0) > limit
         for b in np.flatnonzero(far):
             u = numbers[b, :, k:].reshape(numbers.shape[1], k, -1)
             c = numbers[b, :, :k]
-            most = np.maximum(
-                np.sqrt(np.maximum(c, 0.0) / self._limit), np.abs(u).max(axis=2) / self._limit
-            )
+            most = np.maximum(np.sqrt(np.maximum(c, 0.0) / limit), np.abs(u).max(axis=2) / limit)
             share = 1.0 / np.maximum(most, 1.0)
             u *= share[..., None]
             c *= share**2
-        apart = np.empty((*numbers.shape[:2], k - 1), dtype=numbers.dtype)
-        row_weights = np.empty(0) if weights is None else weights[rows]
-        firsts = np.zeros(len(numbers))
-        c = np.ascontiguousarray(numbers[:, :, :k])
-        differences(c, row_weights, apart, firsts, np.inf, self.terms.n_threads)
-        self._scalars.own[:, 0] += firsts
-        return np.concatenate([apart, numbers[:, :, k:]], axis=2)
+        return numbers
+
+    return Differences(terms, total, k, near, more=k * mixture.n_factors)
+
+
+def split_factors(sums: Floats, n_components: int) -> tuple[Floats, Floats]:
+    """Part sums (R, m, K - 1 + K q): how the sums C differ from the first, (R, m, K), and U."""
+    apart = np.zeros((*sums.shape[:2], n_components), dtype=sums.dtype)
+    apart[:, :, 1:] = sums[:, :, : n_components - 1]
+    return apart, np.ascontiguousarray(sums[:, :, n_components - 1 :])

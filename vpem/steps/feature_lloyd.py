@@ -31,7 +31,6 @@ from vpem.steps.summing import Differences
 from vpem.sums.counted import add_vectors, at_server
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms
 
 RESEEDED_BYTES = 12
 """Of the message that says which cluster was re-initialised, and at which row."""
@@ -69,7 +68,7 @@ def assign(
     if total.mix is not None:
         mix = np.ascontiguousarray(total.mix, dtype=np.float64)
         first = np.zeros(terms.blocks.n_blocks)
-        gaps = terms.observed if isinstance(terms, MissingTerms) else None
+        gaps = terms.observed
         nothing = np.empty((0, width), dtype=np.uint8)
         places = np.ascontiguousarray(centres, dtype=np.float64)
         for run in terms.rows.runs():
@@ -106,7 +105,7 @@ def assign(
                 columns = slice(int(offsets[root]), int(offsets[root + 1]))
             clusters.counts[root] += np.bincount(root_labels, weights, n_components)
             hard = by_cluster(root_labels, weights, n_components)
-            if isinstance(terms, MissingTerms):
+            if terms.observed is not None:
                 there = terms.observed[rows, columns]
                 clusters.there[:, columns] += hard @ there
                 clusters.sums[:, columns] += hard @ (data[:, columns] * there)
@@ -182,7 +181,7 @@ class _Clusters:
     def move(self, run: Lloyd) -> Indices:
         blocks, silent, empty = self.terms.blocks, self.total.silent, run.counts <= 0
         counts = blocks.of_feature(run.counts)
-        if isinstance(self.terms, MissingTerms):
+        if self.terms.observed is not None:
             # A centre's feature that no row has stays where it was.
             some = self.there > 0
             weights = np.maximum(counts, self.there) if self.fills else self.there
@@ -218,7 +217,7 @@ class _InBatches(_Clusters):
             return super().assign(run)
         terms, roots = self.terms, range(len(run.labels))
         first = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
-        gaps, k = isinstance(terms, MissingTerms), len(run.centres)
+        gaps, k = terms.observed is not None, len(run.centres)
         self.sums, self.there = np.zeros((2, *run.centres.shape))
         cluster_sums = [
             ClusterSums(k, first[self._columns(root, len(roots))], gaps) for root in roots
@@ -276,6 +275,6 @@ class _InBatches(_Clusters):
             weights = terms.row_weights[rows]
         for root, sums in enumerate(cluster_sums):
             columns = self._columns(root, len(cluster_sums))
-            there = terms.observed[rows, columns] if isinstance(terms, MissingTerms) else None
+            there = None if terms.observed is None else terms.observed[rows, columns]
             moved[root] = sums.move(data[:, columns], weights, before[root], after[root], there)
         return moved

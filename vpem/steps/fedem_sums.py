@@ -433,15 +433,7 @@ def statistic_keeper(
         return Central(total, first, later, participation, among, rng)
     if isinstance(network.total, AtServer):
         check_masked(network, later.codec, participation)
-        if network.graph.n_agents != n:
-            raise InputError(
-                f"the graph joins {network.graph.n_agents} agents, but there are {n} workers"
-            )
-        if network.compress is not None:
-            raise InputError(
-                "at a server FedEM compresses its corrections itself: give the codec to it, and a "
-                "network without compress"
-            )
+        check_keeper(network, n, later.codec, "FedEM", "worker", "its corrections")
         total = network.total.counted_on(ledger).weighted(weights)
         if bounds is not None and total.holders.masks is not None:
             total.exponents = exponents_of(ROOM * bounds, total.holders.n_agents)
@@ -451,20 +443,35 @@ def statistic_keeper(
             f"the graph joins {network.graph.n_agents} agents, but there are {n} workers; set "
             "it up by connect_workers, each a root of its own"
         )
-    if later.codec is not None:
+    check_keeper(network, n, later.codec, "FedEM", "worker", "its corrections")
+    return Local(network, weights, ledger, participation, among, rng)
+
+
+def check_keeper(
+    network: Network, n: int, codec: Codec | None, algorithm: str, member: str, sent: str
+) -> None:
+    """Raise InputError where a network is not one of n members, or what they send is unclear."""
+    if network.graph.n_agents != n:
         raise InputError(
-            "without a server workers send no corrections, but rounds of a sum: give ",
-            Setting("compress"),
-            " to connect_workers, not a codec to FedEM",
+            f"the graph joins {network.graph.n_agents} agents, but there are {n} {member}s"
         )
+    if isinstance(network.total, AtServer):
+        if network.compress is not None:
+            raise InputError(
+                f"at a server {algorithm} compresses {sent} itself: give the codec to it, and a "
+                "network without compress"
+            )
+        return
+    if codec is not None:
+        raise InputError(
+            f"without a server {member}s send no {sent.split()[-1]}, but rounds of a sum: give ",
+            Setting("compress"), f" to connect_workers, not a codec to {algorithm}",
+        )  # fmt: skip
     if network.faults is not None and network.faults.agent_dropout > 0:
         raise InputError(
-            "a worker that drops out of FedEM is one that does not take part: give ",
-            Setting("participation"),
-            ", not ",
-            Setting("agent_dropout"),
-        )
-    return Local(network, weights, ledger, participation, among, rng)
+            f"a {member} that drops out of {algorithm} is one that does not take part: give ",
+            Setting("participation"), ", not ", Setting("agent_dropout"),
+        )  # fmt: skip
 
 
 def check_masked(network: Network, codec: Codec | None, participation: float) -> None:

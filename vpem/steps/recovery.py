@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 from vpem.engines.engine import Engine, StalledError
 from vpem.errors import InputError, Setting
@@ -187,7 +187,7 @@ class Keeper(NoSaver):
         self.done = max(common, default=0)
         self.kept = {self.done: self.kept[self.done]} if self.done in self.kept else {}
         names = [name for name, _ in self.lost]
-        lost: Any = self._engine.bcast([list(one) for one in self.lost])
+        lost: object = self._engine.bcast([list(one) for one in self.lost])
         if not isinstance(lost, list) or [one[0] for one in lost] != names:
             raise InputError(
                 f"{self._engine.names[0]} has not said which agents were lost; start again"

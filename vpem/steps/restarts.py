@@ -74,6 +74,7 @@ class _Saving:
 
     def __init__(self, saver: Saver | None, ledger: Ledger) -> None:
         self._saver = saver
+        self._keeper = saver if isinstance(saver, Keeper) else None
         self.saved = None if saver is None else saver.saved
         self._ledger = ledger
         self.seconds = 0.0
@@ -117,10 +118,9 @@ class OneRun(_Saving):
         ``pick`` finds such parameters in what the loop saves; see
         `vpem.steps.recovery.Keeper.pick`.
         """
-        keeper = self._saver
-        if not isinstance(keeper, Keeper):
+        if self._keeper is None:
             return None
-        return keeper.starts(lambda whole: {0: pick(whole["loop"])}).get(0)
+        return self._keeper.starts(lambda whole: {0: pick(whole["loop"])}).get(0)
 
     def inner(self, more: Any) -> Saver | None:
         """Return the saver for the loop; ``more`` is what the recipe saves besides."""
@@ -183,12 +183,10 @@ class Restarts(_Saving, Generic[R]):
         self._best: Best[R] | None = None
         self._saved_best: State | None = None
         self._starts: dict[int, State] = {}
-        if isinstance(saver, Keeper):
-            self._starts = saver.starts(self._picked)
-        if self._starts:
-            begun = max(self._starts)
-            others = [one for one in self.numbers if one > begun]
-            masked = isinstance(saver, Keeper) and saver.outlast is not None
+        if self._keeper is not None and (starts := self._keeper.starts(self._picked)):
+            self._starts = starts
+            others = [one for one in self.numbers if one > max(self._starts)]
+            masked = self._keeper.outlast is not None
             self.numbers = [*sorted(self._starts), *([] if masked else others)]
         if saver is not None and saver.saved is not None:
             self._restore()
@@ -268,7 +266,7 @@ class Restarts(_Saving, Generic[R]):
         assert self._best is not None
         return self._best
 
-    def _inner(self, restart: Restart, **more: Any) -> Saver | None:
+    def _inner(self, restart: Restart, **more: object) -> Saver | None:
         """Return the saver for the loop of a restart, whose stream is set to where it had been."""
         if self._saver is None:
             return None

@@ -14,7 +14,7 @@ from vpem.settings import FitSettings
 from vpem.steps.batches import towards
 from vpem.steps.em import OverRows, add_messages, maximize
 from vpem.steps.recovery import STREAM, NoSaver, Saver
-from vpem.steps.runs import Progress, Reinitialiser, Run, RunLoop, check_finite, note_partition
+from vpem.steps.runs import Passes, Progress, Reinitialiser, Run, note_partition
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.statistics import Statistics, saved_like
@@ -53,16 +53,7 @@ def fit_row_batches(
     passes = _Passes(step, settings, rng, Run(list(starts), over_rows=True), draw_row)
     saver, run, total = saver or NoSaver(), passes.run, step.total
     passes.begin(starts, saver, settings.max_iter)
-    while len(run.history) < settings.max_iter and not run.converged:
-        log_likelihoods = passes.advance()
-        if log_likelihoods is None:
-            saver.offer(passes.state)
-            continue
-        check_finite(log_likelihoods, len(run.history) + 1)
-        small = run.record_iteration(step.whole, total, log_likelihoods, settings, callback)
-        passes.iteration += 1
-        run.converged = small and not passes.full_pass
-        saver.offer(passes.state, last=run.converged or len(run.history) == settings.max_iter)
+    passes.iterate(settings, callback, saver)
     run.check_heard()
     run.end(step.roots, total, step.expect(run.mixtures, passes.factors, "check")[0])
     return run
@@ -120,10 +111,8 @@ class _Worker:
                 self.total.add(part.recentred(one, self.total.shifts))
 
 
-class _Passes(RunLoop):
+class _Passes(Passes):
     """One pass over all batches after the other."""
-
-    by_passes = True
 
     def __init__(
         self,
@@ -134,6 +123,7 @@ class _Passes(RunLoop):
         draw_row: Callable[[], int],
     ) -> None:
         self.step, self.step_size, self.rng, self.run = step, settings.step_size, rng, run
+        self.terms = step.whole
         total, whole = step.total, step.whole
         self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, True)
         largest = max(1, int(step.terms.counts.max()))
@@ -189,7 +179,6 @@ class _Passes(RunLoop):
         }
 
     def advance(self) -> Doubles | None:
-        """Visit all batches: log-likelihoods (R,) as roots find them; None: nothing was summed."""
         if self.full_pass:
             for at, worker in enumerate(self.workers):
                 for batch in range(len(worker.batches)):
@@ -221,6 +210,9 @@ class _Passes(RunLoop):
             if self.full_pass:
                 break
         return log_likelihoods
+
+    def may_end(self) -> bool:
+        return not self.full_pass
 
     def _look(self, at: int, number: int, rate: float | None) -> None:
         index = 0 if len(self.run.mixtures) == 1 else at

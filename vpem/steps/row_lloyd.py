@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,7 +199,7 @@ class _Clusters:
         messages[:, -1] = changes
         return messages, self._changed(changes.sum())
 
-    def _changed(self, n_changed: Any) -> int:
+    def _changed(self, n_changed: object) -> int:
         """Number of all rows that changed, which the sums report, too; here as a whole number."""
         if self.data.reach is not None:
             return 0

@@ -38,7 +38,7 @@ class RowStream:
         self.row_weights = row_weights
         self.n_samples = n_samples
 
-    def draw(self, potential: Doubles | None = None) -> int:
+    def draw(self, potential: Floats | None = None) -> int:
         """Draw one row, in proportion to weight times ``potential`` if given."""
         place = self.rng.random()
         if potential is not None:
@@ -110,7 +110,7 @@ class PlacedStream(RowStream):
         weights = None if row_weights is None else row_weights[self._place]
         self._users = RowStream(rng, weights, len(order))
 
-    def draw(self, potential: Doubles | None = None) -> int:
+    def draw(self, potential: Floats | None = None) -> int:
         """Draw the place of one row; by a potential, in the order of the workers."""
         if potential is not None:
             return super().draw(potential)
@@ -133,7 +133,7 @@ class PointStream(RowStream):
         super().__init__(rng, row_weights, 0)
         self.reach = reach
 
-    def draw(self, potential: Doubles | None = None) -> int:
+    def draw(self, potential: Floats | None = None) -> int:
         return -1 - int(self.rng.integers(1 << 31))
 
     def draw_distinct(self, count: int) -> Indices:

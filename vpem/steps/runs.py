@@ -497,6 +497,38 @@ class RunLoop(Stateful):
         check_length(self.iteration, max_iter)
 
 
+class Passes(RunLoop):
+    """Iterations that are passes over batches."""
+
+    by_passes = True
+    terms: FeatureTerms  # of all rows
+
+    def advance(self) -> Doubles | None:
+        """Visit all batches: log-likelihoods (R,) of the roots; None: it did not get there."""
+        raise NotImplementedError
+
+    def may_end(self) -> bool:
+        """Whether the last pass says how much log-likelihoods change."""
+        raise NotImplementedError
+
+    def iterate(
+        self, settings: FitSettings, callback: Callable[[Progress], None] | None, saver: Saver
+    ) -> None:
+        """Make passes until log-likelihoods change by less than tol, or there were max_iter."""
+        run, total = self.run, self.reinitialiser.total
+        while len(run.history) < settings.max_iter and not run.converged:
+            log_likelihoods = self.advance()
+            if log_likelihoods is None:
+                saver.offer(self.state)
+                continue
+            check_finite(log_likelihoods, len(run.history) + 1)
+            small = run.record_iteration(self.terms, total, log_likelihoods, settings, callback)
+            self.iteration += 1
+            may_end = self.may_end()  # which roots may have to agree on
+            run.converged = small and may_end
+            saver.offer(self.state, last=run.converged or len(run.history) == settings.max_iter)
+
+
 def _by_component(name: str, component: Field, item: Field) -> As:
     """Schema of a table of the reinitialiser by component: two lists."""
     return As(

@@ -65,7 +65,7 @@ class GivenStart:
     last: Doubles | None = None  # (R,) log-likelihood per sample before, for the first change
 
     @classmethod
-    def wrap(cls, init: Any) -> GivenStart:
+    def wrap(cls, init: object) -> GivenStart:
         """Wrap any form of a start."""
         return init if isinstance(init, cls) else cls(init)
 
@@ -440,7 +440,7 @@ class _OverFeatures:
 
     def __init__(self, terms: FeatureTerms, total: Sum, stream: RowStream) -> None:
         self.terms, self.total, self.stream = terms, total, stream
-        self.nearest: NDArray[Any] | None = None
+        self.nearest: Floats | None = None
         self.trials: list[Floats] = []
 
     def begin(self, centres: Doubles) -> None:
@@ -489,7 +489,7 @@ class _OverRows:
     def __init__(self, data: HeldRows, total: Sum, stream: RowStream, n_threads: int) -> None:
         self.data, self.total, self.stream, self.n_threads = data, total, stream, n_threads
         self.trials = self.sums = self.remaining = np.empty(0)
-        self.nearest: NDArray[Any] | None = None
+        self.nearest: Floats | None = None
 
     def look(self, rows: Sequence[int]) -> int:
         data = self.data

@@ -89,7 +89,8 @@ class Differences:
     (B, m, K). Of these what is above the least of a row by more than ``limit`` counts as nearer, so
     that it does not take the digits of others (`tests.twins.mixture.differences`). Into ``rest``
     (B, M, K - 1) goes what others add to the sum; ``beside`` (B,) is added to the sum of first
-    numbers.
+    numbers. What ``local`` has ``more`` than K numbers a row is summed as it is, after the
+    differences.
     """
 
     def __init__(
@@ -101,9 +102,12 @@ class Differences:
         limit: float = np.inf,
         rest: Floats | None = None,
         beside: Doubles | float = 0.0,
+        more: int = 0,
     ) -> None:
         self.rest = rest
         self.terms, self.total, self.n_numbers = terms, total, n_numbers
+        self.width = n_numbers - 1 + more  # numbers of a row in a message
+        self._chunked_by = self.width if more else n_numbers
         self._numbers, self._limit = local, limit
         self._scalars = scalars_of_rows(terms, total)
         self._scalars.own[:, 0] = beside
@@ -111,7 +115,7 @@ class Differences:
         """Sum of the first numbers of all rows, times row weights, (R,), after the last row."""
 
     def __iter__(self) -> Iterator[tuple[slice, Floats]]:
-        chunks = summed(self.terms, self.total, self.n_numbers, self._local, self._scalars)
+        chunks = summed(self.terms, self.total, self._chunked_by, self._local, self._scalars)
         for rows, sums in chunks:
             if self.rest is not None:
                 rest = self.rest[:, rows]
@@ -120,13 +124,14 @@ class Differences:
         self.firsts = self._scalars.found[:, 0]
 
     def _local(self, rows: slice) -> Floats:
-        numbers = np.ascontiguousarray(self._numbers(rows))
+        every, k = self._numbers(rows), self.n_numbers
+        numbers = np.ascontiguousarray(every[:, :, :k])
         weights = self.terms.row_weights
         weights = np.empty(0) if weights is None else weights[rows]
-        out = np.empty((*numbers.shape[:2], self.n_numbers - 1), dtype=numbers.dtype)
+        out = np.empty((*numbers.shape[:2], k - 1), dtype=numbers.dtype)
         firsts = np.zeros(len(numbers))
         differences(numbers, weights, out, firsts, self._limit, self.terms.n_threads)
         self._scalars.own[:, 0] += firsts
         if self.rest is not None:
             self.rest[:, rows] = out
-        return out
+        return out if every.shape[2] == k else np.concatenate([out, every[:, :, k:]], axis=2)
