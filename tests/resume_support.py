@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from vpem.files.checkpoints import _Reader, _Writer
+from vpem.files.checkpoints import put_together, take_apart
 from vpem.steps.recovery import Saver
 
 TIMES = {"seconds"}
@@ -17,10 +17,8 @@ class Broken(Exception):
 
 def packed(state):
     """Take a state apart and put it together again, as on its way through a file."""
-    writer = _Writer()
-    plain = writer.plain(state)
-    pools = {name: np.concatenate(parts) for name, parts in writer.pools.items()}
-    return _Reader(pools).value(plain)
+    plain, parts = take_apart(state)
+    return put_together(plain, {name: np.concatenate(some) for name, some in parts.items()})
 
 
 class Breaking(Saver):

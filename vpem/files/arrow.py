@@ -87,7 +87,7 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
     return X
 
 
-def numbers_in(column: pa.ChunkedArray) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def numbers_in(column: pa.ChunkedArray) -> tuple[Labels, NDArray[np.bool_]]:
     """Return the numbers of a column of any numeric kind, and which rows have none."""
     chunks = list(_chunks(column)) or [(np.empty(0), None)]
     values = np.concatenate([part for part, _ in chunks])
@@ -100,7 +100,7 @@ def numbers_in(column: pa.ChunkedArray) -> tuple[NDArray[Any], NDArray[np.bool_]
     return values, missing
 
 
-def _chunks(column: pa.ChunkedArray) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_] | None]]:
+def _chunks(column: pa.ChunkedArray) -> Iterator[tuple[Labels, NDArray[np.bool_] | None]]:
     """Yield numbers, chunk by chunk, and which of them are missing, if any.
 
     To read them from pyarrow's memory takes neither `pyarrow.compute`, which its casts load, nor
@@ -171,7 +171,7 @@ def annotation_of(
     return numbers.astype(np.int8) if pa.types.is_boolean(values.type) else numbers
 
 
-def _check_there(name: str, missing: NDArray[Any], source: str, what: str) -> None:
+def _check_there(name: str, missing: Labels, source: str, what: str) -> None:
     if missing.any():
         row = f"{source}: row {int(np.argmax(missing))} (counted from 0)"
         if what == "id":

@@ -20,7 +20,7 @@ import signal
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,14 @@ from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, VpemWarning, named
 from vpem.files.hdf5 import (
     _flush,
-    check_encoding,
     check_writable,
     create,
     describe_element,
     find,
     is_group,
-    open_read,
     read_array,
     read_attribute,
+    read_file,
     write_attribute,
 )
 from vpem.files.json_text import parse_json, read_json_bytes
@@ -64,14 +63,19 @@ MOST_EMPTY = 1 << 16
 DAMAGED = "is damaged: start again, or use a copy"
 
 
-class _Writer:
-    """Takes a state apart into JSON and pools of numbers."""
+def take_apart(state: object) -> tuple[object, dict[str, list[Labels]]]:
+    """Return a state as JSON can describe it, and the numbers of its arrays, by type."""
+    pools: dict[str, list[Labels]] = {}
 
-    def __init__(self) -> None:
-        self.pools: dict[str, list[Labels]] = {}
+    def pooled(array: Labels) -> tuple[str, list[int]]:
+        """Put numbers into the pool of their type; return its name, and their shape."""
+        name = array.dtype.str[1:]
+        if name not in DTYPES:
+            raise TypeError(f"a state holds no arrays of {array.dtype}")
+        pools.setdefault(name, []).append(array.reshape(-1))
+        return name, list(array.shape)
 
-    def plain(self, value: Any) -> Any:
-        """Describe a value in JSON; numbers of arrays go to the pools."""
+    def plain(value: object) -> object:
         if value is None or isinstance(value, bool | str | int):
             return value
         if isinstance(value, float):
@@ -79,15 +83,15 @@ class _Writer:
         if isinstance(value, np.bool_ | np.integer):
             return value.item()
         if isinstance(value, bytes):
-            return ["bytes", *self._pooled(np.frombuffer(value, dtype=np.uint8))[1]]
+            return ["bytes", *pooled(np.frombuffer(value, dtype=np.uint8))[1]]
         if isinstance(value, np.ndarray):
             # How numbers lie in memory decides in which order they are added up.
             turned = value.ndim > 1 and value.flags.f_contiguous and not value.flags.c_contiguous
-            return ["turned" if turned else "array", *self._pooled(value.T if turned else value)]
+            return ["turned" if turned else "array", *pooled(value.T if turned else value)]
         if isinstance(value, dict):
             if not all(isinstance(key, str) for key in value):
                 raise TypeError("the keys of a state are strings")
-            return {key: self.plain(item) for key, item in value.items()}
+            return {key: plain(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             first = value[0] if isinstance(value, list) and len(value) > 1 else None
             # Arrays of one shape and type that have numbers, in C order.
@@ -99,55 +103,18 @@ class _Writer:
                 and one.flags.c_contiguous
                 for one in value
             ):
-                return ["arrays", *self._pooled(np.stack(value))]
-            return ["tuple" if isinstance(value, tuple) else "list", *map(self.plain, value)]
+                return ["arrays", *pooled(np.stack(value))]
+            return ["tuple" if isinstance(value, tuple) else "list", *map(plain, value)]
         raise TypeError(f"a state holds no {type(value).__name__}")
 
-    def _pooled(self, array: Labels) -> tuple[str, list[int]]:
-        """Put numbers into the pool of their type; return its name, and their shape."""
-        name = array.dtype.str[1:]
-        if name not in DTYPES:
-            raise TypeError(f"a state holds no arrays of {array.dtype}")
-        self.pools.setdefault(name, []).append(array.reshape(-1))
-        return name, list(array.shape)
+    return plain(state), pools
 
 
-class _Reader:
-    """Puts a state together again."""
+def put_together(plain: object, pools: Mapping[str, Labels]) -> Any:
+    """Return the state that a piece of JSON describes, with the numbers of its arrays by type."""
+    places = dict.fromkeys(pools, 0)
 
-    def __init__(self, pools: dict[str, Labels]) -> None:
-        self.pools = pools
-        self.places = dict.fromkeys(pools, 0)
-
-    def value(self, plain: Any) -> Any:
-        """Return what a piece of JSON describes."""
-        if isinstance(plain, dict):
-            return {key: self.value(item) for key, item in plain.items()}
-        if not isinstance(plain, list):
-            return plain
-        if not plain or not isinstance(plain[0], str):
-            raise ValueError("a list does not say what it is")
-        kind, rest = plain[0], plain[1:]
-        if kind in ("list", "tuple"):
-            items = [self.value(item) for item in rest]
-            return tuple(items) if kind == "tuple" else items
-        if kind == "float":
-            return float(rest[0])
-        if kind == "bytes":
-            return self._take("u1", rest).tobytes()
-        name, shape = rest
-        if kind == "array":
-            return self._take(name, shape)
-        if kind == "turned":
-            return self._take(name, shape).T
-        if kind == "arrays":
-            arrays = self._take(name, shape)
-            if not arrays.size and len(arrays) > MOST_EMPTY:
-                raise ValueError("there are too many arrays without numbers")
-            return [one.copy() for one in arrays]
-        raise ValueError(f"there are no values of kind {kind[:20]!r}")
-
-    def _take(self, name: str, shape: Sequence[int]) -> Labels:
+    def take(name: str, shape: Sequence[int]) -> Labels:
         if (
             not isinstance(shape, list)
             or len(shape) > MOST_DIMENSIONS
@@ -159,11 +126,40 @@ class _Reader:
             if name not in DTYPES:
                 raise ValueError("an array has no type")
             return np.empty(shape, dtype=name)
-        begin = self.places[name]
-        if count > len(self.pools[name]) - begin:
+        begin = places[name]
+        if count > len(pools[name]) - begin:
             raise ValueError("an array is longer than its numbers")
-        self.places[name] = begin + count
-        return self.pools[name][begin : begin + count].reshape(shape).copy()
+        places[name] = begin + count
+        return pools[name][begin : begin + count].reshape(shape).copy()
+
+    def value(plain: object) -> Any:
+        if isinstance(plain, dict):
+            return {key: value(item) for key, item in plain.items()}
+        if not isinstance(plain, list):
+            return plain
+        if not plain or not isinstance(plain[0], str):
+            raise ValueError("a list does not say what it is")
+        kind, rest = plain[0], plain[1:]
+        if kind in ("list", "tuple"):
+            items = [value(item) for item in rest]
+            return tuple(items) if kind == "tuple" else items
+        if kind == "float":
+            return float(rest[0])
+        if kind == "bytes":
+            return take("u1", rest).tobytes()
+        name, shape = rest
+        if kind == "array":
+            return take(name, shape)
+        if kind == "turned":
+            return take(name, shape).T
+        if kind == "arrays":
+            arrays = take(name, shape)
+            if not arrays.size and len(arrays) > MOST_EMPTY:
+                raise ValueError("there are too many arrays without numbers")
+            return [one.copy() for one in arrays]
+        raise ValueError(f"there are no values of kind {kind[:20]!r}")
+
+    return value(plain)
 
 
 def _digest(text: NDArray[np.uint8], pools: dict[str, Labels]) -> str:
@@ -183,10 +179,10 @@ def part_of(path: PathLike) -> Path:
 
 def write_state(path: PathLike, state: State, keep: PathLike | None = None) -> None:
     """Write a state (see the module) in place of the one before, which goes to ``keep``; atomic."""
-    writer = _Writer()
-    structure = json.dumps(writer.plain(state), allow_nan=False, separators=(",", ":"))
+    plain, parts_of = take_apart(state)
+    structure = json.dumps(plain, allow_nan=False, separators=(",", ":"))
     text = np.frombuffer(structure.encode("utf-8"), dtype=np.uint8)
-    pools = {name: np.concatenate(parts) for name, parts in writer.pools.items()}
+    pools = {name: np.concatenate(parts) for name, parts in parts_of.items()}
     pools = {name: pool for name, pool in pools.items() if len(pool)}
     if "b1" in pools:
         pools["b1"] = pools["b1"].view(np.uint8)
@@ -216,9 +212,8 @@ def write_state(path: PathLike, state: State, keep: PathLike | None = None) -> N
 
 def read_state(path: PathLike) -> State:
     """Read a state; FileError if damaged, cut short, no checkpoint, or from a newer vpem."""
-    with open_read(path) as file:
-        if check_encoding(file, ENCODING, VERSION) != ENCODING:
-            raise FileError(f"{path} is not a vpem checkpoint; 'vpem fit --checkpoint' writes one")
+    otherwise = "a vpem checkpoint; 'vpem fit --checkpoint' writes one"
+    with read_file(path, ENCODING, VERSION, otherwise) as file:
         text = read_json_bytes(file, "structure")
         pools = {}
         numbers = find(file, "numbers")
@@ -234,7 +229,7 @@ def read_state(path: PathLike) -> State:
     if "b1" in pools:
         pools["b1"] = pools["b1"] != 0
     try:
-        state = _Reader(pools).value(parse_json(text.tobytes().decode("utf-8"), DEEPEST))
+        state = put_together(parse_json(text.tobytes().decode("utf-8"), DEEPEST), pools)
     except VpemError:
         raise
     except (ValueError, TypeError, LookupError, RecursionError, MemoryError) as error:
@@ -502,12 +497,12 @@ def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options:
     }
 
 
-def describe_steps(step_size: Any) -> str | float:
+def describe_steps(step_size: object) -> str | float:
     """Describe a step size: a number or its name; one function is taken for another."""
     return step_size if isinstance(step_size, str | float | int) else "a function"
 
 
-def start_facts(init: Any) -> Any:
+def start_facts(init: object) -> Any:
     """Describe where a run starts: a name, or a sum of what was given."""
     if init is None or isinstance(init, str):
         return init

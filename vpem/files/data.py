@@ -18,7 +18,6 @@ from vpem.checks import Labels, precision_of
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset, as_matrix
 from vpem.files.families import settle
-from vpem.files.matrix import FileMatrix
 from vpem.files.opening import format_of
 from vpem.files.readers.frames import (
     LazyFrame,
@@ -29,6 +28,7 @@ from vpem.files.readers.frames import (
     refuse_large,
 )
 from vpem.files.table_settings import ID_NAMES, ROW_NAMES, TableSettings
+from vpem.network.schema import Report
 
 if TYPE_CHECKING:
     from vpem.files.readers.tabular import ColumnProfile
@@ -52,7 +52,7 @@ def read_dataset(
     table: TableSettings | None = None,
     memory_limit: int | None = None,
     sample_weight: str | int | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> Dataset:
     """Read a dataset from a table or an HDF5 file; docs/reference/file-formats.md has all formats.
 
@@ -159,12 +159,10 @@ def read_data(
 
             refuse_large(os.stat(file).st_size // 2, memory_limit, source)
             data = dataset_of(_frame(file, source, kind, table), options)
-        if is_temporary and isinstance(data.X, FileMatrix):
+        if is_temporary:
             data.X = data.X[:]
     if precision is not None:
-        X = data.X
-        on_file = isinstance(X, FileMatrix)
-        data.X = X.in_precision(precision) if on_file else as_matrix(X, source, precision)
+        data.X = as_matrix(data.X, source, precision)
     return data
 
 
@@ -212,7 +210,7 @@ def open_frame(path: str | os.PathLike[str], table: TableSettings) -> LazyFrame 
 
 def filled_columns(
     path: str | os.PathLike[str], table: TableSettings, imputed: Imputed
-) -> dict[str, Any] | None:
+) -> Report | None:
     """Return the columns of a table with its gaps filled, for `vpem.files.results.write_columns`.
 
     Features are numbers, whole ones where a column has no others; other columns are what they were.

@@ -17,12 +17,10 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from vpem.checks import Floats, Labels
+from vpem.checks import Floats, Labels, precision_of, row_blocks
 from vpem.errors import FileError, InputError, Setting, VpemWarning, did_you_mean, shorten
 from vpem.files.elements import write_kinds
 from vpem.files.hdf5 import (
-    atomic_write,
-    create,
     describe_element,
     find,
     list_datasets,
@@ -33,6 +31,7 @@ from vpem.files.hdf5 import (
     write_array,
     write_attribute,
     write_column,
+    write_file,
     write_strings,
 )
 from vpem.files.matrix import FileMatrix
@@ -171,8 +170,7 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     counted: Labels | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.X, FileMatrix):
-            self.X = as_matrix(self.X, self.source)
+        self.X = as_matrix(self.X, self.source)
         n_samples, n_features = self.X.shape
         self.feature_names = tuple(str(name) for name in self.feature_names)
         if len(self.feature_names) != n_features:
@@ -314,19 +312,12 @@ def write_dataset(
         If a name cannot be stored in HDF5.
     """
     rows = max(1, min(dataset.n_samples, CHUNK_BYTES // max(1, dataset.X[:1].nbytes)))
-    with (
-        atomic_write(path, force, "datasets") as temporary,
-        create(temporary, ENCODING, VERSION) as file,
-    ):
-        if isinstance(dataset.X, FileMatrix):
-            shape, dtype = dataset.X.shape, dataset.X.dtype
-            chunks = rows, shape[1]
-            matrix = file.create_dataset("X", shape, dtype, chunks=chunks, track_times=False)
-            describe_element(matrix, "array", "0.2.0")
-            for start, part in dataset.X.runs():
-                matrix[start : start + len(part)] = part
-        else:
-            write_array(file, "X", dataset.X, chunks=(rows, dataset.n_features))
+    with write_file(path, force, "datasets", ENCODING, VERSION) as file:
+        X, chunks = dataset.X, (rows, dataset.n_features)
+        matrix = file.create_dataset("X", X.shape, X.dtype, chunks=chunks, track_times=False)
+        describe_element(matrix, "array", "0.2.0")
+        for start, part in row_blocks(X):
+            matrix[start : start + len(part)] = part
         write_strings(file, "feature_names", dataset.feature_names)
         for name, column in (("ids", dataset.ids), ("labels", dataset.labels)):
             if column is not None:
@@ -420,7 +411,8 @@ def read_matrix(
         if stored is not None:
             return stored
         matrix.close()
-    return as_matrix(read_array(file, name, ndim=2), source, dtype)
+    whole: Floats = as_matrix(read_array(file, name, ndim=2), source, dtype)
+    return whole
 
 
 def names_in(file: h5py.File, group: str) -> tuple[str, ...]:
@@ -437,8 +429,10 @@ def names_in(file: h5py.File, group: str) -> tuple[str, ...]:
     return read_strings(frame, values)
 
 
-def as_matrix(values: ArrayLike, source: str, dtype: DTypeLike | None = None) -> Floats:
-    """Return ``values`` as a C-contiguous matrix of float32 or float64."""
+def as_matrix(values: ArrayLike | FileMatrix, source: str, dtype: DTypeLike | None = None) -> Any:
+    """Return a C-contiguous matrix of float32 or float64, or the `FileMatrix` that it is."""
+    if isinstance(values, FileMatrix):
+        return values if dtype is None else values.in_precision(precision_of(dtype))
     matrix = np.asarray(values)
     shape = " x ".join(map(str, matrix.shape))
     if matrix.dtype.kind not in "iuf":

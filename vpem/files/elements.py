@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vpem.checks import Labels
 from vpem.errors import FileError, InputError, shorten
 from vpem.files.hdf5 import (
     find,
@@ -25,9 +27,12 @@ from vpem.files.hdf5 import (
     read_strings,
     read_value,
     write_array,
+    write_attribute,
+    write_column,
     write_strings,
 )
-from vpem.files.json_text import DEEPEST, read_json_element
+from vpem.files.json_text import DEEPEST, read_json_element, write_json_element
+from vpem.files.opening import PathLike
 from vpem.network.schema import (
     COUNT,
     FLAG,
@@ -41,7 +46,9 @@ from vpem.network.schema import (
     Maybe,
     NumberList,
     Place,
+    Report,
     Schema,
+    Sizes,
     State,
     TableOf,
     check,
@@ -94,59 +101,105 @@ def read_elements(group: h5py.Group, schema: Elements, **sizes: int) -> State:
         called = f"attribute {name[1:]!r}" if name.startswith("@") else name
         way = ": " if name.startswith("@") else "/"
         place = Place(group.file.filename, f"{inside}{way}{called}" if inside else called)
-        if name.startswith("@"):
-            value = read_value(group, name[1:])
-            if isinstance(value, bytes):
-                value = read_attribute(group, name[1:])
-            elif isinstance(value, np.generic):
-                value = value.item()
-            check(field, value, place, sizes)
-            state[name[1:]] = value
+        if not name.startswith("@"):
+            state[name] = READERS[type(field)](group, name, field, place, sizes)
             continue
-        if isinstance(field, Maybe):
-            if find(group, name) is None:
-                state[name] = None
-                continue
-            assert isinstance(field.schema, Field)
-            field = field.schema
-        if isinstance(field, Json):
-            state[name] = read_json_element(group, name, field.deepest)
-            check(field.schema, state[name], place)
-        elif isinstance(field, Strings):
-            strings = state[name] = read_strings(group, name, shape=(sizes.get(field.size),))
-            if len(strings) < field.least:
-                place.fail("has no values")
-            if field.different and len(set(strings)) < len(strings):
-                twice = (repr(one) for one, count in Counter(strings).items() if count > 1)
-                place.fail(f"must all be different, but several are called {shorten(list(twice))}")
-            sizes[field.size] = len(strings)
-        elif isinstance(field, Column):
-            column = state[name] = read_column(group, name)
-            count = sizes.setdefault(field.size, len(column))
-            if len(column) != count:
-                place.refuse(f"{count} strings or numbers", f"{len(column)}")
-        else:
-            assert isinstance(field, Array)
-            shape = [sizes.get(one) if isinstance(one, str) else one for one in field.shape]
-            known = [one if isinstance(one, int) else None for one in shape]
-            whole = field.kind == "i"
-            array = read_array(group, name, shape=known, kinds="iu" if whole else field.kind)
-            if whole and array.dtype.kind == "u":
-                array = np.minimum(array, np.uint64(LARGEST))
-            with np.errstate(over="ignore"):
-                array = array.astype(np.int64 if whole else np.float64, copy=False)
-            check(field, array, place, sizes)
-            state[name] = array
+        value = read_value(group, name[1:])
+        if isinstance(value, bytes):
+            value = read_attribute(group, name[1:])
+        elif isinstance(value, np.generic):
+            value = value.item()
+        check(field, value, place, sizes)
+        state[name[1:]] = value
     return state
 
 
-def check_written(path: str | os.PathLike[str], schema: Elements, **values: object) -> None:
+def _read_maybe(group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes) -> object:
+    inner = field.schema
+    known = find(group, name) is not None
+    return READERS[type(inner)](group, name, inner, place, sizes) if known else None
+
+
+def _read_json(group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes) -> Report:
+    report = read_json_element(group, name, field.deepest)
+    check(field.schema, report, place)
+    return report
+
+
+def _read_strings(
+    group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes
+) -> tuple[str, ...]:
+    strings = read_strings(group, name, shape=(sizes.get(field.size),))
+    if len(strings) < field.least:
+        place.fail("has no values")
+    if field.different and len(set(strings)) < len(strings):
+        twice = (repr(one) for one, count in Counter(strings).items() if count > 1)
+        place.fail(f"must all be different, but several are called {shorten(list(twice))}")
+    sizes[field.size] = len(strings)
+    return strings
+
+
+def _read_column(group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes) -> Labels:
+    column = read_column(group, name)
+    count = sizes.setdefault(field.size, len(column))
+    if len(column) != count:
+        place.refuse(f"{count} strings or numbers", f"{len(column)}")
+    return column
+
+
+def _read_array(group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes) -> Labels:
+    shape = [sizes.get(one) if isinstance(one, str) else one for one in field.shape]
+    known = [one if isinstance(one, int) else None for one in shape]
+    whole = field.kind == "i"
+    array = read_array(group, name, shape=known, kinds="iu" if whole else field.kind)
+    if whole and array.dtype.kind == "u":
+        array = np.minimum(array, np.uint64(LARGEST))
+    with np.errstate(over="ignore"):
+        array = array.astype(np.int64 if whole else np.float64, copy=False)
+    check(field, array, place, sizes)
+    return array
+
+
+READERS: dict[type[Field], Callable[..., Any]] = {
+    Maybe: _read_maybe,
+    Json: _read_json,
+    Strings: _read_strings,
+    Column: _read_column,
+    Array: _read_array,
+}
+"""How a dataset is read, by what its field is."""
+
+WRITERS: dict[type[Any], Callable[..., None]] = {
+    Json: write_json_element,
+    Strings: write_strings,
+    Column: write_column,
+    Array: write_array,
+}
+
+
+def write_elements(group: h5py.Group, schema: Elements, values: Mapping[str, object]) -> None:
+    """Write all that a schema has, as `read_elements` reads it; what may be absent and is None not.
+
+    ``values`` have the names of the schema, without ``@``, and may have others.
+    """
+    for name, field in schema.items():
+        value = values[name.removeprefix("@")]
+        kind = type(field.schema) if type(field) is Maybe else type(field)
+        if name.startswith("@") and isinstance(value, str):
+            write_attribute(group, name[1:], value)
+        elif name.startswith("@"):
+            group.attrs[name[1:]] = value
+        elif value is not None:
+            WRITERS[kind](group, name, value)
+
+
+def check_written(path: PathLike, schema: Elements, values: Mapping[str, object]) -> None:
     """Check objects against the schema they will be read by; InputError names the first fault."""
-    for name, value in values.items():
+    for name, field in schema.items():
+        if type(field) is not Json:
+            continue
         # As it will be read: JSON has one kind of list, and names that are text.
-        read = json.loads(json.dumps(value, allow_nan=False))
-        field = schema[name]
-        assert isinstance(field, Json)
+        read = json.loads(json.dumps(values[name], allow_nan=False))
         try:
             check(field.schema, read, Place(os.fspath(path), name))
         except FileError as error:

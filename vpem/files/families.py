@@ -16,6 +16,7 @@ from vpem.errors import InputError, Setting, VpemWarning, did_you_mean, shorten
 from vpem.files.datasets import Dataset
 from vpem.files.levels import Recoding, distinct, in_levels, named_numbers, recoded
 from vpem.network.partition import Partition
+from vpem.network.schema import Report
 from vpem.records import words_in
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.kinds import Kinds
@@ -40,7 +41,7 @@ class FamilyChoice:
     named: Mapping[str, str] = field(default_factory=dict)  # by feature or agent
 
     @classmethod
-    def parse(cls, value: Any, names: Sequence[str] | None = None) -> FamilyChoice | None:
+    def parse(cls, value: object, names: Sequence[str] | None = None) -> FamilyChoice | None:
         """Read "auto", "lab=t,sex=categorical", a mapping, or a list (one of ``names`` each)."""
         if value is None or isinstance(value, FamilyChoice):
             return value
@@ -154,14 +155,16 @@ def levels_for_model(
     return dataset
 
 
-def settle_for_model(dataset: Dataset, family: Any) -> Dataset:
+def settle_for_model(dataset: Dataset, family: object) -> Dataset:
     """Return a dataset with categories where a model has some (`words_for_model`)."""
     choice = FamilyChoice.parse(family)
     if choice is None:
         return dataset
     names = dataset.feature_names
-    read = AsRead((dataset.X,), names, dataset.kinds, dataset.coded, dataset.source)
-    [X], kinds = read.settled([choice.word(name) for name in names], lenient=True)
+    words = [choice.word(name) for name in names]
+    [X], kinds = settle_families(
+        (dataset.X,), names, dataset.kinds, dataset.coded, dataset.source, words, lenient=True
+    )
     return replace(dataset, X=X, coded={}, kinds=kinds)
 
 
@@ -180,7 +183,7 @@ def words_for_model(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str]
     return said | dict(zip(names, words, strict=True))
 
 
-def settle(dataset: Dataset, family: Any, partition: Partition | None = None) -> Dataset:
+def settle(dataset: Dataset, family: object, partition: Partition | None = None) -> Dataset:
     """Say which family each feature has, and make codes of numbers that are names.
 
     ``family`` is what the user says (`FamilyChoice.parse`). Without it, features keep the family
@@ -203,67 +206,62 @@ def settle(dataset: Dataset, family: Any, partition: Partition | None = None) ->
         else [partition.names[a] for a in partition.agent_of]
     )
     words = [choice.word(name, holder) for name, holder in zip(names, holders, strict=True)]
-    read = AsRead((dataset.X,), names, dataset.kinds, dataset.coded, dataset.source)
-    [X], kinds = read.settled(words)
+    [X], kinds = settle_families(
+        (dataset.X,), names, dataset.kinds, dataset.coded, dataset.source, words
+    )
     return replace(dataset, X=X, coded={}, kinds=kinds)
 
 
-@dataclass(frozen=True)
-class AsRead:
-    """Features as they were read, of one file or of several whose rows follow one another."""
+def settle_families(
+    parts: Sequence[Any],
+    names: Sequence[str],
+    stored: Kinds | None,
+    coded: Mapping[int, tuple[str, ...]],
+    source: str,
+    words: Sequence[str],
+    lenient: bool = False,
+) -> tuple[list[Any], Kinds | None]:
+    """Return values and families that ``words`` say of features as read; None: all Gaussian.
 
-    parts: Sequence[Any]  # (m, d) file by file, text as codes
-    names: Sequence[str]
-    stored: Kinds | None  # what the files say of families
-    coded: Mapping[int, tuple[str, ...]]  # features that are codes, and their levels
-    source: str  # for messages
-
-    def settled(
-        self, words: Sequence[str], lenient: bool = False
-    ) -> tuple[list[Any], Kinds | None]:
-        """Return the values and the families that ``words`` say; None: all Gaussian.
-
-        If ``lenient`` a category may have as many levels as rows, as in a few rows for a model.
-        """
-        stored, families = self.stored, list(words)
-        levels = dict(self.coded) if stored is None else dict(stored.levels)
-        open_ = [j for j, word in enumerate(words) if word == AUTO and j not in levels]
-        guessed = _guess(self.parts, open_) if stored is None and open_ else []
-        if stored is not None:
-            guessed = [stored.families[j] for j in open_]
-        for j, family in zip(open_, guessed, strict=True):
-            families[j] = family
-        numbers = []
-        for j, word in enumerate(families):
-            if j in levels and lenient:
-                families[j] = "categorical"
-            elif j in levels:
-                if word not in (AUTO, "categorical"):
-                    name, shown = self.names[j], shorten(map(repr, levels[j]), 3)
-                    raise InputError(
-                        f"{self.source}: {name!r} holds names ({shown}), not numbers, and cannot "
-                        f"be {word}; say ",
-                        Setting("family", f"{name}=categorical"),
-                        ", or leave it out with ",
-                        Setting("drop", name),
-                    )
-                families[j] = "categorical"
-            elif word == "categorical" and not (stored and stored.families[j] == word):
-                numbers.append(j)
-        parts = list(self.parts)
-        if numbers:
-            values = distinct(parts, numbers, self.names, self.source, lenient)
-            changes = {j: Recoding.places(column) for j, column in values.items()}
-            levels |= {
-                j: named_numbers(column.astype(parts[0].dtype)) for j, column in values.items()
-            }
-            parts = [recoded(part, changes) for part in parts]
-        counts = [0] * len(families) if stored is None else list(stored.n_levels)
-        counts = [
-            n if word == "categorical" else 0 for n, word in zip(counts, families, strict=True)
-        ]
-        kinds = Kinds(tuple(families), tuple(counts), levels)
-        return parts, None if kinds.is_gaussian else kinds
+    ``parts`` (m, d) are file by file, rows following one another, with text as codes: ``coded`` are
+    the levels of features that are codes, ``stored`` what files say of families. If ``lenient`` a
+    category may have as many levels as rows, as in a few rows for a model.
+    """
+    families = list(words)
+    levels = dict(coded) if stored is None else dict(stored.levels)
+    open_ = [j for j, word in enumerate(words) if word == AUTO and j not in levels]
+    guessed = _guess(parts, open_) if stored is None and open_ else []
+    if stored is not None:
+        guessed = [stored.families[j] for j in open_]
+    for j, family in zip(open_, guessed, strict=True):
+        families[j] = family
+    numbers = []
+    for j, word in enumerate(families):
+        if j in levels and lenient:
+            families[j] = "categorical"
+        elif j in levels:
+            if word not in (AUTO, "categorical"):
+                name, shown = names[j], shorten(map(repr, levels[j]), 3)
+                raise InputError(
+                    f"{source}: {name!r} holds names ({shown}), not numbers, and cannot "
+                    f"be {word}; say ",
+                    Setting("family", f"{name}=categorical"),
+                    ", or leave it out with ",
+                    Setting("drop", name),
+                )
+            families[j] = "categorical"
+        elif word == "categorical" and not (stored and stored.families[j] == word):
+            numbers.append(j)
+    parts = list(parts)
+    if numbers:
+        values = distinct(parts, numbers, names, source, lenient)
+        changes = {j: Recoding.places(column) for j, column in values.items()}
+        levels |= {j: named_numbers(column.astype(parts[0].dtype)) for j, column in values.items()}
+        parts = [recoded(part, changes) for part in parts]
+    counts = [0] * len(families) if stored is None else list(stored.n_levels)
+    counts = [n if word == "categorical" else 0 for n, word in zip(counts, families, strict=True)]
+    kinds = Kinds(tuple(families), tuple(counts), levels)
+    return parts, None if kinds.is_gaussian else kinds
 
 
 def _guess(parts: Sequence[Any], columns: Sequence[int]) -> list[str]:
@@ -344,7 +342,7 @@ def summarize_features(X: Matrix) -> FeatureSummary:
     return FeatureSummary(mean, sd, low, high, low == high, n_samples - used, missing)
 
 
-def describe_dataset(dataset: Dataset) -> dict[str, Any]:
+def describe_dataset(dataset: Dataset) -> Report:
     """Return its size, labels, agents and graph, and what is known of each feature, for JSON."""
     parts, found = dataset.partition, summarize_features(dataset.X)
     names, agents, labels = dataset.feature_names, None, None

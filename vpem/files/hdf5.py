@@ -34,6 +34,32 @@ LARGE_TEXT = 1 << 20  # bytes from which strings are stored compressed
 
 
 @contextmanager
+def write_file(
+    path: PathLike, force: bool, kind: str, encoding: str, version: str
+) -> Iterator[h5py.File]:
+    """Yield an HDF5 file of a ``kind`` to be filled, which is written all or not at all."""
+    with atomic_write(path, force, kind) as temporary, create(temporary, encoding, version) as file:
+        yield file
+
+
+@contextmanager
+def read_file(path: PathLike, encoding: str, version: str, otherwise: str) -> Iterator[h5py.File]:
+    """Open a file of this encoding, trusting nothing in it; FileError for whatever is wrong.
+
+    Of files of another kind it says that they are not ``otherwise``.
+    """
+    with open_read(path) as file:
+        if check_encoding(file, encoding, version) != encoding:
+            raise FileError(f"{path} is not {otherwise}")
+        try:
+            yield file
+        except FileError:
+            raise
+        except (VpemError, KeyError, ValueError, TypeError) as error:
+            raise FileError(f"{path} is damaged: {error}") from error
+
+
+@contextmanager
 def create(path: PathLike, encoding_type: str, encoding_version: str) -> Iterator[h5py.File]:
     """Create an HDF5 file whose bytes depend on its content only; use inside `atomic_write`.
 
@@ -314,7 +340,7 @@ def find(group: h5py.Group, name: str) -> Any:
     if len(parts) > LONGEST_PATH:
         raise FileError(f"{place_of(group, name[:40])}... leads through {len(parts)} groups")
     with reading(where):
-        node: Any = group.file if name.startswith("/") else group
+        node: object = group.file if name.startswith("/") else group
         for part in parts:
             if not isinstance(node, h5py.Group) or not node.id.links.exists(part.encode()):
                 return None

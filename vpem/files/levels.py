@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, read_float, row_blocks
+from vpem.checks import Floats, Labels, read_float, row_blocks
 from vpem.errors import InputError, Setting
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Recoding:
         codes = [place.get(name, place.get(_number_or(name), np.nan)) for name in have]
         return cls(np.arange(len(have), dtype=np.float64), np.array(codes, dtype=np.float64))
 
-    def recode(self, column: NDArray[Any]) -> Values:
+    def recode(self, column: Labels) -> Values:
         """Return what becomes of a column, shape (m,)."""
         if not len(self.values):
             return np.full(len(column), np.nan)

@@ -45,9 +45,10 @@ class ReadAhead:
     It begins when the kernels have begun, or at once where a caller waits for it. A thread that
     wakes while those of the kernels do takes the place of one, which then waits beside another for
     as long as the system does not see the processor that is free again: ten milliseconds or more.
+    Reads are of ``step`` rows, of which so many runs stay as it ``keeps``.
     """
 
-    def __init__(self, load: Callable[[slice, Floats], Floats]) -> None:
+    def __init__(self, load: Callable[[slice, Floats], Floats], step: int) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         self._load = load
@@ -55,6 +56,11 @@ class ReadAhead:
         self._awaited = Event()
         self._future: Future[Floats] | None = None
         self.run: slice | None = None
+        self.held: dict[tuple[int, int], Floats] = {}
+        """Runs that are there, by first row and end, the oldest first."""
+        self.free: list[Floats] = []
+        """Pages once touched are used again: new ones cost as much as reading does."""
+        self.step, self.keeps = step, 1
 
     def __enter__(self) -> Self:
         return self
@@ -81,17 +87,6 @@ class ReadAhead:
         return self._load(run, buffer)
 
 
-class _Reads:
-    """What reads of one file have in common: how long they are, and which are there."""
-
-    def __init__(self, load: Callable[[slice, Floats], Floats], step: int) -> None:
-        self.ahead = ReadAhead(load)
-        self.step, self.keeps = step, 1
-        self.held: dict[tuple[int, int], Floats] = {}  # by first row and end, the oldest first
-        # Pages once touched are used again: new ones cost as much as reading does.
-        self.free: list[Floats] = []
-
-
 class FileRows:
     """Rows of a file, the next run of which is read while this one is worked on.
 
@@ -111,7 +106,7 @@ class FileRows:
         self._rows = slice(0, self.n_samples)
         # After the last run the first comes again, for the next sweep.
         self._following: slice | None = self._rows
-        self._reads = _Reads(self._load, matrix.step)
+        self._reads = ReadAhead(self._load, matrix.step)
 
     @property
     def step(self) -> int:
@@ -144,8 +139,8 @@ class FileRows:
         if key not in reads.held:
             while len(reads.held) >= reads.keeps:
                 reads.free.append(reads.held.pop(next(iter(reads.held))))
-            ahead = reads.ahead.run
-            loaded = None if ahead is None else reads.ahead.end()
+            ahead = reads.run
+            loaded = None if ahead is None else reads.end()
             if loaded is None or ahead != run:
                 if loaded is not None:
                     reads.free.append(loaded)
@@ -158,7 +153,7 @@ class FileRows:
             elif following is not None:
                 following = _piece_at(following, reads.step, following.start)
             if following is not None and (following.start, following.stop) not in reads.held:
-                reads.ahead.begin(following, self._buffer())
+                reads.begin(following, self._buffer())
         return reads.held[key][first - run.start : first - run.start + rows.stop - rows.start]
 
     def _buffer(self) -> Floats:
@@ -446,7 +441,7 @@ class FileMatrix(Shaped):
         shape = (min(self.step, self.shape[0]), self._dataset.shape[1])
         buffers = [np.empty(shape, dtype=self.dtype) for _ in range(2)]
         runs = pieces(slice(0, self.shape[0]), self.step)
-        with ReadAhead(self._fill) as ahead:
+        with ReadAhead(self._fill, self.step) as ahead:
             coming = next(runs, None)
             while (run := coming) is not None:
                 buffer = ahead.end() if ahead.run else self._fill(run, buffers[0])
@@ -475,6 +470,13 @@ def select_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> Any:
     if isinstance(X, FileMatrix):
         return X.of_rows(groups)
     return np.asarray(X)[np.concatenate([np.empty(0, dtype=np.intp), *groups])]
+
+
+def select_columns(X: Floats | FileMatrix, columns: Sequence[int]) -> Floats | FileMatrix:
+    """Return the matrix of these columns, in this order."""
+    if list(columns) == list(range(X.shape[1])):
+        return X
+    return X.select(columns) if isinstance(X, FileMatrix) else np.ascontiguousarray(X[:, columns])
 
 
 def check_kept_beside(

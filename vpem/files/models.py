@@ -18,22 +18,25 @@ from numpy.typing import NDArray
 
 import vpem
 from vpem.checks import as_kept
-from vpem.errors import FileError, InputError, NumericalError, VpemError, shorten
+from vpem.errors import FileError, InputError, NumericalError, shorten
 from vpem.files import elements
 from vpem.files.datasets import default_names
-from vpem.files.elements import Elements, Strings, check_written, read_elements, report_elements
+from vpem.files.elements import (
+    Elements,
+    Strings,
+    check_written,
+    read_elements,
+    report_elements,
+    write_elements,
+)
 from vpem.files.hdf5 import (
-    atomic_write,
-    check_encoding,
-    create,
     find,
     is_group,
-    open_read,
+    read_file,
     write_array,
     write_attribute,
-    write_strings,
+    write_file,
 )
-from vpem.files.json_text import write_json_element
 from vpem.files.opening import PathLike
 from vpem.files.results import arrays_or_json
 from vpem.network.partition import Blocks
@@ -138,32 +141,27 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
     model = as_kept(model, Model, "a model is written of a Model or a fitted mixture")
     mixture = model.mixture
     blocks, mixed = mixture.blocks, mixture.kinds is not None
-    texts = {"report": model.report, "options": model.options}
-    texts["versions"] = model.versions or current_versions()
-    check_written(path, MODEL, **texts)
-    with (
-        atomic_write(path, force, "models") as temporary,
-        create(temporary, ENCODING, OF_FAMILIES if mixed else VERSION) as file,
-    ):
-        write_attribute(file, "covariance_type", mixture.covariance_type)
-        file.attrs["n_components"] = mixture.n_components
-        file.attrs["n_features"] = mixture.n_features
-        file.attrs["n_hubs"] = blocks.n_blocks
-        file.attrs["weights_shared"] = len(mixture.weights) == 1
-        write_strings(file, "feature_names", model.feature_names)
-        write_array(file, "scaling/shift", mixture.scaling.shift)
-        write_array(file, "scaling/scale", mixture.scaling.scale)
-        write_array(file, "history", model.history)
-        if model.root_history is not None:
-            write_array(file, "root_history", model.root_history)
+    values = vars(model) | {
+        "covariance_type": mixture.covariance_type,
+        "n_components": mixture.n_components,
+        "n_features": mixture.n_features,
+        "n_hubs": blocks.n_blocks,
+        "weights_shared": len(mixture.weights) == 1,
+        "scaling/shift": mixture.scaling.shift,
+        "scaling/scale": mixture.scaling.scale,
+        "versions": model.versions or current_versions(),
+    }
+    check_written(path, MODEL, values)
+    version = OF_FAMILIES if mixed else VERSION
+    with write_file(path, force, "models", ENCODING, version) as file:
+        write_elements(file, MODEL, values)
         hubs = file.create_group("hubs")
         for b in range(blocks.n_blocks):
             one = mixture.of_hubs([b])
             hub = hubs.create_group(str(b))
-            hub.attrs["root"] = blocks.roots[b]
-            write_array(hub, "agents", np.array(blocks.agents[b], dtype=np.int64))
-            write_array(hub, "features", blocks.features[b].astype(np.int64))
-            write_array(hub, "weights", one.weights[0])
+            about = {"root": blocks.roots[b], "agents": np.array(blocks.agents[b], dtype=np.int64)}
+            about |= {"features": blocks.features[b].astype(np.int64), "weights": one.weights[0]}
+            write_elements(hub, HUB, about)
             for family, arrays in _hub_arrays(one).items():
                 for name, values in arrays.items():
                     write_array(hub, f"parts/{family}/{name}" if mixed else name, values)
@@ -184,8 +182,6 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
             prior = mixture.prior
             write_attribute(file, "weight_concentration_prior_type", prior.kind)
             write_array(file, "prior", np.array([prior.concentration, prior.mean_precision]))
-        for name, value in texts.items():
-            write_json_element(file, name, value)
 
 
 def _hub_arrays(one: Any) -> dict[str, Arrays]:
@@ -210,17 +206,9 @@ def read_model(path: PathLike) -> Model:
     FileError
         If the file is missing, damaged, no model, from a newer vpem, or its parts do not agree.
     """
-    with open_read(path) as file:
-        if check_encoding(file, ENCODING, OF_FAMILIES) != ENCODING:
-            raise FileError(
-                f"{path} is not a vpem model; fit one with 'vpem fit DATA --output MODEL'"
-            )
-        try:
-            return _read_parts(file)
-        except FileError:
-            raise
-        except (VpemError, KeyError, ValueError, TypeError) as error:
-            raise FileError(f"{path} is damaged: {error}") from error
+    otherwise = "a vpem model; fit one with 'vpem fit DATA --output MODEL'"
+    with read_file(path, ENCODING, OF_FAMILIES, otherwise) as file:
+        return _read_parts(file)
 
 
 AGENT = Integer(most=MOST_AGENTS - 1)

@@ -24,9 +24,7 @@ from vpem.errors import FileError, InputError, did_you_mean, shorten
 from vpem.files.data import STDIN, read_data
 from vpem.files.datasets import STORED
 from vpem.files.hdf5 import (
-    atomic_write,
     check_encoding,
-    create,
     find,
     is_group,
     list_members,
@@ -35,6 +33,7 @@ from vpem.files.hdf5 import (
     read_column,
     read_strings,
     write_array,
+    write_file,
     write_strings,
 )
 from vpem.files.opening import PathLike, check_readable, open_unpacked, read_limit
@@ -266,10 +265,7 @@ def write_observations(path: PathLike, found: Observations, force: bool = False)
     FileError
         If the file exists and ``force`` is False, or cannot be written.
     """
-    with (
-        atomic_write(path, force, "observations") as temporary,
-        create(temporary, ENCODING, VERSION) as file,
-    ):
+    with write_file(path, force, "observations", ENCODING, VERSION) as file:
         write_strings(file, "row_names", found.row_names)
         write_strings(file, "column_names", found.column_names)
         write_strings(file, "observer_names", found.names)
@@ -391,9 +387,9 @@ def read_cells(
         raise FileError(f"{source} is not UTF-8 text; save it as UTF-8") from None
     except csv.Error as error:
         raise FileError(f"{source}: line {reader.line_num} is no CSV: {error}") from None
+    except FileError:
+        raise
     except OSError as error:
-        if isinstance(error, FileError):
-            raise
         raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
 
 

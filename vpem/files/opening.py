@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, TextIO
 from unicodedata import normalize
 
 from vpem.checks import check_memory, parse_bytes
-from vpem.errors import FileError, InputError, Setting, shorten
+from vpem.errors import FileError, InputError, Setting, VpemError, shorten
 
 PathLike = str | os.PathLike[str]
 
@@ -131,6 +131,17 @@ def _why(name: str, error: Exception) -> str:
     if number == errno.ENXIO:  # sockets, and devices that are not there
         return f"{name} is not an ordinary file"
     return f"{name} cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
+@contextmanager
+def damaged(what: str, failures: type[Exception] | tuple[type[Exception], ...]) -> Iterator[None]:
+    """Turn what a library raises on a damaged file into FileError: ``what`` is wrong, and why."""
+    try:
+        yield
+    except VpemError:
+        raise
+    except failures as error:
+        raise FileError(f"{what} ({error})") from error
 
 
 def read_bytes(path: PathLike, times: int = 1) -> bytes:

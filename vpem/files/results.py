@@ -24,17 +24,9 @@ from vpem.files.elements import (
     check_written,
     read_elements,
     report_elements,
+    write_elements,
 )
-from vpem.files.hdf5 import (
-    atomic_write,
-    check_encoding,
-    create,
-    open_read,
-    write_array,
-    write_column,
-    write_strings,
-)
-from vpem.files.json_text import write_json_element
+from vpem.files.hdf5 import atomic_write, create, read_file, write_column, write_file
 from vpem.files.opening import PathLike
 from vpem.files.temporaries import check_ending, ending_of
 from vpem.network.schema import (
@@ -187,34 +179,20 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
         )  # fmt: skip
 
 
-def write_clustering(path: PathLike, stored: Any, force: bool = False) -> None:
+def write_clustering(path: PathLike, stored: object, force: bool = False) -> None:
     """Write a `StoredClustering` or a fitted `vpem.DistributedKMeans`, all or nothing."""
     stored = as_kept(
         stored, StoredClustering, "a clustering is written of a StoredClustering or fitted k-means"
     )
-    texts = {name: getattr(stored, name) for name in ("report", "options", "versions")}
-    check_written(path, CLUSTERING, **texts)
-    with (
-        atomic_write(path, force, "clusterings") as temporary,
-        create(temporary, CLUSTERING_FILE, VERSION) as file,
-    ):
+    scaling = stored.scaling
+    ends = {
+        name: None if scaling is None else getattr(scaling, name) for name in ("shift", "scale")
+    }
+    check_written(path, CLUSTERING, vars(stored))
+    with write_file(path, force, "clusterings", CLUSTERING_FILE, VERSION) as file:
         file.attrs["n_clusters"] = len(stored.centres)
         file.attrs["n_features"] = stored.centres.shape[1]
-        write_strings(file, "feature_names", stored.feature_names)
-        write_array(file, "centres", stored.centres)
-        write_array(file, "labels", stored.labels)
-        write_array(file, "distances", stored.distances)
-        if stored.ids is not None:
-            write_column(file, "ids", stored.ids)
-        if stored.root_centres is not None:
-            write_array(file, "root_centres", stored.root_centres)
-        if stored.scaling is not None:
-            write_array(file, "shift", stored.scaling.shift)
-            write_array(file, "scale", stored.scaling.scale)
-        if stored.deviations is not None:
-            write_array(file, "deviations", stored.deviations)
-        for name, value in texts.items():
-            write_json_element(file, name, value)
+        write_elements(file, CLUSTERING, vars(stored) | ends)
 
 
 CLUSTERING: Elements = {
@@ -238,9 +216,8 @@ CLUSTERING: Elements = {
 
 def read_clustering(path: PathLike) -> StoredClustering:
     """Read a file of `write_clustering`; FileError if it cannot be read, or is none."""
-    with open_read(path) as file:
-        if check_encoding(file, CLUSTERING_FILE, VERSION) != CLUSTERING_FILE:
-            raise FileError(f"{path} is not a {CLUSTERING_FILE} file; 'vpem kmeans -o' writes one")
+    otherwise = f"a {CLUSTERING_FILE} file; 'vpem kmeans -o' writes one"
+    with read_file(path, CLUSTERING_FILE, VERSION, otherwise) as file:
         state = read_elements(file, CLUSTERING)
     shift, scale = state.pop("shift"), state.pop("scale")
     if (shift is None) != (scale is None):
@@ -306,9 +283,8 @@ IMPUTATION: Elements = {
 
 def read_imputed(path: PathLike) -> Imputed:
     """Read the completed matrix of a file of `write_imputation`."""
-    with open_read(path) as file:
-        if check_encoding(file, IMPUTATION_FILE, VERSION) != IMPUTATION_FILE:
-            raise FileError(f"{path} is not a {IMPUTATION_FILE} file; 'vpem impute -o' writes one")
+    otherwise = f"a {IMPUTATION_FILE} file; 'vpem impute -o' writes one"
+    with read_file(path, IMPUTATION_FILE, VERSION, otherwise) as file:
         state = read_elements(file, IMPUTATION)
     return Imputed(
         state["imputed"],
@@ -326,7 +302,7 @@ def write_imputed(
     imputed: Imputed,
     force: bool = False,
     quote_formulas: bool = False,
-    filled: Mapping[str, Any] | None = None,
+    filled: Mapping[str, object] | None = None,
 ) -> None:
     """Write a completed matrix as a .csv or .parquet table, all or nothing.
 

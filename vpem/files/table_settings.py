@@ -91,7 +91,7 @@ class TableSettings(Settings, heading="Data"):
 
     def with_defaults_of(self, other: TableSettings) -> TableSettings:
         """Return the record with another's values in place of defaults, but for clashing marks."""
-        if other.labels_for_fit is not None and not isinstance(self, LabelledTable):
+        if other.labels_for_fit is not None and "labels_for_fit" not in self.settings_by_name:
             return self.into(LabelledTable).with_defaults_of(other)
         changes = {
             one.name: getattr(other, one.name)

@@ -311,7 +311,7 @@ def intersect(
     return for_each(holders, parties, rows_of), n_kept
 
 
-def _to_each(values: Sequence[Any], holders: Placement) -> dict[int, Any]:
+def _to_each(values: Sequence[object], holders: Placement) -> dict[int, Any]:
     """Send each party a value of the first one; returned are those of the parties held here."""
     received = {}
     for party, value in enumerate(values):

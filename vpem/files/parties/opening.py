@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels, check_finite, is_whole
+from vpem.checks import Floats, Labels, check_finite, is_whole, row_blocks
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import (
     FileError,
@@ -33,13 +33,14 @@ from vpem.errors import (
 )
 from vpem.files.data import read_data, settle_labels
 from vpem.files.datasets import Dataset
-from vpem.files.families import AsRead, FamilyChoice, check_named
+from vpem.files.families import FamilyChoice, check_named, settle_families
 from vpem.files.json_text import read_toml
 from vpem.files.levels import Recoding, in_order, recoded
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, select_columns
 from vpem.files.opening import check_readable
 from vpem.files.readers.frames import SomeLabels
 from vpem.files.table_settings import LabelledTable, TableSettings, settings_in
+from vpem.network.schema import Report
 from vpem.terms.families.kinds import Kinds
 
 ALIASES = {"columns": "features", "ids": "id_column", "labels": "label_column"}
@@ -115,8 +116,7 @@ class Holding:
         out[places[: np.searchsorted(ordered, 0)]] = np.nan
         first = 0
         for part in self.parts:
-            runs = part.runs() if isinstance(part, FileMatrix) else [(0, part)]
-            for start, values in runs:
+            for start, values in row_blocks(part):
                 begin = first + start
                 low, high = np.searchsorted(ordered, [begin, begin + len(values)])
                 out[places[low:high]] = values[ordered[low:high] - begin]
@@ -180,7 +180,7 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
         raise InputError(f"{path}: {error}") from None
 
 
-def _party(content: dict[str, Any], number: int, folder: Path) -> Party:
+def _party(content: Report, number: int, folder: Path) -> Party:
     if not isinstance(content, dict):
         raise InputError(f"party {number} must be a table [[party]]")
     settings: dict[str, Any] = {}
@@ -334,12 +334,7 @@ def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Any:
             "features with ",
             Setting("features"),
         )
-    columns = [where[name] for name in names]
-    if columns == list(range(len(have))):
-        return dataset.X
-    if isinstance(dataset.X, FileMatrix):
-        return dataset.X.select(columns)
-    return dataset.X[:, columns]
+    return select_columns(dataset.X, [where[name] for name in names])
 
 
 def _chained(columns: Sequence[Labels | None], what: str, party: Party) -> Labels | None:
@@ -407,8 +402,8 @@ def settle_party(
     choice = choice.within(party.name)
     words = [choice.word(name) for name in names]
     source = datasets[0].source
-    arrays, kinds = AsRead(joined, names, kinds, together, source).settled(
-        words, lenient=party.kept is not None
+    arrays, kinds = settle_families(
+        joined, names, kinds, together, source, words, lenient=party.kept is not None
     )
     return tuple(arrays), kinds
 

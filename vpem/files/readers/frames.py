@@ -372,7 +372,7 @@ class SomeLabels:
         return SomeLabels(values, self.names)
 
 
-def columns_of_labels(setting: Any, names: Sequence[str]) -> list[int]:
+def columns_of_labels(setting: object, names: Sequence[str]) -> list[int]:
     """Return the columns meant by labels for the fit; [] where a file or a path in one is meant."""
     if isinstance(setting, str) and setting in names:
         return [list(names).index(setting)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels, no_measurement, read_int
+from vpem.checks import Floats, Labels, no_measurement, read_int, row_blocks
 from vpem.errors import FileError, InputError, Setting, did_you_mean
 from vpem.files.datasets import (
     ENCODING,
@@ -42,7 +42,7 @@ from vpem.files.hdf5 import (
     read_shape,
     read_strings,
 )
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, select_columns
 from vpem.files.opening import check_unpacked
 from vpem.files.readers.frames import (
     ReadOptions,
@@ -61,6 +61,7 @@ from vpem.files.readers.frames import (
 )
 from vpem.files.table_settings import TableSettings
 from vpem.network.partition import from_agent_of_feature, from_worker_of_row
+from vpem.network.schema import Report
 
 if TYPE_CHECKING:
     import h5py
@@ -160,7 +161,7 @@ def dataset_of_matrix(
         names = [dataset.feature_names[place] for place in choice.known]
         known = labels_of_columns(columns_of, names, table.marks, dataset.source)
     features, left_out = choice.features, {}
-    X = _of(dataset.X, features)
+    X: Any = select_columns(dataset.X, features)
     if not isinstance(X, FileMatrix):
         codes = () if dataset.kinds is None else dataset.kinds.columns_of("categorical")
         X = blank_marks(X, table, [n for n, j in enumerate(features) if j not in codes])
@@ -185,7 +186,7 @@ def dataset_of_matrix(
             chosen = [n for n, one in enumerate(called) if one not in left_out]
             if not chosen:
                 raise only_guesses(dataset.source, left_out)
-            X, features = _of(X, chosen), [features[n] for n in chosen]
+            X, features = select_columns(X, chosen), [features[n] for n in chosen]
             warn_of_guesses(dataset.source, left_out, called, [called[n] for n in chosen])
         if options.columns is None:
             warn_of_marks(dataset.source, X, [dataset.feature_names[n] for n in features])
@@ -236,18 +237,10 @@ def _with(
     )
 
 
-def _of(X: Any, columns: list[int]) -> Any:
-    if columns == list(range(X.shape[1])):
-        return X
-    return X.select(columns) if isinstance(X, FileMatrix) else np.ascontiguousarray(X[:, columns])
-
-
-def _column(X: Any, place: int) -> Labels:
+def _column(X: Floats | FileMatrix, place: int) -> Labels:
     """Return the numbers of a column (M,), integers where all are whole."""
-    if isinstance(X, FileMatrix):
-        values = np.concatenate([part[:, 0].copy() for _, part in X.select([place]).runs()])
-    else:
-        values = np.asarray(X[:, place])
+    column = select_columns(X, [place])
+    values = np.concatenate([part[:, 0].copy() for _, part in row_blocks(column)])
     finite = np.isfinite(values).all() and (np.abs(values) < 2**53).all()
     return values.astype(np.int64) if finite and (values == np.floor(values)).all() else values
 
@@ -375,7 +368,7 @@ def _refuse_missing(missing: Any, where: str, file: h5py.File) -> None:
         )
 
 
-def _stored(file: h5py.File, name: str, item: Any, source: str, options: ReadOptions) -> Dataset:
+def _stored(file: h5py.File, name: str, item: object, source: str, options: ReadOptions) -> Dataset:
     kind = sparse_kind(item)
     X: Any
     if kind is not None:
@@ -398,7 +391,7 @@ def _stored(file: h5py.File, name: str, item: Any, source: str, options: ReadOpt
     is_whole = options.dataset is None
     weights = read_weights(file, inside, len(X), is_whole, options.weights_needed)
     names = default_names(X.shape[1])
-    more: dict[str, Any] = {}
+    more: Report = {}
     if is_whole:
         if find(file, "agent_names") is not None and find(file, "partition") is None:
             raise FileError(f"{file.filename} has agent_names but no partition of the features")
@@ -435,7 +428,7 @@ def _read_holders(
         raise InputError(f"{file.filename}: {error}") from None
 
 
-def sparse_kind(item: Any) -> str | None:
+def sparse_kind(item: object) -> str | None:
     """Return whether a group is a sparse matrix by rows ("csr") or columns ("csc")."""
     if not is_group(item):
         return None

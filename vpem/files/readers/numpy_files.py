@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,10 +14,11 @@ from numpy.typing import NDArray
 from vpem.checks import Labels
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset, as_matrix, default_names
-from vpem.files.opening import check_unpacked, open_regular, open_zip
+from vpem.files.opening import check_unpacked, damaged, open_regular, open_zip
 from vpem.files.readers.frames import ReadOptions, check_fields, refuse_large
 from vpem.files.readers.matrices import dataset_of_matrix, dense_of
 
+DAMAGED = "cannot be read; it is damaged"
 NOTED = ("ids", "labels", "sample_weight")
 SPARSE = {"data", "indices", "indptr", "format", "shape"}
 """Members of what scipy.sparse.save_npz writes."""
@@ -27,15 +26,19 @@ SPARSE = {"data", "indices", "indptr", "format", "shape"}
 
 def read_npy(file: Path, source: str, options: ReadOptions) -> Dataset:
     """Read a matrix, or an array of records; Python objects are refused."""
-    with open_regular(file) as opened, _said(source):
+    with open_regular(file) as opened, damaged(f"{source} {DAMAGED}", Exception):
         array = _read(opened, os.stat(file).st_size, source, options)
     return _dataset_of(array, {}, source, options)
 
 
 def read_npz(file: Path, source: str, options: ReadOptions) -> Dataset:
     """Read the matrix ``X`` of an archive, or its only one, and what else it has of the rows."""
-    arrays: dict[str, NDArray[Any]] = {}
-    with open_regular(file) as opened, _said(source), open_zip(opened, source) as archive:
+    arrays: dict[str, Labels] = {}
+    with (
+        open_regular(file) as opened,
+        damaged(f"{source} {DAMAGED}", Exception),
+        open_zip(opened, source) as archive,
+    ):
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         check_unpacked(sum(info.file_size for info in members.values()), file, source)
         sparse, name, listed = set(members) >= SPARSE, "", shorten(members, 10)
@@ -80,7 +83,11 @@ def read_npz(file: Path, source: str, options: ReadOptions) -> Dataset:
 def list_npz(file: Path) -> dict[str, str]:
     """Return type and shape of each array of an archive, as it says itself; none is unpacked."""
     listing = {}
-    with open_regular(file) as opened, _said(str(file)), open_zip(opened, file) as archive:
+    with (
+        open_regular(file) as opened,
+        damaged(f"{file} {DAMAGED}", Exception),
+        open_zip(opened, file) as archive,
+    ):
         for info in archive.infolist():
             with archive.open(info) as stream:
                 shape, _, dtype = _header(stream)
@@ -157,14 +164,3 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if min(shape, default=0) < 0 or dtype.itemsize == 0:
         raise ValueError(f"shape {shape}, type {dtype}")
     return tuple(map(int, shape)), bool(fortran), dtype
-
-
-@contextmanager
-def _said(source: str) -> Iterator[None]:
-    """Turn what NumPy and zipfile raise on damaged files into a sentence."""
-    try:
-        yield
-    except (FileError, InputError):
-        raise
-    except Exception as error:
-        raise FileError(f"{source} cannot be read; it is damaged ({error})") from error

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from vpem.checks import (
     no_measurement,
     read_float,
 )
-from vpem.errors import FileError, InputError, Setting, VpemError, VpemWarning, shorten
+from vpem.errors import InputError, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
     annotation_of,
     check_strings,
@@ -46,7 +45,7 @@ from vpem.files.arrow import (
 from vpem.files.datasets import Dataset, as_weights, names_apart
 from vpem.files.families import FamilyChoice
 from vpem.files.hdf5 import LONGEST_STRING
-from vpem.files.opening import check_unpacked, open_regular
+from vpem.files.opening import check_unpacked, damaged, open_regular
 from vpem.files.readers.frames import (
     GUESSED,
     MOST_NUMBERS,
@@ -65,6 +64,7 @@ from vpem.files.readers.frames import (
 )
 from vpem.files.table_settings import TableSettings
 from vpem.network.partition import from_worker_of_row
+from vpem.network.schema import Report
 
 if TYPE_CHECKING:
     from vpem.files.readers.text_columns import Category
@@ -272,7 +272,7 @@ def _noted(
     known: Sequence[int],  # columns of labels for the fit
     columns: Columns,
     table: TableSettings,
-) -> dict[str, Any]:
+) -> Report:
     """Return what is noted of the rows, as `Dataset` takes it."""
     values: dict[str, Any] = {}
     for what, place in noted.items():
@@ -306,13 +306,16 @@ def parquet_frame(file: Path, source: str) -> LazyFrame:
     """Open a Parquet file."""
     from pyarrow import parquet
 
-    with _said(source, "Parquet"), parquet.ParquetFile(file) as opened:
+    with (
+        damaged(f"{source} cannot be read as Parquet", FAILURES),
+        parquet.ParquetFile(file) as opened,
+    ):
         schema, n_rows = opened.schema_arrow, int(opened.metadata.num_rows)
     names = list(schema.names)
     text = [field.name for field in schema if is_text(field.type)]
 
     def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
-        with _said(source, "Parquet"):
+        with damaged(f"{source} cannot be read as Parquet", FAILURES):
             chosen = [names[column] for column in columns]
             # Text that is many times the same stays in a dictionary until it is known to be short.
             with parquet.ParquetFile(file, read_dictionary=text) as opened:
@@ -335,8 +338,8 @@ def arrow_frame(file: Path, source: str) -> LazyFrame:
     """Open a Feather file (version 2), which is one of Arrow."""
     from pyarrow import ipc
 
-    kind = "Feather or Arrow"
-    with _said(source, kind), open_regular(file) as stream, ipc.open_file(stream) as opened:
+    said = f"{source} cannot be read as Feather or Arrow"
+    with damaged(said, FAILURES), open_regular(file) as stream, ipc.open_file(stream) as opened:
         schema, count = opened.schema, opened.num_record_batches
 
     def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
@@ -344,7 +347,7 @@ def arrow_frame(file: Path, source: str) -> LazyFrame:
         parts: list[list[pa.Array]] = [[] for _ in columns]
         n_bytes = 0
         with (
-            _said(source, kind),
+            damaged(said, FAILURES),
             open_regular(file) as stream,
             ipc.open_file(stream, options=options) as opened,
         ):
@@ -427,15 +430,8 @@ def _index(schema: pa.Schema) -> frozenset[int]:
     return frozenset(n for n, name in enumerate(schema.names) if name in index)
 
 
-@contextmanager
-def _said(source: str, kind: str) -> Iterator[None]:
-    try:
-        yield
-    except VpemError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        raise FileError(f"{source} cannot be read as {kind} ({error})") from error
-
+FAILURES = (pa.ArrowException, OSError, ValueError, MemoryError)
+"""What pyarrow raises on damaged files."""
 
 ID_NAMES = ("id", "ids")
 """Of columns that are hardly meant to be features, in any case of letters."""

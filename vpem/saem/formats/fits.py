@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vpem.checks import Doubles
-from vpem.errors import FileError, VpemError
-from vpem.files.elements import COMMUNICATION, Elements, Json, Strings, check_written, read_elements
-from vpem.files.hdf5 import (
-    atomic_write,
-    check_encoding,
-    create,
-    open_read,
-    write_array,
-    write_attribute,
-    write_strings,
+from vpem.errors import FileError
+from vpem.files.elements import (
+    COMMUNICATION,
+    Elements,
+    Json,
+    Strings,
+    check_written,
+    read_elements,
+    write_elements,
 )
-from vpem.files.json_text import write_json_element
+from vpem.files.hdf5 import read_file, write_file
 from vpem.files.opening import PathLike
 from vpem.network.schema import (
     COUNT,
@@ -45,7 +44,7 @@ from vpem.saem.estimates import criteria_of, summary_of
 from vpem.saem.formats import FIT
 from vpem.saem.models.lda import TopicNames
 from vpem.saem.models.model import MODELS, OWN, model_class
-from vpem.saem.results import CERTAIN, CorpusFacts, SaemFit, SavedSaem, as_saved
+from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem, as_saved
 from vpem.saem.topics import Topics, is_wide
 
 if TYPE_CHECKING:
@@ -168,45 +167,28 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         If a name cannot be stored, or the settings have what no reader takes.
     """
     saved = as_saved(fit)
-    texts = {name: getattr(saved, name) for name in TEXTS}
-    check_written(path, SAEM, **texts)
-    with (
-        atomic_write(path, force, "fits of SAEM") as temporary,
-        create(temporary, ENCODING, VERSION) as file,
-    ):
-        write_attribute(file, "model", saved.model)
-        write_attribute(file, "model_class", saved.model_class)
-        write_attribute(file, "grounds", saved.grounds)
-        for name in ("discrete", "level", "n_draws", "n_iter", "converged", "change"):
-            file.attrs[name] = getattr(saved, name)
+    wide, doses = is_wide(saved), saved.doses
+    table = np.array(list(saved.covariates.values()))
+    values = vars(saved) | {
         # Names of very many parameters follow from those of words.
-        named = ("words",) if is_wide(saved) else ("parameters",)
-        for name in (*named, "latents", "names"):
-            write_strings(file, name, getattr(saved, name))
-        for name in ARRAYS:
-            write_array(file, name, getattr(saved, name))
-        for name in ("acceptance", *CERTAIN):
-            if getattr(saved, name) is not None:
-                write_array(file, name, getattr(saved, name))
-        likelihood = file.create_group("log_likelihood")
-        for name in LIKELIHOOD:
-            write_array(likelihood, name, getattr(saved.log_likelihood, name))
-        write_strings(file, "covariate_names", tuple(saved.covariates))
-        table = np.array(list(saved.covariates.values()))
-        write_array(file, "covariates", table.reshape(len(saved.covariates), len(saved.names)))
-        write_array(file, "time_range", np.array(saved.time_range))
-        if saved.doses is not None:
-            group = file.create_group("doses")
-            write_array(group, "counts", saved.doses.counts.astype(np.int64))
-            for name, column in zip(OF_DOSES, saved.doses.columns, strict=True):
-                write_array(group, name, column)
-        if saved.corpus is not None:
-            group = file.create_group("corpus")
-            write_strings(group, "device_names", saved.corpus.device_names)
-            for name in OF_CORPUS:
-                write_array(group, name, getattr(saved.corpus, name))
-        for name, value in texts.items():
-            write_json_element(file, name, value)
+        "parameters": None if wide else saved.parameters,
+        "words": saved.words if wide else None,
+        "covariate_names": tuple(saved.covariates),
+        "covariates": table.reshape(len(saved.covariates), len(saved.names)),
+        "time_range": np.array(saved.time_range),
+        "doses/counts": None if doses is None else doses.counts.astype(np.int64),
+    }
+    for group, part, names in (
+        ("log_likelihood", saved.log_likelihood, LIKELIHOOD),
+        ("doses", doses, OF_DOSES),
+        ("corpus", saved.corpus, ("device_names", *OF_CORPUS)),
+    ):
+        values |= {
+            f"{group}/{name}": None if part is None else getattr(part, name) for name in names
+        }
+    check_written(path, SAEM, values)
+    with write_file(path, force, "fits of SAEM", ENCODING, VERSION) as file:
+        write_elements(file, SAEM, values)
 
 
 def arrays_of(saved: SavedSaem) -> Report:
@@ -264,15 +246,9 @@ def read_saem(path: PathLike) -> SavedSaem:
         If the file is missing, damaged, no fit of SAEM, from a newer vpem, or its parts do not
         agree.
     """
-    with open_read(path) as file:
-        if check_encoding(file, ENCODING, VERSION) != ENCODING:
-            raise FileError(f"{path} is not a {ENCODING} file; 'vpem saem --output' writes one")
-        try:
-            return _read_parts(file)
-        except FileError:
-            raise
-        except (VpemError, KeyError, ValueError, TypeError) as error:
-            raise FileError(f"{path} is damaged: {error}") from error
+    otherwise = f"a {ENCODING} file; 'vpem saem --output' writes one"
+    with read_file(path, ENCODING, VERSION, otherwise) as file:
+        return _read_parts(file)
 
 
 def _read_parts(file: h5py.File) -> SavedSaem:
@@ -335,10 +311,14 @@ def _read_parts(file: h5py.File) -> SavedSaem:
     )
 
 
+def _is_wide(elements: State) -> bool:
+    return elements["model"] in MODELS and bool(model_class(elements["model"]).wide)
+
+
 def _names_of(elements: State, need: Callable[[object, str], None]) -> Sequence[str]:
     """Names of parameters, if all that has as many agrees."""
     p, q = len(elements["theta"]), len(elements["latents"])
-    wide = elements["model"] in MODELS and model_class(elements["model"]).wide
+    wide = _is_wide(elements)
     shapes = [elements[name].shape[-1] for name in ("information", "covariances", "trace")]
     sizes = [0, 0, q] if wide else [p, q, p]
     need(shapes == sizes, f"information, covariances and trace must be of {sizes} numbers each")
@@ -356,7 +336,7 @@ def _corpus_of(elements: State, need: Callable[[object, str], None]) -> CorpusFa
     """Facts of a corpus, if all that says so is there and agrees."""
     parts = {name: elements.pop(f"corpus/{name}") for name in ("device_names", *OF_CORPUS)}
     there = [value is not None for value in parts.values()]
-    wide = isinstance(elements["parameters"], TopicNames)
+    wide = _is_wide(elements)
     need(there == [wide] * len(there), "a corpus must say of which topics it is, and nothing else")
     if not wide:
         return None

@@ -35,6 +35,7 @@ from vpem.files.hdf5 import (
     read_strings,
     write_array,
     write_attribute,
+    write_file,
     write_strings,
 )
 from vpem.files.networks import read_holders
@@ -43,6 +44,7 @@ from vpem.files.opening import PathLike, check_unpacked, open_text
 from vpem.files.readers.matrices import check_parts, sparse_in, sparse_kind
 from vpem.files.temporaries import ending_of
 from vpem.network.partition import Workers
+from vpem.network.schema import Report
 from vpem.saem.doses import Doses, doses_of, doses_of_lines, event_columns, measured_lines
 from vpem.saem.formats import INDIVIDUALS
 from vpem.saem.individuals import Individuals, from_counts, from_long, gather, in_words, join_words
@@ -63,103 +65,85 @@ BYTES_OF_ENTRY = 80
 BYTES_OF_NAME = 64
 
 
-class LongTable:
-    """The lines of a CSV table."""
+def read_long(
+    path: PathLike,
+    three: tuple[str, str, str],
+    covariates: Sequence[str] | None,
+    also: Sequence[str],
+    words: Collection[str],
+    missing: bool,
+    doses: Mapping[str, str] | None,
+    texts: Collection[str] = (),
+) -> Individuals:
+    """Read the lines of a CSV table; parameters as of `read_individuals`."""
+    source, columns = os.fspath(path), list(three)
+    others: list[str] = []
+    events: dict[str, str] = {}
+    odd: dict[str, tuple[str, str]] = {}  # where the first of a column that may be text is one
 
-    def __init__(
-        self,
-        path: PathLike,
-        three: tuple[str, str, str],
-        covariates: Sequence[str] | None,
-        also: Sequence[str],
-        words: Collection[str],
-        missing: bool,
-        doses: Mapping[str, str] | None,
-        texts: Collection[str] = (),
-    ) -> None:
-        self.source, self.three, self.missing = os.fspath(path), three, missing
-        self.words, self.texts = words, texts
-        self.odd: dict[str, tuple[str, str]] = {}
-        self.others: list[str] = []
-        self.events: dict[str, str] = {}
-        self.columns: tuple[str, ...] = ()  # all that are read
-        self.wheres: list[str] = []
-        self.ids: list[str] = []
-        self.cells: list[list[str | float]] = []
+    def places(header: list[str]) -> list[int]:
+        names, chosen = [field.strip() for field in header], covariates
+        if covariates is not None:
+            chosen = [*covariates, *(name for name in also if name in names)]
+        if doses is not None:
+            events.update(event_columns(names, doses, {*three, *(chosen or ())}, source))
+        listed = _columns(names, three, chosen, source)
+        others.extend(name for name in listed if name not in events.values())
+        columns.extend([*others, *events.values()])
+        return [names.index(name) for name in columns]
 
-        def places(header: list[str]) -> list[int]:
-            names = [field.strip() for field in header]
-            chosen = covariates
-            if covariates is not None:
-                chosen = [*covariates, *(name for name in also if name in names)]
-            if doses is not None:
-                taken = {*three, *(chosen or ())}
-                self.events = event_columns(names, doses, taken, self.source)
-            others = _columns(names, three, chosen, self.source)
-            self.others = [name for name in others if name not in self.events.values()]
-            self.columns = (*three, *self.others, *self.events.values())
-            return [names.index(name) for name in self.columns]
-
-        for where, cells in read_cells(path, places):
-            self._take(where, cells)
-        if not self.ids:
-            raise InputError(f"{self.source} has a header but no rows")
-
-    def _take(self, where: str, cells: list[str]) -> None:
+    wheres, ids = [], []
+    table: list[list[str | float]] = []
+    for where, cells in read_cells(path, places):
         if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:
             raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
-        self.ids.append(cells[0])
-        if self.events:
-            self.wheres.append(where)
-        may_miss = self.columns[3:] if not (self.missing or self.events) else self.columns[2:]
-        read: list[str | float] = []
-        for name, cell in zip(self.columns[1:], cells[1:], strict=True):
-            as_words = name in self.others and name in self.words
-            if not as_words and name in self.others and name in self.texts:
+        ids.append(cells[0])
+        wheres.append(where)
+        may_miss = columns[2 if missing or events else 3 :]
+        row: list[str | float] = []
+        for name, cell in zip(columns[1:], cells[1:], strict=True):
+            as_words = name in others and name in words
+            if not as_words and name in others and name in texts:
                 as_words = cell not in MISSING and read_float(cell, finite=True) is None
-                if as_words:  # where the first of a column that may be text is one
-                    self.odd.setdefault(name, (cell, where))
-            read.append(cell if as_words else _number(cell, name, name in may_miss, where))
-        self.cells.append(read)
-
-    def individuals(self) -> Individuals:
-        numbered: dict[str, list[str]] = {}
-        columns = {}
-        for name, cells in zip(self.columns[1:], zip(*self.cells, strict=True), strict=True):
-            if name in self.odd and any(isinstance(cell, float) and cell == cell for cell in cells):
-                _number(self.odd[name][0], name, True, self.odd[name][1])
-            is_text = name in self.odd or isinstance(cells[0], str)
-            texts = ["" if isinstance(cell, float) else cell for cell in cells] if is_text else []
-            columns[name] = np.array(_numbered(name, texts, numbered) if is_text else cells)
-        named: dict[str, Any] = dict(zip(("id", "time", "value"), self.three, strict=True))
-        if numbered:
-            named["words"] = numbered
-        labels = np.array(self.ids, dtype=object)
-        _, time, value = self.three
-        if not self.events:
-            read = {name: columns[name] for name in self.others}
-            individuals = from_long(
-                labels, columns[time], columns[value], read, self.source, self.missing
-            )
-            return replace(individuals, columns=named)
-        events = {name: columns[column] for name, column in self.events.items()}
-        rows, dosed = measured_lines(events, columns[value], self.wheres)
-        empty = rows & np.isnan(columns[value])
-        if empty.any() and not self.missing:
-            _number("", value, False, self.wheres[int(empty.argmax())])
+                if as_words:
+                    odd.setdefault(name, (cell, where))
+            row.append(cell if as_words else _number(cell, name, name in may_miss, where))
+        table.append(row)
+    if not ids:
+        raise InputError(f"{source} has a header but no rows")
+    numbered: dict[str, list[str]] = {}
+    read = {}
+    for name, column in zip(columns[1:], zip(*table, strict=True), strict=True):
+        if name in odd and any(isinstance(cell, float) and cell == cell for cell in column):
+            _number(odd[name][0], name, True, odd[name][1])
+        is_text = name in odd or isinstance(column[0], str)
+        words_of = ["" if isinstance(cell, float) else cell for cell in column] if is_text else []
+        read[name] = np.array(_numbered(name, words_of, numbered) if is_text else column)
+    named: Report = dict(zip(("id", "time", "value"), three, strict=True))
+    if numbered:
+        named["words"] = numbered
+    labels, (_, time, value) = np.array(ids, dtype=object), three
+    rows, given = np.ones(len(ids), dtype=np.bool_), None
+    if events:
+        lines = {name: read[column] for name, column in events.items()}
+        rows, dosed = measured_lines(lines, read[value], wheres)
+        empty = rows & np.isnan(read[value])
+        if empty.any() and not missing:
+            _number("", value, False, wheres[int(empty.argmax())])
         if not rows.any():
-            raise InputError(f"{self.source} has doses, but no measurements")
-        read = {name: columns[name][rows] for name in self.others}
-        individuals = from_long(
-            labels[rows], columns[time][rows], columns[value][rows], read, self.source, self.missing
+            raise InputError(f"{source} has doses, but no measurements")
+        named["doses"] = {name: column for name, column in events.items() if name != column}
+    individuals = from_long(
+        labels[rows], read[time][rows], read[value][rows],
+        {name: read[name][rows] for name in others}, source, missing,
+    )  # fmt: skip
+    if events:
+        at = [where for where, is_dose in zip(wheres, dosed, strict=True) if is_dose]
+        lines = {name: column[dosed] for name, column in lines.items()}
+        given = doses_of_lines(
+            individuals.names, labels[dosed], read[time][dosed], lines, at, source
         )
-        at = [where for where, is_dose in zip(self.wheres, dosed, strict=True) if is_dose]
-        lines = {name: column[dosed] for name, column in events.items()}
-        doses = doses_of_lines(
-            individuals.names, labels[dosed], columns[time][dosed], lines, at, self.source
-        )
-        others = {name: column for name, column in self.events.items() if name != column}
-        return replace(individuals, columns={**named, "doses": others}, doses=doses)
+    return replace(individuals, columns=named, doses=given)
 
 
 def _numbered(name: str, cells: Sequence[Any], numbered: dict[str, list[str]]) -> list[float]:
@@ -276,8 +260,8 @@ def read_individuals(
     columns = None if covariates is None else list(listed.values())
     if is_long_csv(path):
         words, texts = ([named.get(name, name) for name in some] for some in (words, texts))
-        table = LongTable(path, (id, time, value), columns, also, words, missing, doses, texts)
-        return _renamed(table.individuals(), {} if columns is None else named)
+        long = read_long(path, (id, time, value), columns, also, words, missing, doses, texts)
+        return _renamed(long, {} if columns is None else named)
     source = os.fspath(path)
     with open_read(path) as file:
         check_encoding(file, ENCODING, VERSION)
@@ -438,10 +422,7 @@ def numbered_as(individuals: Individuals, tables: Mapping[str, Sequence[str]]) -
 
 def write_individuals(path: PathLike, found: Individuals, force: bool = False) -> None:
     """Write individuals to HDF5, all or nothing."""
-    with (
-        atomic_write(path, force, "individuals") as temporary,
-        create(temporary, ENCODING, VERSION) as file,
-    ):
+    with write_file(path, force, "individuals", ENCODING, VERSION) as file:
         write_strings(file, "names", found.names)
         write_array(file, "counts", found.counts.astype(np.int64))
         write_array(file, "times", found.times)
