@@ -575,17 +575,17 @@ class TopicsFile(SaemFile):
 
     def heard(self, request: UseRequest, individuals: Individuals | None) -> Report:
         """Report words that the topics lack."""
-        from vpem.saem.topics import Heard
+        from vpem.saem.topics import heard_in
 
         if individuals is None:
             return {}
-        heard = Heard.by(self.stored, individuals)
-        n_unknown, n_left_out = heard.n_unknown, heard.n_left_out
+        documents, n_unknown, n_left_out = heard_in(self.stored, individuals)
         if n_unknown:
             times = plural(int(n_unknown), "time")
-            known = f"of {int(n_unknown + heard.documents.values.sum())}"
+            known = f"of {int(n_unknown + documents.values.sum())}"
             request.screen.print_note(f"words that the topics lack occur {times} {known}")
         if n_left_out:
-            documents = plural(n_left_out, "document")
-            request.screen.warn(f"{documents} left out: the topics have none of their words")
+            request.screen.warn(
+                f"{plural(n_left_out, 'document')} left out: the topics have none of their words"
+            )
         return {"n_unknown": n_unknown, "n_left_out": n_left_out}

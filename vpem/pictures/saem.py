@@ -408,7 +408,7 @@ def draw_effects(
     """
     predictor = Predictor(fit, model)
     saved = predictor.saved
-    fitted = predictor.model.for_individuals(individuals)
+    fitted = predictor.for_individuals(individuals)
     prior, covariance = fitted.prior(saved.theta, individuals)
     latents = [f"var({name})" in saved.parameters for name in saved.latents]
     which = np.flatnonzero(latents if any(latents) else np.ones(len(latents)))

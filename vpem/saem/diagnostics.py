@@ -102,7 +102,7 @@ def residuals_of(predictor: Predictor, individuals: Individuals) -> RowResiduals
     residuals: list[tuple[Doubles, ...]] = []
     theta = predictor.saved.theta
     for some in in_batches(individuals, len(predictor.saved.latents), predictor.n_draws):
-        model = predictor.model.for_individuals(some).expand_about(theta)
+        model = predictor.for_individuals(some).expand_about(theta)
         fitted, typical, means = _predicted(predictor, model)
         drawn = finite(simulate)(model, predictor.saved.theta, predictor.n_draws, predictor.seed)
         streams = Streams.from_names(some.names, predictor.seed)
@@ -171,7 +171,7 @@ def visual_checks(
     check_memory(8 * n_sims * individuals.n_rows, "the simulated measurements")
     parts = [
         finite(simulate)(
-            predictor.model.for_individuals(some), predictor.saved.theta, n_sims, predictor.seed
+            predictor.for_individuals(some), predictor.saved.theta, n_sims, predictor.seed
         )
         for some in in_batches(individuals, len(predictor.saved.latents), n_sims)
     ]

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Indices, Mask
+from vpem.checks import Doubles, Indices, Labels, Mask
 from vpem.errors import InputError, MissingColumnError, check_choice, did_you_mean, shorten
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def measured_lines(
 
 def doses_of_lines(
     names: Sequence[str],
-    labels: NDArray[Any],
+    labels: Labels,
     times: Doubles,
     events: Mapping[str, Doubles],
     wheres: Sequence[str],

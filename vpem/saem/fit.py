@@ -28,7 +28,6 @@ from vpem.saem.conditional import (
     sample_conditional,
 )
 from vpem.saem.individuals import AllIndividuals, Individuals, Streams
-from vpem.saem.models.mixed import MixedModel
 from vpem.saem.models.model import (
     INCOMPLETE,
     OWN,
@@ -54,16 +53,16 @@ def fit_saem(
     model: str | Callable[[Individuals], SaemModel] = "linear",
     settings: SaemSettings | None = None,
     *,
-    model_options: Mapping[str, Any] | None = None,
+    model_options: Mapping[str, object] | None = None,
     devices: int | Workers = 1,
     network: Network | None = None,
     sampler: str | Sampler = AUTO,
-    sampler_options: Mapping[str, Any] | None = None,
+    sampler_options: Mapping[str, object] | None = None,
     gradient_codec: str | Codec | None = None,
     start: Doubles | SavedSaem | None = None,
     callback: Callable[[SaemProgress], None] | None = None,
     saver: Saver | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> SaemFit:
     """Fit a model with latent variables by SAEM, on one machine or on devices with a server.
 
@@ -128,6 +127,10 @@ def fit_saem(
     began = time.perf_counter()
     settings = SaemSettings.resolve(settings, **changes)
     workers = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
+    if not isinstance(network, Network | None):
+        raise InputError(
+            f"the network must come from vpem.connect_workers, got {type(network).__name__}"
+        )
     _check_masked(individuals, network, settings, model)
     individuals = _among(individuals, workers, network)
     if settings.missing == "marginalize" and model in INCOMPLETE:
@@ -143,7 +146,7 @@ def fit_saem(
                 "start from a fit of the same model"
             )
         start = start.theta
-    fitted = built.inside() if isinstance(built, MixedModel) else built
+    fitted = built.inside()
     codec = None if settings.codec is None else parse_codec(settings.codec)
     chosen = _sampler(built, sampler, sampler_options, gradient_codec)
     feedback = settings.feedback or ("none" if codec is None else "memory")
@@ -172,7 +175,8 @@ def fit_saem(
     theta, conditional, likelihood, certain = _look_closer(
         fitted, theta, chosen, run, settings, callback, server
     )
-    trace = trace if not isinstance(fitted, MixedModel) else trace @ fitted.jacobian.T
+    jacobian = fitted.jacobian
+    trace = trace if jacobian is None else trace @ jacobian.T
     named = isinstance(model, str)
     joined: Report = {}
     if network is not None:  # who was joined to whom, how they summed, and how far apart they were
@@ -233,10 +237,6 @@ def _among(individuals: Individuals, workers: Workers, network: Network | None) 
     """The individuals of this process, with totals over those of all."""
     if hasattr(individuals, "runs"):
         refuse({"algorithm": "saem"}, ["memory_limit"])
-    if not isinstance(network, Network | None):
-        raise InputError(
-            f"the network must come from vpem.connect_workers, got {type(network).__name__}"
-        )
     n_here, weights = individuals.n_individuals, individuals.weights
     if weights is not None and not (weights.shape == (n_here,) and (weights > 0).all()):
         raise InputError(f"weights must be {n_here} numbers above 0, one per individual")
@@ -273,7 +273,7 @@ def _check_masked(
     model: str | Callable[[Individuals], SaemModel],
 ) -> None:
     """Raise InputError where masked sums are impossible, or would reveal more than totals."""
-    if not isinstance(network, Network) or network.agents.masks is None:
+    if network is None or network.agents.masks is None:
         return
     codec = None if settings.codec is None else parse_codec(settings.codec)
     check_masked(network, codec, settings.participation)
@@ -305,7 +305,7 @@ def _shares(individuals: Individuals, workers: Workers) -> Doubles:
 def _facts(
     built: SaemModel,
     model: str | Callable[[Individuals], SaemModel],
-    model_options: Mapping[str, Any] | None,
+    model_options: Mapping[str, object] | None,
     workers: Workers,
     sampler: Sampler,
     server: SaemServer | SaemNeighbours,
@@ -328,7 +328,7 @@ def _facts(
         "codec": None if server.codec is None else server.codec.name,
         "feedback": server.feedback,
         "start": start_facts(start),
-        **({"what columns are fitted": "unrelated ones"} if isinstance(built, MixedModel) else {}),
+        **({} if built.jacobian is None else {"what columns are fitted": "unrelated ones"}),
         **({} if server.network is None else network_facts(server.network.whole)),
     }
 
@@ -371,11 +371,10 @@ def _look_closer(
     announce("computing standard errors")
     server.sum_up(3 if model.normal_rows else 2, model.wide)
     certain = Certainty.from_draws(model, theta, conditional)
-    if isinstance(model, MixedModel):
+    if model.jacobian is not None:
         certain = certain.turned(model.jacobian)
-        conditional = model.expand_about(theta).reported(conditional)
-        theta = model.outside(theta)
-    return theta, conditional, likelihood, certain
+    conditional = model.expand_about(theta).reported(conditional)
+    return model.outside(theta), conditional, likelihood, certain
 
 
 def _begun(saving: OneRun, model: SaemModel, start: Doubles | None) -> Doubles | None:
@@ -384,9 +383,9 @@ def _begun(saving: OneRun, model: SaemModel, start: Doubles | None) -> Doubles |
     if begun is not None:
         check({"theta": Array("f8", (len(model.parameters),))}, begun, KEPT)
         return np.asarray(begun["theta"])
-    if start is not None and isinstance(model, MixedModel):
-        return np.asarray(np.linalg.solve(model.jacobian, start), np.float64)
-    return start
+    if start is None or model.jacobian is None:
+        return start
+    return np.asarray(np.linalg.solve(model.jacobian, start), np.float64)
 
 
 def _made(

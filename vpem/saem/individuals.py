@@ -170,7 +170,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
 
     # ---- of this process ------------------------------------------------------------------------
 
-    def take(self, which: Any) -> Individuals:
+    def take(self, which: object) -> Individuals:
         """Return some individuals, by themselves, in the order of their numbers in ``which``."""
         chosen = np.asarray(which, dtype=np.intp)
         counts = self.counts[chosen]
@@ -475,7 +475,7 @@ def from_long(
     )
 
 
-def from_matrix(X: Any, names: Any = None, source: str = "the data") -> Individuals:
+def from_matrix(X: object, names: object = None, source: str = "the data") -> Individuals:
     """Make individuals of the rows of a table (n, T); times are the numbers of the columns."""
     table = as_array(source, X)
     if table.ndim != 2 or table.dtype.kind not in "iufb" or not table.size:

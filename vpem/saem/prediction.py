@@ -27,7 +27,6 @@ from vpem.saem.conditional import (
 )
 from vpem.saem.estimates import criteria_of
 from vpem.saem.individuals import Individuals, Streams
-from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.model import (
     MODELS,
     OWN,
@@ -40,7 +39,7 @@ from vpem.saem.models.model import (
 from vpem.saem.results import Latents, SaemFit, SavedSaem, as_saved, rows_of
 from vpem.saem.samplers import Gibbs, Metropolis
 from vpem.saem.structures.formulas import is_own
-from vpem.saem.topics import Heard, perplexity_of
+from vpem.saem.topics import heard_in, perplexity_of
 
 MOST_TIMES = 100_000
 
@@ -117,12 +116,8 @@ def check_law(model: SaemModel, theta: Doubles) -> None:
     for name, value in zip(model.parameters, theta.tolist(), strict=True):
         if name.startswith(POSITIVE) and not value > 0:
             raise InputError(f"the fit's estimate of {name!r} must be positive, got {value:g}")
-    if type(model).population is SaemModel.population:
-        covariances = model.unpack(theta)[2] if isinstance(model, GmmModel) else np.ones((1, 1, 1))
-    else:
-        covariances = np.array([model.population(theta)[1]])
     try:
-        least = float(np.linalg.eigvalsh(covariances).min())
+        least = float(np.linalg.eigvalsh(model.covariances(theta)).min())
     except np.linalg.LinAlgError:
         least = 0.0
     if not least > 0:
@@ -173,12 +168,32 @@ def at_times(
     return Individuals(tuple(names), ends, np.tile(grid, n), nothing, repeated, source)
 
 
-class FittedModel:
-    """Makes the model of a fit, by ``maker`` where it is a user's own."""
+class Predictor:
+    """A fit at work: it makes the model of the fit again, of other individuals."""
 
-    def __init__(self, saved: SavedSaem, maker: Maker | None = None) -> None:
-        self.saved = saved
-        self._maker = maker
+    def __init__(
+        self,
+        fit: SaemFit | SavedSaem,
+        model: Maker | None = None,  # of a user's own model that was read from a file
+        *,
+        level: float | None = None,  # probability of intervals; None: that of the fit
+        n_draws: int = 1000,  # of the latents of each individual
+        seed: int = 0,
+    ) -> None:
+        self.saved = as_saved(fit)
+        self.level = check_number(
+            "level", self.saved.level if level is None else level, least=0.01, most=0.999
+        )
+        self.n_draws = check_int("n_draws", n_draws, least=20, most=1_000_000)
+        self.seed = check_int("seed", seed, least=0, most=2**64 - 1)
+        self._maker = model
+        if model is None and isinstance(fit, SaemFit):
+            self.form = fit.model.expand_about(fit.theta)
+        elif model is None and self.saved.model == OWN:
+            raise InputError(
+                f"the model {self.saved.model_class} is a user's own, which a file does not hold: "
+                "predict in Python, vpem.saem.prediction.Predictor(fit, model=...)"
+            )
 
     @property
     def reads(self) -> list[str]:
@@ -249,34 +264,6 @@ class FittedModel:
         )  # fmt: skip
         return self.for_individuals(blank)
 
-
-class Predictor:
-    """A fit at work."""
-
-    def __init__(
-        self,
-        fit: SaemFit | SavedSaem,
-        model: Maker | None = None,  # of a user's own model that was read from a file
-        *,
-        level: float | None = None,  # probability of intervals; None: that of the fit
-        n_draws: int = 1000,  # of the latents of each individual
-        seed: int = 0,
-    ) -> None:
-        self.saved = as_saved(fit)
-        self.level = check_number(
-            "level", self.saved.level if level is None else level, least=0.01, most=0.999
-        )
-        self.n_draws = check_int("n_draws", n_draws, least=20, most=1_000_000)
-        self.seed = check_int("seed", seed, least=0, most=2**64 - 1)
-        self.model = FittedModel(self.saved, model)
-        if model is None and isinstance(fit, SaemFit):
-            self.model.form = fit.model.expand_about(fit.theta)
-        elif model is None and self.saved.model == OWN:
-            raise InputError(
-                f"the model {self.saved.model_class} is a user's own, which a file does not hold: "
-                "predict in Python, vpem.saem.prediction.Predictor(fit, model=...)"
-            )
-
     def latents(self, individuals: Individuals) -> Latents:
         """Latents of individuals given their rows.
 
@@ -285,10 +272,10 @@ class Predictor:
         and name and on the seed only.
         """
         self._need_continuous()
-        individuals = Heard.by(self.saved, individuals).documents
+        individuals = heard_in(self.saved, individuals)[0]
         parts: list[tuple[Doubles, ...]] = []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
-            model = self.model.for_individuals(some)
+            model = self.for_individuals(some)
             if model.wide:
                 theta, sampler = self.saved.theta, Gibbs()
                 streams = Streams.from_names(some.names, self.seed)
@@ -376,7 +363,7 @@ class Predictor:
             targets = self._moved(individuals, times)
 
         def given(_: Individuals, whose: Indices) -> tuple[SaemModel, Doubles, Doubles]:
-            model = self.model.for_individuals(individuals.take(whose))
+            model = self.for_individuals(individuals.take(whose))
             draws, means, _covariances = self._given(model)
             return model, means, draws
 
@@ -386,7 +373,7 @@ class Predictor:
         """Covariates that the model reads; of a user's own model, those that do not change."""
         if self.saved.model in MODELS:
             has_doses = (self.saved if individuals is None else individuals).doses is not None
-            return [name for name in self.model.reads if name != "dose" or not has_doses]
+            return [name for name in self.reads if name != "dose" or not has_doses]
         if individuals is None:
             return []
         each = individuals.first[:-1]
@@ -422,7 +409,7 @@ class Predictor:
         def given(some: Individuals, whose: Indices) -> tuple[SaemModel, Doubles, Doubles]:
             means, streams = saved.means[which[whose]], Streams.from_names(some.names, self.seed)
             draws = self._normal(means, saved.covariances[which[whose]], streams)
-            return self.model.form, means, draws
+            return self.form, means, draws
 
         return self._curves(at, given)
 
@@ -463,7 +450,7 @@ class Predictor:
             at = individuals
         else:
             at = self._moved(individuals, times)
-        model = self.model.form
+        model = self.form
         mean, covariance = model.population(self.saved.theta)
         apart = self._normal(
             np.zeros((1, len(mean))), covariance[None], Streams.from_names([""], self.seed)
@@ -517,17 +504,17 @@ class Predictor:
     @finite
     def responsibilities(self, individuals: Individuals) -> Doubles:
         """Probability of each class given the rows, (n, K), for the model ``gmm``."""
-        model = self.model.for_individuals(individuals)
-        if not hasattr(model, "responsibilities"):
+        odds = self.for_individuals(individuals).responsibilities(self.saved.theta)
+        if odds is None:
             raise InputError(f"the model {self.saved.model_class} has no classes; ask for curves")
-        return np.asarray(model.responsibilities(self.saved.theta), np.float64)
+        return np.asarray(odds, np.float64)
 
     @finite
     def score(self, individuals: Individuals, n_importance: int = 5000) -> LogLikelihood:
         """Log-likelihood of individuals at the estimates, by formula or importance sampling."""
-        individuals, parts = Heard.by(self.saved, individuals).documents, []
+        individuals, parts = heard_in(self.saved, individuals)[0], []
         for some in in_batches(individuals, len(self.saved.latents), self.n_draws):
-            model = self.model.for_individuals(some)
+            model = self.for_individuals(some)
             each = model.marginal(self.saved.theta)
             if each is not None:
                 full = np.full(len(each), np.inf)
@@ -554,16 +541,16 @@ class Predictor:
     def describe_score(self, individuals: Individuals) -> Report:
         """Report how well the fit describes individuals: `score`, and what follows."""
         if self.saved.corpus is not None:
-            heard = Heard.by(self.saved, individuals)
-            each, documents = self.score(heard.documents).each, heard.documents
-            model, n_tokens = self.model.for_individuals(documents), float(documents.values.sum())
+            documents, n_unknown, n_left_out = heard_in(self.saved, individuals)
+            each = self.score(documents).each
+            model, n_tokens = self.for_individuals(documents), float(documents.values.sum())
             halves, words = model.completion(self.saved.theta, self.seed)
             done = perplexity_of(float(halves.sum()), float(words.sum())) if words.any() else None
             return {
                 "n_individuals": documents.n_individuals,
                 "n_tokens": n_tokens,
-                "n_unknown": heard.n_unknown,
-                "n_left_out": heard.n_left_out,
+                "n_unknown": n_unknown,
+                "n_left_out": n_left_out,
                 "log_likelihood": {"lower_bound": each.sum()},
                 "perplexity": perplexity_of(float(each.sum()), n_tokens),
                 "perplexity_of_completion": done,

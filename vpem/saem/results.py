@@ -59,7 +59,6 @@ class People:
         data = model.individuals
         ends = [-data.times.min(initial=np.inf), data.times.max(initial=-np.inf)]
         first, last = data.largest(np.array(ends)).tolist()
-        odds = model.responsibilities(theta) if hasattr(model, "responsibilities") else None
         constant = {}
         for name in sorted(data.covariates):  # in the same order in all processes
             values = data.covariates[name]
@@ -69,7 +68,13 @@ class People:
                 constant[name] = each
         covariates = {name: constant[name] for name in data.covariates if name in constant}
         return People(
-            data.names, data.counts, covariates, odds, (-first, last), *data.number, data.doses
+            data.names,
+            data.counts,
+            covariates,
+            model.responsibilities(theta),
+            (-first, last),
+            *data.number,
+            data.doses,
         )
 
 
@@ -96,7 +101,7 @@ def leave_out(fit: SaemFit) -> SaemFit:
     return _with(fit, (), {name: values[:0] for name, values in _columns(fit).items()})
 
 
-def _columns(fit: SaemFit) -> dict[str, Any]:
+def _columns(fit: SaemFit) -> Report:
     """All arrays (n, ...) that a fit has of individuals."""
     people = fit.people
     columns = {
@@ -227,7 +232,7 @@ class SaemFit(
         return columns
 
 
-def rows_of(columns: Mapping[str, Any]) -> list[Report]:
+def rows_of(columns: Mapping[str, object]) -> list[Report]:
     """Return a dict for each individual, of what each column says of it."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=False)]
 

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -155,7 +154,7 @@ def run_saem(
     start: Doubles | None = None,  # (p,) instead of the model's
     callback: Callable[[SaemProgress], None] | None = None,  # called after every iteration
     saver: Saver | None = None,  # offered the state after every iteration
-    **changes: Any,
+    **changes: object,
 ) -> SaemRun:
     """Run SAEM; each device computes its own part of the model.
 
@@ -234,7 +233,7 @@ class _Loop(Stateful):
         if not devices.counts.all():
             empty = devices.names[int(devices.counts.argmin())]
             raise InputError(f"{empty!r} holds no individuals; leave such devices out")
-        if settings.average == "models" and isinstance(server, SaemNeighbours):
+        if settings.average == "models" and server.estimates is not None:
             raise InputError(
                 Setting("average", "models"), " needs weights that are not negative, or "
                 "covariances would be invalid, and rounds between neighbours have negative "
@@ -339,7 +338,7 @@ class _Loop(Stateful):
             run.n_active.append(len(active))
             run.steps.append(taken)
             if callback is not None:
-                callback(SaemProgress(r, n_iter, getattr(self.model, "outside", np.asarray)(theta)))
+                callback(SaemProgress(r, n_iter, self.model.outside(theta)))
             settled = bool(server.holders.bcast(self.watch.has_settled(run)))
             saver.offer(self.state, last=settled or r == n_iter)
         return run

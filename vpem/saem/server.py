@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from vpem.checks import Doubles, Indices
-from vpem.errors import InputError, Setting, check_choice
+from vpem.errors import check_choice
 from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import grow_tree
 from vpem.network.schema import Array, As, Schema, State, Stateful
 from vpem.settings import FEEDBACKS
+from vpem.steps.fedem_sums import check_keeper
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors, at_server
 from vpem.sums.partial import Channel, Compressed, Memory, Partial
@@ -349,24 +350,7 @@ def keeper_of(
     """Say who keeps the statistic, by the network: a server, or every device."""
     if network is None:
         return SaemServer(weights, codec, feedback, pieces)
-    n = network.graph.n_agents
-    if n != len(weights):
-        raise InputError(f"the graph joins {n} agents, but there are {len(weights)} devices")
+    check_keeper(network, len(weights), codec, "SAEM", "device", "statistics")
     if isinstance(network.total, AtServer):
-        if network.compress is not None:
-            raise InputError(
-                "at a server SAEM compresses statistics itself: give the codec to it, and a "
-                "network without compress"
-            )
         return SaemServer(weights, codec, feedback, pieces, network)
-    if codec is not None:
-        raise InputError(
-            "without a server devices send no statistics, but rounds of a sum: give ",
-            Setting("compress"), " to connect_workers, not a codec to SAEM",
-        )  # fmt: skip
-    if network.faults is not None and network.faults.agent_dropout > 0:
-        raise InputError(
-            "a device that drops out of SAEM is one that does not take part: give ",
-            Setting("participation"), ", not ", Setting("agent_dropout"),
-        )  # fmt: skip
     return SaemNeighbours(network, weights, pieces[-1].stop)

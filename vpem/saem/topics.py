@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -151,26 +150,21 @@ class Topics:
         ]
 
 
-@dataclass(frozen=True)
-class Heard:
-    """Documents by the words of topics, which some of theirs may not be."""
+def heard_in(saved: SavedSaem, individuals: Individuals) -> tuple[Individuals, float, int]:
+    """Take documents in the vocabulary of a fit; individuals of others as they are.
 
-    documents: Individuals  # that have any
-    n_unknown: float  # how often words come that the topics have not
-    n_left_out: int  # documents of such words alone
-
-    @staticmethod
-    def by(saved: SavedSaem, individuals: Individuals) -> Heard:
-        """Take documents in the vocabulary of a fit; individuals of others as they are."""
-        if not is_wide(saved) or not (saved.words or individuals.words):
-            return Heard(individuals, 0.0, 0)
-        if individuals.words is None:
-            raise InputError(
-                f"{individuals.source} has numbers for words, but the topics are of words with "
-                "names; give documents with the words' names"
-            )
-        known, n_unknown = in_words(individuals, Topics(saved).words)
-        return Heard(known, n_unknown, individuals.n_individuals - known.n_individuals)
+    Also returned: how often words come that the topics have not, and documents of such words alone,
+    which are left out.
+    """
+    if not is_wide(saved) or not (saved.words or individuals.words):
+        return individuals, 0.0, 0
+    if individuals.words is None:
+        raise InputError(
+            f"{individuals.source} has numbers for words, but the topics are of words with names; "
+            "give documents with the words' names"
+        )
+    known, n_unknown = in_words(individuals, Topics(saved).words)
+    return known, n_unknown, individuals.n_individuals - known.n_individuals
 
 
 def perplexity_of(log_likelihood: float, n_tokens: float) -> float:

@@ -146,6 +146,9 @@ class GmmModel(SaemModel):
         shares: Doubles = odds / odds.sum(axis=1, keepdims=True)
         return shares
 
+    def covariances(self, theta: Doubles) -> Doubles:
+        return self.unpack(theta)[2]
+
     def draw(self, theta: Doubles, stream: Stream, n_chains: int) -> Doubles:
         """Draw components from their responsibilities, (chains, n, 1)."""
         below = np.cumsum(self.responsibilities(theta), axis=1)[:, :-1]

@@ -351,7 +351,7 @@ class LinearModel(Varying):
         individuals: Individuals,
         slopes: Sequence[str] = ("time",),  # columns besides the intercept
         random: Sequence[str] | None = None,  # columns, or coefficients, that vary; None: all
-        effects: Sequence[str] = (),  # "intercept:sex", see `population.Effect`
+        effects: Sequence[str] = (),  # "intercept:sex", see `population.PopulationModel`
         covariance: str = "full",
         error: str = "constant",  # others are for `mixed.GeneralizedLinearModel`
         shift: Doubles | float | None = None,  # (m, L); None: the mean of least squares
@@ -367,7 +367,7 @@ class LinearModel(Varying):
         self.law = PopulationModel(
             individuals, latents, varying, [effect_of(one, called) for one in effects], covariance
         )
-        changed = {effect.parameter for effect in self.law.effects}
+        changed = {parameter for parameter, _ in self.law.effects}
         fixed = [one for one, name in called.items() if name in changed - set(varying)]
         if fixed:
             raise InputError(

@@ -74,7 +74,7 @@ class MixedModel(Varying):
     """Mixed model of a structure; see this module's first lines.
 
     Parameters are means of all parameters of the structure on their scales, effects of covariates
-    (`vpem.saem.models.population.Effect`), (co)variances of what varies, and standard
+    (`vpem.saem.models.population.PopulationModel`), (co)variances of what varies, and standard
     deviations of errors. With a covariate ``outcome`` (codes 0, 1, ...) each outcome has a law of
     its own; with a covariate ``censored`` a value is an upper (1) or lower (-1) limit.
 
@@ -116,7 +116,7 @@ class MixedModel(Varying):
     def settle(self, shift: Doubles | float | None) -> None:
         """Lay out statistics, and begin about a shift, or about what rows say."""
         individuals, structure, population = self.individuals, self.structure, self.law
-        if population.frame is not None and isinstance(structure, LinearPredictor):
+        if population.frame is not None and self.columns(individuals).shape[1]:
             self.structure = structure = structure.among(population.names, population.frame.design)
             if not population.mask[population.fixed, 1:].any():
                 # Room for columns by which means of latents are carried.
@@ -148,9 +148,7 @@ class MixedModel(Varying):
 
     def columns(self, at: Individuals) -> Doubles:
         """Columns (N, m) of a linear predictor; of other curves (N, 0)."""
-        if isinstance(self.structure, LinearPredictor):
-            return self.structure.design(at)
-        return np.zeros((at.n_rows, 0))
+        return self.structure.design(at)
 
     # ---- unrelated columns -----------------------------------------------------------------------
 
@@ -188,12 +186,10 @@ class MixedModel(Varying):
         return part
 
     def outside(self, theta: Doubles) -> Doubles:
-        """Parameters as they are in the user's columns."""
         return theta if self.outer is None else _outside(self.law, theta, self.outer.law)
 
     @property
     def jacobian(self) -> Doubles:
-        """By what (p, p) parameters are multiplied outside."""
         return np.array([self.outside(one) for one in np.eye(len(self.parameters))]).T
 
     @property
@@ -213,7 +209,7 @@ class MixedModel(Varying):
         return outer.means(B)[:, outer.random] + apart @ self.turn.T
 
     def reported(self, conditional: Conditional) -> Conditional:
-        """Latents given rows as they are in the user's columns, as ends are already."""
+        """Latents given rows as they are in the user's columns; ends are already."""
         covariances = np.einsum("ij,njk,lk->nil", self.turn, conditional.covariances, self.turn)
         return replace(conditional, means=self.shown(conditional.means), covariances=covariances)
 
@@ -294,9 +290,7 @@ class MixedModel(Varying):
         B, omega, sds = self.unpack(theta)
         phi = self.whole(z, B)
         f = self.structure.predict(phi, self.individuals)
-        each = self.outcomes.by_law(
-            f, lambda one, f: one.law.log_density(one.rows, f, sds[one.sds])
-        )
+        each = self.outcomes.by_law(f, lambda one, f: one.law.log_density(one, f, sds[one.sds]))
         with np.errstate(all="ignore"):
             mean = self.law.means(B)[:, self.law.random]
             log_density = self.individuals.sums(each) + log_normal(z, mean, omega)
@@ -305,9 +299,7 @@ class MixedModel(Varying):
     def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         B, omega, sds = self.unpack(theta)
         f, slopes = self.structure.slopes(self.whole(z, B), self.individuals)
-        of_f = self.outcomes.by_law(
-            f, lambda one, f: one.law.bends(one.rows, f, sds[one.sds]).slope
-        )
+        of_f = self.outcomes.by_law(f, lambda one, f: one.law.bends(one, f, sds[one.sds]).slope)
         with np.errstate(all="ignore"):
             parts = [self.individuals.sums(of_f * slopes[..., j]) for j in self.law.random]
             mean = self.law.means(B)[:, self.law.random]
@@ -322,9 +314,9 @@ class MixedModel(Varying):
         B, omega, sds = self.unpack(theta)
         whole, data = self.law.means(B), self.individuals
         doses = doses_of(data) if self.structure.dosed else Doses.none(data.n_individuals)
-        design = np.zeros((0, len(self.structure.names)))
-        if isinstance(self.structure, LinearPredictor):
-            design = self.structure.design(data)
+        design = self.columns(data)
+        if not design.shape[1]:
+            design = np.zeros((0, len(self.structure.names)))
         return Curves(
             np.ascontiguousarray(whole[:, self.law.random]), np.linalg.inv(omega), code, whole,
             self.law.random, data.first, data.times, design, data.values,
@@ -471,9 +463,9 @@ class MixedModel(Varying):
         sds = self.unpack(theta)[2]
 
         residuals = outcomes.by_law(
-            f, lambda one, f: one.law.residuals(one.rows.values, f, sds[one.sds])
+            f, lambda one, f: one.law.residuals(one.values, f, sds[one.sds])
         )
-        measured = outcomes.by_law(f, lambda one, _: one.rows.censored == 0) != 0
+        measured = outcomes.by_law(f, lambda one, _: one.censored == 0) != 0
         return np.where(measured & np.isfinite(residuals), residuals, np.nan)
 
 

@@ -34,6 +34,7 @@ from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Keys, Stream
 
 if TYPE_CHECKING:
+    from vpem.saem.conditional import Conditional
     from vpem.saem.models.linear import Integrated
 
 
@@ -212,7 +213,7 @@ class SaemModel(ABC):
     found: Mapping[str, Any] = MappingProxyType({})
     carried: Mask | None = None
 
-    def __init_subclass__(cls, **others: Any) -> None:
+    def __init_subclass__(cls, **others: object) -> None:
         """Let classes of users define methods under their former names."""
         super().__init_subclass__(**others)
         for old, new in {"about": "expand_about", "take": "take_individuals"}.items():
@@ -297,6 +298,23 @@ class SaemModel(ABC):
 
     about = former("about", "expand_about")
 
+    def inside(self) -> SaemModel:
+        """Return the model in columns that are unrelated; by default itself."""
+        return self
+
+    def outside(self, theta: Doubles) -> Doubles:
+        """Parameters (p,) as they are in the user's columns."""
+        return theta
+
+    @property
+    def jacobian(self) -> Doubles | None:
+        """By what (p, p) parameters are multiplied outside; None: columns are always the user's."""
+        return None
+
+    def reported(self, conditional: Conditional) -> Conditional:
+        """Latents given rows as they are in the user's columns."""
+        return conditional
+
     def means(self, z: Doubles, groups: Sequence[Indices]) -> Doubles:
         """Mean statistic of groups of individuals, by weights and over chains, (m, P), if wide."""
         raise InputError(f"{type(self).__name__} is wide, but has no means of statistics")
@@ -372,6 +390,16 @@ class SaemModel(ABC):
         """
         mean, covariance = self.population(theta)
         return np.tile(mean, (at.n_individuals, 1)), covariance
+
+    def responsibilities(self, theta: Doubles) -> Doubles | None:
+        """Probability of each class given the rows, (n, K); None: latents are no classes."""
+        return None
+
+    def covariances(self, theta: Doubles) -> Doubles:
+        """Covariances (m, q, q) that parameters must make positive definite, if any."""
+        if type(self).population is SaemModel.population:
+            return np.ones((1, 1, 1))
+        return self.population(theta)[1][None]
 
     def typical(self, theta: Doubles) -> Doubles:
         """Means (n, q) of the individuals' latents before their rows; 0 where none are known."""
@@ -653,7 +681,7 @@ def has_curves(name: str, options: Mapping[str, object]) -> bool:
     return name in MODELS and model_class(name, options).has_curves
 
 
-def all_options(name: str, options: Mapping[str, Any]) -> Report:
+def all_options(name: str, options: Mapping[str, object]) -> Report:
     """Options of a model that `make_model` made, defaults too, as JSON can hold them.
 
     Options that are None, because data decide, are left out.
@@ -663,7 +691,7 @@ def all_options(name: str, options: Mapping[str, Any]) -> Report:
     return {one: _plain(value) for one, value in values.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Lists instead of tuples and arrays, Python's own numbers instead of NumPy's."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()

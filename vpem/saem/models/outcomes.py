@@ -23,13 +23,6 @@ from vpem.saem.models.model import Counts, known_scale
 LOG_2_PI = float(np.log(2 * np.pi))
 
 
-class OutcomeRows(NamedTuple):
-    """What was measured."""
-
-    values: Doubles  # (N,) measurements, or limits
-    censored: NDArray[np.int8]  # (N,) 1 where the value is below the limit, -1 above, 0 measured
-
-
 class Bends(NamedTuple):
     """What a log-density says of the curve and the variances, row by row."""
 
@@ -56,11 +49,11 @@ class Normal:
         both = ("additive sd", "proportional sd")
         self.parameters = both if kind == "combined" else ("residual sd",)
 
-    def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
-        """Refuse values without logarithms; ``places`` says which rows they are."""
+    def check(self, rows: Outcome, individuals: Individuals) -> None:
+        """Refuse values without logarithms."""
         wrong = np.flatnonzero(rows.values <= 0)
         if self.logs and len(wrong):
-            row = places[wrong[0]]
+            row = rows.here[wrong[0]]
             who = individuals.names[individuals.individual_of[row]]
             raise InputError(
                 f"{individuals.source}: individual {who!r} has the value "
@@ -79,7 +72,7 @@ class Normal:
         """Errors (chains, N), on their scale."""
         return np.log(values) - np.log(f) if self.logs else values - f
 
-    def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
+    def log_density(self, rows: Outcome, f: Doubles, sds: Doubles) -> Doubles:
         """Log-density (chains, N), of a censored row the logarithm of its probability."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             variance = self._variance(f, sds)
@@ -93,7 +86,7 @@ class Normal:
                 log_density[..., where] = log_ndtr(u)
         return log_density
 
-    def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
+    def bends(self, rows: Outcome, f: Doubles, sds: Doubles) -> Bends:
         """Derivatives, and expected information; of censored rows the observed one."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             variance, rest = self._variance(f, sds), self._rest(rows.values, f)
@@ -161,14 +154,14 @@ class Linked:
         self.counts = kind == "poisson"
         self.code = 3 if self.counts else 2
 
-    def check(self, rows: OutcomeRows, individuals: Individuals, places: Indices) -> None:
-        """Refuse values that cannot be of this law; ``places`` says which rows they are."""
+    def check(self, rows: Outcome, individuals: Individuals) -> None:
+        """Refuse values that cannot be of this law."""
         fine, what = np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)"
         if self.counts:
             fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
             what = "counts, whole numbers from 0 on"
         if not fine.all():
-            row = places[int(np.argmin(fine))]
+            row = rows.here[int(np.argmin(fine))]
             who = individuals.names[individuals.individual_of[row]]
             raise InputError(
                 f"{individuals.source}: individual {who!r} has the value "
@@ -176,14 +169,14 @@ class Linked:
                 "another error"
             )
 
-    def log_density(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Doubles:
+    def log_density(self, rows: Outcome, f: Doubles, sds: Doubles) -> Doubles:
         """Log-density (chains, N)."""
         if not self.counts:
             return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
         with np.errstate(over="ignore"):
             return np.asarray(rows.values * f - np.exp(f) - gammaln(rows.values + 1), np.float64)
 
-    def bends(self, rows: OutcomeRows, f: Doubles, sds: Doubles) -> Bends:
+    def bends(self, rows: Outcome, f: Doubles, sds: Doubles) -> Bends:
         """Derivatives and information; of no variances."""
         mean = self.mean(f)
         none = np.zeros((0, *f.shape))
@@ -234,7 +227,8 @@ class Outcome(NamedTuple):
 
     law: RowLaw
     here: Indices  # (m,) which rows they are
-    rows: OutcomeRows
+    values: Doubles  # (m,) measurements, or limits
+    censored: NDArray[np.int8]  # (m,) 1 where the value is below the limit, -1 above, 0 measured
     of: Indices  # (m,) whose they are
     sds: slice  # of all standard deviations
     exact: bool = False  # whether the variance is a mean of squares without parameters
@@ -280,12 +274,12 @@ class Outcomes:
         self.kinds = kinds
         each = []
         for one in _split(individuals, [LAWS[kind] for kind in self.kinds]):
-            one.law.check(one.rows, individuals, one.here)
-            limited = np.array([one.rows.censored.any()], dtype=np.uint8)
+            one.law.check(one, individuals)
+            limited = np.array([one.censored.any()], dtype=np.uint8)
             measured = not individuals.largest(limited)[0]
             single = len(one.law.parameters) == 1 and (one.law.steady or not expanded)
             squares, counted = np.zeros((2, individuals.n_rows))
-            squares[one.here] = one.rows.values**2
+            squares[one.here] = one.values**2
             counted[one.here] = 1.0
             size, rows = (
                 float(individuals.total(individuals.sums(values))) for values in (squares, counted)
@@ -322,7 +316,7 @@ class Outcomes:
         outcome, censored = np.zeros(n, np.uint8), np.zeros(n, np.int8)
         noise = np.zeros((len(self._each), 2))
         for code, one in enumerate(self._each):
-            outcome[one.here], censored[one.here] = code, one.rows.censored
+            outcome[one.here], censored[one.here] = code, one.censored
             if one.law.parameters and one.law.kind != "proportional":
                 noise[code, 0] = sds[one.sds][0]
             if one.law.parameters and not one.law.steady:
@@ -358,7 +352,7 @@ class Outcomes:
         starts: list[float] = []
         for one in self._each:
             if one.law.parameters and len(one.here):
-                known_scale(one.rows.values, one.size, self.individuals.source)
+                known_scale(one.values, one.size, self.individuals.source)
             size = float(np.sqrt(np.square(np.sqrt(one.size)))) or 1.0
             parts = {"constant": [0.3 * size], "combined": [0.1 * size, 0.3]}
             starts += parts.get(one.law.kind, [0.3] * len(one.law.parameters))
@@ -381,7 +375,7 @@ class Outcomes:
             if not one.exact:
                 continue
             each = np.zeros(f.shape)
-            each[:, one.here] = one.law.residuals(one.rows.values, f[:, one.here], np.ones(1)) ** 2
+            each[:, one.here] = one.law.residuals(one.values, f[:, one.here], np.ones(1)) ** 2
             sums.append(self.individuals.sums(each)[..., None])
             if len(self._each) > 1:
                 there = np.bincount(one.of, minlength=n).astype(np.float64)
@@ -402,7 +396,7 @@ class Outcomes:
         columns = [np.ascontiguousarray(slopes[..., j]) for j in range(m)]
         place = m
         for one in self._each:
-            bends = one.law.bends(one.rows, f[:, one.here], sds[one.sds])
+            bends = one.law.bends(one, f[:, one.here], sds[one.sds])
             slope[:, one.here], weight[:, one.here] = bends.slope, bends.weight
             for j in range(0 if one.exact else len(bends.variances)):
                 score[..., place + j] = self._sums(one, bends.variances[j])
@@ -446,8 +440,8 @@ def _split(individuals: Individuals, laws: Sequence[RowLaw]) -> list[Outcome]:
     outcomes, place = [], 0
     for code, law in enumerate(laws):
         places = np.flatnonzero(codes == code) if len(laws) > 1 else np.arange(n)
-        rows = OutcomeRows(individuals.values[places], limits[places].astype(np.int8))
         ends = slice(place, place + len(law.parameters))
-        outcomes.append(Outcome(law, places, rows, of[places], ends))
+        values, limited = individuals.values[places], limits[places].astype(np.int8)
+        outcomes.append(Outcome(law, places, values, limited, of[places], ends))
         place = ends.stop
     return outcomes

@@ -57,13 +57,6 @@ FORM = re.compile(
 )
 
 
-class Effect(NamedTuple):
-    """A covariate that a parameter's mean depends on."""
-
-    parameter: str  # whose mean, by its short name: ``cl``, not ``log cl``
-    covariate: str  # as the user wrote it, such as ``log(weight/70)``
-
-
 def effect_of(effect: str, names: Mapping[str, str]) -> str:
     """An effect by the name that its parameter has: ``slope:sex`` of ``time:sex``."""
     parameter, colon, covariate = effect.partition(":")
@@ -94,7 +87,9 @@ class PopulationModel:
         # What a parameter is called by itself: ``cl`` of ``log cl``.
         short = [name.removeprefix("log ").removeprefix("logit ") for name in names]
         self.names = tuple(names)
-        self.effects: list[Effect] = []
+        # Of each the parameter whose mean it is of, by its short name (``cl``, not ``log cl``), and
+        # the covariate as the user wrote it, such as ``log(weight/70)``.
+        self.effects: list[tuple[str, str]] = []
         for text in effects:
             parameter, colon, covariate = (part.strip() for part in text.partition(":"))
             form = FORM.fullmatch(covariate)
@@ -108,7 +103,7 @@ class PopulationModel:
                     "number, less a number, or its logarithm, such as cl:log(weight/70), got "
                     f"{text!r}"
                 )
-            effect = Effect(check_choice("parameter of an effect", parameter, short), covariate)
+            effect = check_choice("parameter of an effect", parameter, short), covariate
             if effect in self.effects:
                 raise InputError(f"the effect {text!r} is given twice; give it once")
             self.effects.append(effect)
@@ -121,12 +116,12 @@ class PopulationModel:
                 f"random must name one at least, of {', '.join(short)}"
             )
         self.random, self.fixed = np.flatnonzero(varies), np.flatnonzero(~varies)
-        covariates = list(dict.fromkeys(one.covariate for one in self.effects))
+        covariates = list(dict.fromkeys(covariate for _, covariate in self.effects))
         self.mask = np.zeros((len(short), 1 + len(covariates)), dtype=np.bool_)
         self.mask[:, 0] = True
         where = []
-        for one in self.effects:
-            place = (short.index(one.parameter), 1 + covariates.index(one.covariate))
+        for parameter, covariate in self.effects:
+            place = (short.index(parameter), 1 + covariates.index(covariate))
             self.mask[place] = True
             where.append(place)
         # Coefficients in the order of parameters: the means, then effects as they were given.
@@ -154,7 +149,7 @@ class PopulationModel:
     def design_of(self, at: Individuals) -> Doubles:
         """Covariates (n, L) of individuals."""
         columns = [np.ones(at.n_individuals)]
-        for covariate in dict.fromkeys(one.covariate for one in self.effects):
+        for covariate in dict.fromkeys(covariate for _, covariate in self.effects):
             form = FORM.fullmatch(covariate)
             assert form is not None
             values = at.constant(

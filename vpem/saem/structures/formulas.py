@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -32,14 +31,6 @@ CORES = {
     ("cl", "v1", "q", "v2"): TWO,
 }
 """What is between ka, if doses are absorbed, and tlag, if that begins late."""
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A formula, and its parameters with their scales."""
-
-    parameters: Mapping[str, str]
-    of: Callable[..., Doubles]
 
 
 def _line(x: Doubles, y: Doubles) -> tuple[float, float]:
@@ -89,39 +80,40 @@ def _guess(name: str, t: Doubles, y: Doubles) -> tuple[float, ...]:
     return *low, low[0] + top if low else top, -height / slope, 1 / slope
 
 
-FORMULAS = {
-    "logistic": _Kind(
+FORMULAS: dict[str, tuple[dict[str, str], Callable[..., Doubles]]] = {
+    "logistic": (
         {"asymptote": "identity", "midpoint": "identity", "scale": "identity"},
         lambda t, top, middle, scale: top / (1 + np.exp((middle - t) / scale)),
     ),
-    "four-parameter-logistic": _Kind(
+    "four-parameter-logistic": (
         {"low": "identity", "high": "identity", "midpoint": "identity", "scale": "identity"},
         lambda t, low, high, middle, scale: low + (high - low) / (1 + np.exp((middle - t) / scale)),
     ),
-    "gompertz": _Kind(
+    "gompertz": (
         {"asymptote": "identity", "depth": "identity", "ratio": "logit"},
         lambda t, top, depth, ratio: top * np.exp(-depth * ratio**t),
     ),
-    "asymptotic": _Kind(
+    "asymptotic": (
         {"asymptote": "identity", "start": "identity", "rate": "log"},
         lambda t, end, start, rate: end + (start - end) * np.exp(-rate * t),
     ),
-    "biexponential": _Kind(
+    "biexponential": (
         {"a1": "identity", "rate1": "log", "a2": "identity", "rate2": "log"},
         lambda t, a, fast, b, slow: a * np.exp(-fast * t) + b * np.exp(-slow * t),
     ),
-    "michaelis-menten": _Kind(
+    "michaelis-menten": (
         {"vmax": "identity", "km": "identity"},
         lambda t, top, half: top * t / (half + t),
     ),
-    "emax": _Kind(
+    "emax": (
         {"e0": "identity", "emax": "identity", "ec50": "log"},
         lambda t, base, top, half: base + top * t / (half + t),
     ),
 }
-"""Formulas by name; the time is what they are curves over: a dose or a concentration, too.
+"""Formulas by name: their parameters with scales, and what they are.
 
-SSlogis, SSfpl, SSgompertz, SSasymp, SSbiexp and SSmicmen are what R calls the first six.
+The time is what they are curves over: a dose or a concentration, too. SSlogis, SSfpl, SSgompertz,
+SSasymp, SSbiexp and SSmicmen are what R calls the first six.
 """
 
 
@@ -129,18 +121,18 @@ class Formula(Structure):
     """A curve of `FORMULAS`, some of whose parameters may have other ``scales``."""
 
     def __init__(self, name: str, scales: Mapping[str, str] | None = None) -> None:
-        kind = FORMULAS[check_choice("formula", name, FORMULAS)]
+        parameters, self._of = FORMULAS[check_choice("formula", name, FORMULAS)]
         for parameter, scale in (scales or {}).items():
-            check_choice(f"parameter of {name}", parameter, kind.parameters)
+            check_choice(f"parameter of {name}", parameter, parameters)
             check_choice(f"scale of {parameter}", scale, SCALES)
-        chosen = {**kind.parameters, **(scales or {})}
+        chosen = {**parameters, **(scales or {})}
         self.names, self.scales = tuple(chosen), tuple(chosen.values())
-        self.name, self._kind = name, kind
+        self.name = name
 
     def predict(self, phi: Doubles, at: Individuals) -> Doubles:
         with np.errstate(all="ignore"):
             rows = np.moveaxis(self.natural(phi)[:, at.individual_of], -1, 0)
-            return np.asarray(self._kind.of(at.times, *rows), dtype=np.float64)
+            return np.asarray(self._of(at.times, *rows), dtype=np.float64)
 
     def begin(self, individuals: Individuals) -> Doubles:
         """Each individual's guess, by lines through transformed values."""
@@ -178,14 +170,12 @@ class LinearPredictor(Structure):
         self.needs = tuple(name for name in parts if name != "time")
 
     def among(self, names: tuple[str, ...], design: Callable[[Individuals], Doubles]) -> Self:
-        """A sum of other columns (N, k), by names of their coefficients."""
         part = copy(self)
         part.names, part.scales, part._others = names, ("identity",) * len(names), design
         part._last = None
         return part
 
     def design(self, at: Individuals) -> Doubles:
-        """Columns of the rows, (N, m)."""
         if self._others is not None:
             if self._last is None or self._last[0] is not at:
                 self._last = (at, self._others(at))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import expit, logit
@@ -73,6 +73,14 @@ class Structure(ABC):
         """Check rows, covariates and doses; InputError if they have no meaning for this curve."""
         for name in self.needs:
             at.covariate(name)
+
+    def design(self, at: Individuals) -> Doubles:
+        """Columns (N, m) of which the curve is a sum; of other curves (N, 0)."""
+        return np.zeros((at.n_rows, 0))
+
+    def among(self, names: tuple[str, ...], design: Callable[[Individuals], Doubles]) -> Self:
+        """A sum of other columns (N, k), by names of their coefficients; other curves stay."""
+        return self
 
     @abstractmethod
     def predict(self, phi: Doubles, at: Individuals) -> Doubles:
@@ -155,7 +163,7 @@ class Signature:
             check_choice(f"scale of {name}", scale, SCALES)
         self.scales = tuple(scales.get(name, "identity") for name in self.names)
 
-    def call(self, shape: tuple[int, ...], *arguments: Any, **covariates: Doubles) -> Doubles:
+    def call(self, shape: tuple[int, ...], *arguments: object, **covariates: Doubles) -> Doubles:
         """Call the function, whose faults are the user's; what it returns has this shape."""
         try:
             with np.errstate(all="ignore"):
