@@ -34,7 +34,7 @@ from vpem.files.hdf5 import (
     write_file,
     write_strings,
 )
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, is_stored
 from vpem.network.partition import Partition, Workers
 from vpem.records import Shown
 from vpem.terms.families.kinds import Kinds
@@ -431,7 +431,7 @@ def names_in(file: h5py.File, group: str) -> tuple[str, ...]:
 
 def as_matrix(values: ArrayLike | FileMatrix, source: str, dtype: DTypeLike | None = None) -> Any:
     """Return a C-contiguous matrix of float32 or float64, or the `FileMatrix` that it is."""
-    if isinstance(values, FileMatrix):
+    if is_stored(values):
         return values if dtype is None else values.in_precision(precision_of(dtype))
     matrix = np.asarray(values)
     shape = " x ".join(map(str, matrix.shape))

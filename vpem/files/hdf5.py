@@ -562,30 +562,32 @@ def read_value(item: h5py.Group | h5py.Dataset, name: str) -> Any:
     import h5py
 
     with reading(f"{place_of(item, '')}: attribute {name}"):
-        key = name.encode()
-        if not h5py.h5a.exists(item.id, key):
-            return None
-        attribute = h5py.h5a.open(item.id, key)
+        attribute = _attribute(item, name)
         # One text of variable length is no longer than the file; others are as long as they say.
-        plain = attribute.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
-        if not plain or attribute.get_type().get_size() > LONGEST_ATTRIBUTE:
+        if (
+            attribute is None
+            or attribute.get_space().get_simple_extent_type() != h5py.h5s.SCALAR
+            or attribute.get_type().get_size() > LONGEST_ATTRIBUTE
+        ):
             return None
         return item.attrs[name]
 
 
 def read_shape(item: h5py.Group | h5py.Dataset, name: str) -> tuple[int, int] | None:
     """Return an attribute that is two whole numbers, not negative, or None if there is none."""
-    import h5py
-
     with reading(f"{place_of(item, '')}: attribute {name}"):
-        key = name.encode()
-        if not h5py.h5a.exists(item.id, key):
-            return None
-        attribute = h5py.h5a.open(item.id, key)
-        if attribute.shape != (2,) or attribute.dtype.kind not in "iu":
+        attribute = _attribute(item, name)
+        if attribute is None or attribute.shape != (2,) or attribute.dtype.kind not in "iu":
             return None
         rows, columns = (int(count) for count in item.attrs[name])
         return (rows, columns) if min(rows, columns) >= 0 else None
+
+
+def _attribute(item: h5py.Group | h5py.Dataset, name: str) -> h5py.h5a.AttrID | None:
+    import h5py
+
+    key = name.encode()
+    return h5py.h5a.open(item.id, key) if h5py.h5a.exists(item.id, key) else None
 
 
 def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:

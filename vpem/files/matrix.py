@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -465,9 +465,14 @@ class FileMatrix(Shaped):
         self._file.close()
 
 
+def is_stored(X: object) -> TypeGuard[FileMatrix]:
+    """Whether a matrix is read from a file, a run of rows at a time."""
+    return isinstance(X, FileMatrix)
+
+
 def select_rows(X: Any, groups: Sequence[NDArray[np.intp]]) -> Any:
     """Return some rows of a matrix, increasing in each group, group by group; of a file unread."""
-    if isinstance(X, FileMatrix):
+    if is_stored(X):
         return X.of_rows(groups)
     return np.asarray(X)[np.concatenate([np.empty(0, dtype=np.intp), *groups])]
 
@@ -476,7 +481,7 @@ def select_columns(X: Floats | FileMatrix, columns: Sequence[int]) -> Floats | F
     """Return the matrix of these columns, in this order."""
     if list(columns) == list(range(X.shape[1])):
         return X
-    return X.select(columns) if isinstance(X, FileMatrix) else np.ascontiguousarray(X[:, columns])
+    return X.select(columns) if is_stored(X) else np.ascontiguousarray(np.asarray(X)[:, columns])
 
 
 def check_kept_beside(
@@ -484,7 +489,7 @@ def check_kept_beside(
 ) -> None:
     """Raise InputError where a fit keeps more beside data than the limit; ``instead``: remedies."""
     check_memory(needed, what)
-    if isinstance(X, FileMatrix):
+    if is_stored(X):
         limit = available_memory() if X.memory_limit is None else X.memory_limit
         if needed > limit:
             raise InputError(

@@ -242,15 +242,14 @@ def lengths_of_strings(dataset: h5py.Dataset, where: str) -> Lengths | None:
         known = dataset.id.get_offset() is not None
     else:
         known = {*codes_of(dataset)} <= {DEFLATE, SHUFFLE, FLETCHER32}
-    return _lengths(dataset, where, _width(dataset)) if known else None
+    width = _width(dataset)
 
-
-def _lengths(dataset: h5py.Dataset, where: str, width: int) -> Lengths:
-    """Yield the first four bytes of every reference of ``width`` bytes as numbers."""
-    for content in _references(dataset, where, width):
+    def first_words(content: bytes) -> NDArray[np.uint32]:
+        """Return the first four bytes of every reference as numbers."""
         whole = np.frombuffer(content[: len(content) // width * width], dtype=np.uint8)
-        words = np.ascontiguousarray(whole.reshape(-1, width)[:, :4])
-        yield words.view("<u4").reshape(-1)
+        return np.ascontiguousarray(whole.reshape(-1, width)[:, :4]).view("<u4").reshape(-1)
+
+    return map(first_words, _references(dataset, where, width)) if known else None
 
 
 def _references(dataset: h5py.Dataset, where: str, width: int) -> Iterator[bytes]:

@@ -49,8 +49,6 @@ from vpem.network.schema import (
 from vpem.steps.recovery import NoSaver, Saver, check_length
 from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream
 from vpem.steps.runs import DRAWN, note_partition
-from vpem.sums.counted import AtServer
-from vpem.sums.partial import Wrapper
 from vpem.sums.sum import Sum
 
 Labels = NDArray[np.int32]
@@ -204,7 +202,7 @@ def iterate_lloyd(
         total.agree(clusters.agreement)
         if callback is not None:
             callback(KMeansProgress(iteration, run.history[-1], changed))
-        absent = _absent(total)
+        absent = total.absent
         if changed:
             run.calm, run.waiting = 0, absent
         else:
@@ -235,16 +233,6 @@ def iterate_lloyd(
         clusters.kind = "check"
         clusters.assign(run)
     return run
-
-
-def _absent(total: Sum) -> Mask | None:
-    if isinstance(total, AtServer | Wrapper):
-        if total.active is None:
-            return None
-        absent = np.ones(total.holders.n_agents, dtype=np.bool_)
-        absent[total.active] = False
-        return absent
-    return None if total.silent is None else total.roots.join(total.silent)
 
 
 class LloydRuns:
@@ -300,7 +288,7 @@ def _schema(
     k, n_roots = shape[0], total.n_roots
     over_rows, of_rows = n_here is not None, (n_here or 0,)
     # Where the first sum can fail no row may be in a cluster yet.
-    sure = over or total.mix is not None or isinstance(total, AtServer | Wrapper)
+    sure = over or total.mix is not None or total.at_server
     least, distances = 0 if sure else -1, Array("f8", of_rows)
     return {
         "iteration": As(Choice((0,)), lambda _: 0) if over else Integer(1),
@@ -508,5 +496,5 @@ class FollowedRows:
 def inertia_of_roots(total: Sum, inertia: Doubles) -> Doubles:
     """Inertia as every root (R,) finds it; for inactive roots, as the first active one does."""
     every = total.roots.join(inertia)
-    absent = None if isinstance(total, AtServer | Wrapper) else _absent(total)
+    absent = None if total.at_server else total.absent
     return every if absent is None else np.where(absent, every[~absent][0], every)

@@ -167,15 +167,16 @@ class HeldRows:
         self.total, self.reach = total, reach
         self.holders = holders = total.holders
         self._stored: Rows | None = None
+        pieces: Sequence[Floats] = ()
         if isinstance(parts, StoredParts):
             self._stored, counts = parts.rows, parts.counts
             own_width = self._stored.take(np.empty(0, dtype=np.intp)).shape[1]
         else:
-            counts = np.array([len(part) for part in parts], dtype=np.intp)
+            pieces, counts = parts, np.array([len(part) for part in parts], dtype=np.intp)
             own_width = max((part.shape[1] for part in parts[:1]), default=0)
         self.width = width = int(holders.allreduce(np.array([own_width]), "max")[0])
-        if not isinstance(parts, StoredParts):
-            self._rows = _joined(parts or [np.empty((0, width))])
+        if self._stored is None:
+            self._rows = _joined(pieces or [np.empty((0, width))])
         self.observed = observed
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         self.n_workers, self.n_here = holders.n_agents, int(self.bounds[-1])

@@ -174,8 +174,8 @@ class AtServer(Counted):
     n_roots = 1
     """All roots receive the same total."""
     kind = "server"
+    at_server = True
     active: Indices | None = None
-    """Senders (a,) of the sum begun last; None: all."""
     probability = 1.0
     """Probability with which a sender is active."""
     biased = False

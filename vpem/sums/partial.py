@@ -38,7 +38,7 @@ class Wrapper(Sum):
     """
 
     n_roots = 1
-    whole = True
+    whole = at_server = True
 
     def __init__(self, inner: AtServer | Wrapper) -> None:
         self.inner = inner
@@ -54,7 +54,6 @@ class Wrapper(Sum):
 
     @property
     def active(self) -> Senders | None:
-        """Senders (a,) of the sum begun last; None: all."""
         return self.inner.active
 
     def count(self, sizes: int | NDArray[np.int64], senders: Senders | None = None) -> None:

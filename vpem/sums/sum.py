@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from vpem.checks import AnyArray, Doubles, Floats, Mask
+from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec
 from vpem.network.hubs import Routes
@@ -150,6 +150,21 @@ class Sum(Stateful):
     seed: int | None = None  # of what is drawn at random
     n_threads = 1
     path: str | None = None  # how rounds are taken, or where without them
+
+    at_server = False
+    """Whether it is taken at one place, from which all hear it (`vpem.sums.counted.AtServer`)."""
+
+    @property
+    def active(self) -> Indices | None:
+        """Senders (a,) of the sum begun last; None: all."""
+        return None
+
+    @property
+    def absent(self) -> Mask | None:
+        """Agents (N,) that were not heard in the sum begun last; None where all were."""
+        if self.active is not None:
+            return ~np.isin(np.arange(self.holders.n_agents), self.active)
+        return None if self.silent is None else self.roots.join(self.silent)
 
     @cached_property
     def roots(self) -> Placement:

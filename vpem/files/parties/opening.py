@@ -36,7 +36,7 @@ from vpem.files.datasets import Dataset
 from vpem.files.families import FamilyChoice, check_named, settle_families
 from vpem.files.json_text import read_toml
 from vpem.files.levels import Recoding, in_order, recoded
-from vpem.files.matrix import FileMatrix, select_columns
+from vpem.files.matrix import is_stored, select_columns
 from vpem.files.opening import check_readable
 from vpem.files.readers.frames import SomeLabels
 from vpem.files.table_settings import LabelledTable, TableSettings, settings_in
@@ -124,7 +124,7 @@ class Holding:
 
     def tells_rows_apart(self, name: str) -> bool:
         """Whether a table's feature has a whole number in every row, no two alike."""
-        if name not in self.feature_names or any(isinstance(one, FileMatrix) for one in self.parts):
+        if name not in self.feature_names or any(map(is_stored, self.parts)):
             return False
         place = self.feature_names.index(name)
         column = np.concatenate([part[:, place] for part in self.parts])
@@ -134,7 +134,7 @@ class Holding:
     def close(self) -> None:
         """Close its files."""
         for part in self.parts:
-            if isinstance(part, FileMatrix):
+            if is_stored(part):
                 part.close()
 
 
@@ -266,7 +266,7 @@ def open_party(
             datasets.append(dataset)
         gaps = None
         for dataset in datasets:
-            looked_at = on_disk or not isinstance(dataset.X, FileMatrix)
+            looked_at = on_disk or not is_stored(dataset.X)
             if gaps is None and looked_at and not keep_empty:
                 try:
                     check_finite(dataset.X, dataset.feature_names, MARGINALIZED)

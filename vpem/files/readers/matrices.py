@@ -42,7 +42,7 @@ from vpem.files.hdf5 import (
     read_shape,
     read_strings,
 )
-from vpem.files.matrix import FileMatrix, select_columns
+from vpem.files.matrix import FileMatrix, is_stored, select_columns
 from vpem.files.opening import check_unpacked
 from vpem.files.readers.frames import (
     ReadOptions,
@@ -162,7 +162,7 @@ def dataset_of_matrix(
         known = labels_of_columns(columns_of, names, table.marks, dataset.source)
     features, left_out = choice.features, {}
     X: Any = select_columns(dataset.X, features)
-    if not isinstance(X, FileMatrix):
+    if not is_stored(X):
         codes = () if dataset.kinds is None else dataset.kinds.columns_of("categorical")
         X = blank_marks(X, table, [n for n, j in enumerate(features) if j not in codes])
         called = [dataset.feature_names[n] for n in features]

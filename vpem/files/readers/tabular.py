@@ -167,7 +167,7 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
         from vpem.files.readers.text_columns import take_categories
 
         categories, no_categories = take_categories(frame, open_, options)
-    coded = {n: one.codes for n, one in categories.items()}
+    coded = {n: codes for n, (codes, _) in categories.items()}
     if choice.chosen:
         numbers = {n: values for n, values in open_.items() if n not in coded}
         features = _numbers(frame, numbers, table) | coded
@@ -208,7 +208,7 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
         left_out=left_out,
         table=table if ids is None else table.changed(id_column=names[ids]),
         counted=None if ids is not None else counted_by(frame, table_columns),
-        coded={p: categories[n].names for p, n in enumerate(features) if n in categories},
+        coded={p: categories[n][1] for p, n in enumerate(features) if n in categories},
     )
     if options.profiles is not None:
         options.profiles.extend(profile_of(frame, dataset, table_columns, features, columns))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -179,12 +178,8 @@ ROWS_A_LEVEL = 2
 """Text with fewer rows a level, on average, is a category only if the user says so."""
 
 
-@dataclass(frozen=True)
-class Category:
-    """A column as codes."""
-
-    codes: pa.ChunkedArray  # of levels; NaN: missing
-    names: tuple[str, ...]  # of the levels
+Category = tuple[pa.ChunkedArray, tuple[str, ...]]
+"""A column as codes of levels, NaN where it is missing, and the names of the levels."""
 
 
 def take_categories(
@@ -230,7 +225,7 @@ def take_categories(
             continue
         if isinstance(one, str):
             left_out[name] = one
-        elif one.names:
+        elif one[1]:
             categories[place] = one
     return categories, left_out
 
@@ -268,4 +263,4 @@ def _category(
     codes = np.full(len(column), np.nan)
     codes[~missing] = rank[places[~missing]]
     one = pa.Array.from_buffers(pa.float64(), len(codes), [None, pa.py_buffer(codes)])
-    return Category(pa.chunked_array([one]), called)
+    return pa.chunked_array([one]), called

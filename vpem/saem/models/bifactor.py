@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from itertools import pairwise
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from vpem.saem.models.model import (
     Counts,
     SaemModel,
     floored,
+    slices_of,
     times,
 )
 from vpem.terms.units import lower_half, symmetric
@@ -83,8 +83,7 @@ class BifactorModel(SaemModel):
             for item in known
         )
         sizes = [q, *([d] * 10)] if self.gaps else [q, q * (q + 1) // 2, *([d] * 4)]
-        ends = np.cumsum([0, *sizes])
-        self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+        self.pieces = slices_of(*sizes)
 
     def _moments(self) -> tuple[Doubles, Doubles]:
         """Mean and variance of each item, (d,), over those who have it."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -21,6 +20,7 @@ from vpem.saem.models.model import (
     Counts,
     SaemModel,
     log_normal,
+    slices_of,
     triangle_names,
 )
 from vpem.terms.units import FLOOR, deviations_of, lower_half, root_of, symmetric
@@ -69,8 +69,7 @@ class GmmModel(SaemModel):
             *(f"mean {k} {name}" for k in range(K) for name in names),
             *(f"{name} {k}" for k in range(K) for name in triangle_names(names)),
         )
-        ends = np.cumsum([0, K, K * d, K * d * (d + 1) // 2])
-        self.pieces = tuple(slice(int(a), int(b)) for a, b in pairwise(ends))
+        self.pieces = slices_of(K, K * d, K * d * (d + 1) // 2)
 
     def _mean(self, values: Doubles) -> Doubles:
         """Mean of values (n, d) over all individuals who have the item, (d,)."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from vpem.saem.models.model import (
     known_scale,
     log_normal,
     quadratic,
+    slices_of,
     times,
 )
 from vpem.saem.models.population import PopulationModel, Varying, effect_of
@@ -378,8 +378,7 @@ class LinearModel(Varying):
         self.parameters = (*self.law.coefficients, *self.law.spreads, "residual variance")
         self.n_coefficients = len(self.law.coefficients)
         pf = len(self.law.fixed)
-        sizes = [*self.law.sizes, pf, pf * (pf + 1) // 2, 1]
-        self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
+        self._slices = slices_of(*self.law.sizes, pf, pf * (pf + 1) // 2, 1)
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
         design = self.columns(individuals)
         about = individuals.values - individuals.mean_of_rows(individuals.values)

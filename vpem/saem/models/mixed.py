@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -26,7 +25,7 @@ from vpem.checks import Doubles, Indices
 from vpem.errors import InputError, shorten
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals, Stream
-from vpem.saem.models.model import Counts, framed, log_normal, times
+from vpem.saem.models.model import Counts, framed, log_normal, slices_of, times
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
 from vpem.saem.models.population import (
     PopulationModel,
@@ -136,8 +135,7 @@ class MixedModel(Varying):
         self.parameters = (*population.coefficients, *population.spreads, *self.outcomes.parameters)
         self.n_coefficients = len(population.coefficients)
         s = self.scoring.size
-        sizes = [*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2]
-        self._slices = [slice(*map(int, one)) for one in pairwise(np.cumsum([0, *sizes]))]
+        self._slices = slices_of(*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2)
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
         self._begun: Doubles | None = None
         if shift is None:

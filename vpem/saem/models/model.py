@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -154,6 +155,12 @@ def crossed(data: Individuals, left: Doubles, right: Doubles) -> Doubles:
         for j in range(right.shape[1]):
             products[:, i, j] = data.sums(left[:, i] * right[:, j])
     return products
+
+
+def slices_of(*sizes: int) -> tuple[slice, ...]:
+    """Parts of a vector, one after the other, of these sizes."""
+    ends = [0, *accumulate(map(int, sizes))]
+    return tuple(slice(*pair) for pair in pairwise(ends))
 
 
 class Counts(NamedTuple):
