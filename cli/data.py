@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -> Graph:
     """Return the graph that the options describe; by default a server (star)."""
-    from vpem.files.networks import read_graph
     from vpem.network.graph import make_graph
 
     drawn = graph.radius is not None or graph.mean_degree is not None
     if graph.topology is None and drawn:
         raise InputError("--radius and --mean-degree need the --topology of a random graph")
     if graph.graph is not None:
+        from vpem.files.networks import read_graph
+
         return read_graph(graph.graph, n_agents, names)
     return make_graph(
         graph.topology or "star", n_agents, seed=graph.graph_seed or 0, radius=graph.radius,
@@ -161,10 +162,11 @@ class ComponentSettings(FitSettings, heading="Model"):
 
 def partition_of(source: Dataset, holding: HoldingSettings, networked: bool) -> Partition:
     """Choose who holds which features; ``networked``: the user chose a graph or hops."""
-    from vpem.files.networks import read_partition
     from vpem.network.partition import contiguous
 
     if holding.partition is not None:
+        from vpem.files.networks import read_partition
+
         return read_partition(holding.partition, source.n_features, source.feature_names)
     if holding.agents is not None:
         return contiguous(source.n_features, holding.agents)
