@@ -362,7 +362,7 @@ DataFile = Annotated[list[Path], READ, typer.Argument(help=DATA)]
 OptionalData = Annotated[
     list[Path] | None,
     READ,
-    typer.Argument(help=f"{DATA} Individuals for a fit of SAEM. Not all that is shown needs it."),
+    typer.Argument(help=f"{DATA} Individuals for a fit of SAEM. Pictures may need none."),
 ]
 
 
