@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from vpem.checks import Doubles, Indices, Mask, as_array
@@ -125,35 +125,36 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         parts = None if self.together is None else self.together.parts
         return [slice(None)] if parts is None else parts
 
-    def total(self, values: Doubles) -> Any:
+    def total(self, values: Doubles) -> Doubles:
         """Add up values (n, ...) of individuals, by weights."""
         weighed = self.weighed(values, self.weights)
         each = [weighed[part].sum(axis=0) for part in self.parts]
         return self.add(np.array(each).reshape(len(each), *values.shape[1:]))
 
-    def products(self, values: Doubles) -> Any:
+    def products(self, values: Doubles) -> Doubles:
         """Add up products of values (n, P) of individuals with each other, by weights: (P, P)."""
         weighed = self.weighed(values, self.weights)
         each = [values[part].T @ weighed[part] for part in self.parts]
         return self.add(np.array(each).reshape(len(each), *values.shape[1:] * 2))
 
-    def add(self, totals: Doubles) -> Any:
+    def add(self, totals: Doubles) -> Doubles:
         """Add up totals (m, ...) of all `parts`, of all processes."""
-        return totals[0] if self.together is None else self.together.add(totals)
+        first: Doubles = totals[0]
+        return first if self.together is None else self.together.add(totals)
 
     def largest(self, values: Any) -> Any:
         """Largest of all processes' values."""
         return values if self.together is None else self.together.largest(values)
 
-    def mean(self, values: Doubles) -> Any:
+    def mean(self, values: Doubles) -> Doubles:
         """Mean of values (n, ...) of individuals."""
         return self.total(values) / self.everyone[0]
 
-    def variance(self, values: Doubles) -> Any:
+    def variance(self, values: Doubles) -> Doubles:
         """Variance of values (n, ...) of individuals."""
         return self.mean((values - self.mean(values)) ** 2)
 
-    def mean_of_rows(self, values: Doubles) -> Any:
+    def mean_of_rows(self, values: Doubles) -> Doubles:
         """Mean of values (N, ...) of rows."""
         whose = self.individual_of
         weighed = self.weighed(values, None if self.weights is None else self.weights[whose])
@@ -340,7 +341,7 @@ class AllIndividuals:
         self.numbers, self.parts = numbers, parts
         self.sizes: tuple[float, ...] = tuple(self.add(sizes).tolist())
 
-    def add(self, values: Doubles) -> Any:
+    def add(self, values: Doubles) -> Doubles:
         """Sum over all parts, (m, ...), of all processes."""
         if self.parts is None:
             return self.place.allreduce(np.asarray(values[0]))
@@ -415,10 +416,10 @@ class AllIndividuals:
 
 
 def from_long(
-    ids: Any,
-    times: Any,
-    values: Any,
-    covariates: Mapping[str, Any] | None = None,
+    ids: ArrayLike,
+    times: ArrayLike,
+    values: ArrayLike,
+    covariates: Mapping[str, ArrayLike] | None = None,
     source: str = "the data",
     missing: bool = False,
 ) -> Individuals:
@@ -520,8 +521,8 @@ def from_counts(
 
 
 def gather(
-    documents: NDArray[Any],
-    places: NDArray[Any],
+    documents: NDArray[np.integer],
+    places: NDArray[np.integer],
     counts: Doubles,
     names: Sequence[str],
     words: Sequence[str],

@@ -360,14 +360,7 @@ class Langevin(Sampler):
         chains.z = z
 
 
-SAMPLERS: Report = {
-    "exact": Exact,
-    "metropolis": Metropolis,
-    "langevin": Langevin,
-    "mala": Mala,
-    "hmc": Hmc,
-    "gibbs": Gibbs,
-}
+SAMPLERS: Report = {one.name: one for one in (Exact, Metropolis, Langevin, Mala, Hmc, Gibbs)}
 """Samplers by name."""
 
 

@@ -28,7 +28,6 @@ from vpem.steps.summing import FARTHEST, Differences, summed
 from vpem.sums.counted import add_vectors, at_server, farthest
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Mixture, is_diagonal
 from vpem.terms.units import Scaling
 
@@ -251,8 +250,9 @@ def start_at_labels(
 
 
 def _variances(terms: FeatureTerms) -> Doubles:
-    if isinstance(terms, MissingTerms):
-        return terms.spread
+    if terms.spread is not None:
+        known: Doubles = terms.spread
+        return known
     about = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
     sums = np.zeros((2, len(about)))
     for rows in terms.chunks(len(about)):

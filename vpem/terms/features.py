@@ -229,6 +229,7 @@ class FeatureTerms(RowTerms):
     misses = False  # values: blocks have seen fewer rows than a component (`Statistics.seen`)
     least_seen = 0.0  # effective rows that a block needs of a component to change its parameters
     latest: Any = None  # factors by which the M-step expects what is missing
+    spread: Any = None  # (d,) variances of what is observed, where values are missing
     share: Any = 1.0  # of the rows' weight that hubs have something of (`vpem.terms.missing`)
     counting: Callable[..., Any] = staticmethod(np.min)  # rows of components, to be `enough`
     _sample_covariance: Doubles | None = None

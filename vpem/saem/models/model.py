@@ -22,7 +22,7 @@ from importlib import import_module
 from inspect import signature
 from itertools import accumulate, pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -294,6 +294,9 @@ class SaemModel(ABC):
 
     # ---- what some models have ----------------------------------------------------------------
 
+    def _lacks(self, what: str) -> NoReturn:
+        raise InputError(f"{type(self).__name__} {what}")
+
     def expand_about(self, theta: Doubles) -> Self:
         """Return the model whose statistics are those at parameters theta (p,); by default itself.
 
@@ -324,7 +327,7 @@ class SaemModel(ABC):
 
     def means(self, z: Doubles, groups: Sequence[Indices]) -> Doubles:
         """Mean statistic of groups of individuals, by weights and over chains, (m, P), if wide."""
-        raise InputError(f"{type(self).__name__} is wide, but has no means of statistics")
+        self._lacks("is wide, but has no means of statistics")
 
     def units(self, z: Doubles) -> Doubles:
         """Units (P,) in which all numbers of a statistic vary alike, by latents (chains, n, q)."""
@@ -384,9 +387,9 @@ class SaemModel(ABC):
 
     def population(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Mean (q,) and covariance (q, q) of the latents of individuals without rows, if normal."""
-        raise InputError(
-            f"{type(self).__name__} does not give the law of its latents over the population; give "
-            "it the method population"
+        self._lacks(
+            "does not give the law of its latents over the population; give it the method "
+            "population"
         )
 
     def prior(self, theta: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
@@ -430,9 +433,8 @@ class SaemModel(ABC):
         Of a combined error the root of ``a^2 + b^2 f^2``; of a yes or no that of p (1 - p), p the
         curve; of a count the root of its mean. 0 where a measurement is certain.
         """
-        raise InputError(
-            f"{type(self).__name__} does not say how measurements scatter about its curves; give "
-            "it the method row_sds"
+        self._lacks(
+            "does not say how measurements scatter about its curves; give it the method row_sds"
         )
 
     def draw_values(self, z: Doubles, theta: Doubles, stream: Stream, at: Individuals) -> Doubles:
@@ -470,17 +472,15 @@ class SaemModel(ABC):
 
         Keys (2 sweeps, n) are those of `vpem.saem.individuals.Streams.keys_at`.
         """
-        raise InputError(
-            f"{type(self).__name__} has no Gibbs sampler; take exact, metropolis, mala or langevin"
-        )
+        self._lacks("has no Gibbs sampler; take exact, metropolis, mala or langevin")
 
     def perplexity(self, theta: Doubles) -> float:
         """Perplexity of what all individuals have, by `marginal`."""
-        raise InputError(f"{type(self).__name__} has no words, and so no perplexity")
+        self._lacks("has no words, and so no perplexity")
 
     def completion(self, theta: Doubles, seed: int) -> tuple[Doubles, Doubles]:
         """Log-likelihood of a half of each individual's words given the other, and words, (n,)."""
-        raise InputError(f"{type(self).__name__} has no words, and so no documents to complete")
+        self._lacks("has no words, and so no documents to complete")
 
     def canonical(self, theta: Doubles, z: Doubles) -> tuple[Doubles, Doubles]:
         """Return parameters and latents that mean the same, in the form to be reported."""
