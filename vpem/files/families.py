@@ -6,7 +6,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,14 +212,14 @@ def settle(dataset: Dataset, family: object, partition: Partition | None = None)
 
 
 def settle_families(
-    parts: Sequence[Any],
+    parts: Sequence[Matrix],
     names: Sequence[str],
     stored: Kinds | None,
     coded: Mapping[int, tuple[str, ...]],
     source: str,
     words: Sequence[str],
     lenient: bool = False,
-) -> tuple[list[Any], Kinds | None]:
+) -> tuple[list[Matrix], Kinds | None]:
     """Return values and families that ``words`` say of features as read; None: all Gaussian.
 
     ``parts`` (m, d) are file by file, rows following one another, with text as codes: ``coded`` are
@@ -264,7 +263,7 @@ def settle_families(
     return parts, None if kinds.is_gaussian else kinds
 
 
-def _guess(parts: Sequence[Any], columns: Sequence[int]) -> list[str]:
+def _guess(parts: Sequence[Matrix], columns: Sequence[int]) -> list[str]:
     """Return the family that values show: of yes or no, of counts, of numbers.
 
     Counts are whole numbers that begin at 0 or 1, are not large, and vary at least about as much as

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels, read_float, row_blocks
+from vpem.checks import Floats, Labels, Matrix, read_float, row_blocks
 from vpem.errors import InputError, Setting
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Recoding:
 
 def in_levels(
     X: Floats | FileMatrix, have: Mapping[int, Sequence[str]], levels: Mapping[int, Sequence[str]]
-) -> tuple[Any, dict[int, tuple[int, list[str]]]]:
+) -> tuple[Matrix, dict[int, tuple[int, list[str]]]]:
     """Return a matrix whose codes stand for a model's levels, found by name; NaN for other levels.
 
     ``have`` names the levels of coded columns; numbers of other columns are called as they are
@@ -108,7 +108,7 @@ def check_levels(name: str, n_levels: int, n_values: int, source: str) -> None:
 
 
 def distinct(
-    parts: Sequence[Any],
+    parts: Sequence[Matrix],
     columns: Sequence[int],
     names: Sequence[str],
     source: str,
@@ -149,7 +149,7 @@ def named_numbers(values: NDArray[np.floating]) -> tuple[str, ...]:
     )
 
 
-def recoded(X: Floats | FileMatrix, changes: Mapping[int, Recoding]) -> Any:
+def recoded(X: Any, changes: Mapping[int, Recoding]) -> Any:
     """Return a matrix (M, d) with other values in some columns."""
     changes = {j: one for j, one in changes.items() if not np.array_equal(one.values, one.codes)}
     if not changes:

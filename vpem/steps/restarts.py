@@ -27,6 +27,7 @@ from vpem.network.schema import (
     save,
 )
 from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver
+from vpem.sums.sum import Sum
 
 if TYPE_CHECKING:
     from vpem.steps.fedem_sums import FedRun
@@ -137,7 +138,7 @@ class Restart:
 
     seed: list[int]  # of the recipe, and its number: of the streams that its agents share
     rng: np.random.Generator  # the first of them
-    total: Any  # the sum from its beginning
+    total: Sum  # the sum from its beginning
     saved: State | None  # of this one, if it goes on
     start: State | None  # parameters in the place of a start of its own (`Kept.start_of`)
     saver: Callable[..., Saver | None] = field(init=False)
@@ -170,7 +171,7 @@ class Restarts(_Saving, Generic[R]):
         seed: int,
         max_iter: int,
         kept: Kept[R],
-        callback: Any = None,
+        callback: object = None,
     ) -> None:
         super().__init__(saver, ledger)
         self.numbers = list(numbers)
@@ -241,7 +242,7 @@ class Restarts(_Saving, Generic[R]):
             "communication": {**self._ledger.summary(), "bytes_by_iteration": best.run.bytes_sent},
         }
 
-    def best(self, total: Any, attempt: Callable[[Restart], tuple[R, Indices | None]]) -> Best[R]:
+    def best(self, total: Sum, attempt: Callable[[Restart], tuple[R, Indices | None]]) -> Best[R]:
         """Run all that are not over, and return the best; each has the sum from its beginning.
 
         ``attempt`` runs one restart, and returns the run and the rows that it started at.

@@ -199,7 +199,7 @@ class _Clusters:
         messages[:, -1] = changes
         return messages, self._changed(changes.sum())
 
-    def _changed(self, n_changed: object) -> int:
+    def _changed(self, n_changed: int) -> int:
         """Number of all rows that changed, which the sums report, too; here as a whole number."""
         if self.data.reach is not None:
             return 0

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels, check_finite, is_whole, row_blocks
+from vpem.checks import Floats, Labels, Matrix, check_finite, is_whole, row_blocks
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import (
     FileError,
@@ -89,7 +89,7 @@ class Holding:
 
     party: Party
     feature_names: tuple[str, ...]
-    parts: tuple[Any, ...]  # its rows, file by file
+    parts: tuple[Matrix, ...]  # its rows, file by file
     ids: Labels | None  # (m,)
     labels: Labels | None  # (m,)
     sample_weight: NDArray[np.float64] | None = None  # (m,)
@@ -127,7 +127,7 @@ class Holding:
         if name not in self.feature_names or any(map(is_stored, self.parts)):
             return False
         place = self.feature_names.index(name)
-        column = np.concatenate([part[:, place] for part in self.parts])
+        column = np.concatenate([part[:][:, place] for part in self.parts])
         whole = is_whole(column) and bool(np.isfinite(column).all())
         return whole and len(np.unique(column)) == len(column)
 
@@ -317,7 +317,7 @@ def open_party(
     )
 
 
-def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Any:
+def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Matrix:
     """Return the values of the features called ``names``, in this order."""
     have = dataset.feature_names
     where = {name: column for column, name in enumerate(have)}
@@ -352,8 +352,8 @@ def _chained(columns: Sequence[Labels | None], what: str, party: Party) -> Label
 
 
 def settle_party(
-    party: Party, datasets: Sequence[Dataset], parts: Sequence[Any], names: Sequence[str]
-) -> tuple[tuple[Any, ...], Kinds | None]:
+    party: Party, datasets: Sequence[Dataset], parts: Sequence[Matrix], names: Sequence[str]
+) -> tuple[tuple[Matrix, ...], Kinds | None]:
     """Say which family each feature of a party has, from the values of its files; None: Gaussian.
 
     Levels get the same codes in all files, which may not keep different families.
