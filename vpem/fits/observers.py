@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles, check_memory
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, VpemWarning
-from vpem.files.networks import read_partition
 from vpem.fits.answer import note_of_one
 from vpem.fits.results import SUMMED, Result
 from vpem.fits.settings import Dealing
@@ -574,6 +573,8 @@ def deal(observations: Observations, dealing: Dealing, usual: str, seed: int) ->
     """Deal what the one observer saw out to several, if anybody says so; ``usual`` says how."""
     count = dealing.agents if dealing.workers is None else dealing.workers
     if dealing.partition is not None:
+        from vpem.files.networks import read_partition
+
         n_columns, names = observations.shape[1], observations.column_names
         return split_columns(observations, read_partition(dealing.partition, n_columns, names))
     if count is None:
