@@ -166,21 +166,6 @@ class Sum(Stateful):
             return ~np.isin(np.arange(self.holders.n_agents), self.active)
         return None if self.silent is None else self.roots.join(self.silent)
 
-    at_server = False
-    """Whether it is taken at one place, from which all hear it (`vpem.sums.counted.AtServer`)."""
-
-    @property
-    def active(self) -> NDArray[np.intp] | None:
-        """Senders (a,) of the sum begun last; None: all."""
-        return None
-
-    @property
-    def absent(self) -> Mask | None:
-        """Agents (N,) that were not heard in the sum begun last; None where all were."""
-        if self.active is not None:
-            return ~np.isin(np.arange(self.holders.n_agents), self.active)
-        return None if self.silent is None else self.roots.join(self.silent)
-
     @cached_property
     def roots(self) -> Placement:
         """Who finds the sum: all holders, or one of them whose estimate all share."""
