@@ -87,8 +87,8 @@ class PopulationModel:
         # What a parameter is called by itself: ``cl`` of ``log cl``.
         short = [name.removeprefix("log ").removeprefix("logit ") for name in names]
         self.names = tuple(names)
-        # Of each the parameter whose mean it is of, by its short name (``cl``, not ``log cl``), and
-        # the covariate as the user wrote it, such as ``log(weight/70)``.
+        # Pairs: a parameter by its short name (``cl``, not ``log cl``), and the covariate that its
+        # mean depends on, as the user wrote it, such as ``log(weight/70)``.
         self.effects: list[tuple[str, str]] = []
         for text in effects:
             parameter, colon, covariate = (part.strip() for part in text.partition(":"))
