@@ -160,7 +160,7 @@ class Command(_Manners, TyperCommand):
         speak_of(self.params)
         if not ctx.resilient_parsing:
             options.check_environment(ctx)
-        needed = [param for param in self.params if param.required]
+        needed: list[Any] = [param for param in self.params if param.required]
         try:
             for param in needed:
                 param.required = False
@@ -178,7 +178,8 @@ class Command(_Manners, TyperCommand):
             if ctx.params.get(param.name) in (None, [], ()):
                 if STUDY in ctx.meta and param.name == "data":
                     ctx.params[param.name] = []
-                else:  # this raises what the parser itself does
+                else:  # this raises what the parser itself does, for which None may be a value
+                    param.value_is_missing = lambda value: True
                     type(param).process_value(param, ctx, None)
         return rest
 

@@ -70,6 +70,16 @@ def test_help_has_usage_options_and_an_example(capsys, path, flag):
 
 
 @each("path", HELP)
+def test_commands_that_need_words_say_which(capsys, path):
+    needed = [one for one in member_of(path).params if one.required]
+    if needed:
+        result = run(capsys, *path)
+        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+        assert result.err.startswith(f"vpem: error: missing {needed[0].param_type_name} '")
+        assert result.err.endswith(f"; see 'vpem {' '.join(path)} --help'\n")
+
+
+@each("path", HELP)
 def test_help_is_short_and_all_of_it_a_flag_away(capsys, monkeypatch, path):
     monkeypatch.setenv("COLUMNS", "80")
     node, text = member_of(path), done(capsys, *path, "--help").out
