@@ -138,7 +138,7 @@ def meet(context: Any) -> Meeting:
     """
     study, options = context.meta[STUDY], context.params
     command = " ".join(path_of(context))
-    # What this member alone can mend is told before others connect and have to end.
+    # What this member alone can mend is said before others connect and have to end.
     check_number("--timeout", float(options["timeout"]), least=0.0, above=True)
     thread_count(options.get("n_threads"))
     for file in map(str, options.get("data") or ()):
