@@ -138,10 +138,9 @@ class ComponentSettings(FitSettings, heading="Model"):
     """A fit of one number of components, or of several."""
 
     n_components: int | str = changed(  # type: ignore[assignment]
-        FitSettings, "n_components",
         help="Number of components, or several (2-6, or 2,3,5), of which that of lowest BIC is "
-        "kept. An --init-model has its own.",
-    )  # fmt: skip
+        "kept. An --init-model has its own."
+    )
 
     @staticmethod
     def counts(n_components: int | str) -> list[int]:
@@ -395,10 +394,8 @@ class RowParties(NumberFiles, heading="Data"):
     """Whether files are those of parties that hold rows, which need no alignment."""
 
     parties: bool = changed(
-        PartySettings,
-        "parties",
         help="Each file has a worker's rows (docs/reference/parties.md). One .toml file may name "
-        "them all.",
+        "them all."
     )
 
 
@@ -413,10 +410,8 @@ class DataParties(FileSettings, heading="Data", kept=False):
     """Whether data for a model are parties', which hold features or rows."""
 
     parties: bool = changed(
-        PartySettings,
-        "parties",
         help="Each DATA is a party's (docs/reference/parties.md). One .toml file may name them "
-        "all. They need not be the parties of the fit: features are found by name.",
+        "all. They need not be the parties of the fit: features are found by name."
     )
     split: str = changed(
         HoldingSettings,

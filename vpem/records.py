@@ -87,8 +87,15 @@ unset, off = partial(setting, None), partial(setting, False)
 """Return fields that are not set by default, or off."""
 
 
-def changed(record: type[Settings], name: str, default: Any = ..., **known: Any) -> Any:
-    """Return a field of another record with another default, help or anything else."""
+def changed(
+    record: type[Settings] | None = None, name: str = "", default: Any = ..., **known: Any
+) -> Any:
+    """Return a field of another record with another default, help or anything else.
+
+    Without a record it is the inherited field of the same name.
+    """
+    if record is None:
+        return partial(changed, default=default, **known)  # which the record itself completes
     one = record.settings_by_name[name]
     default = one.default if default is ... else default
     return field(default=default, metadata={"about": replace(describe_field(one), **known)})
@@ -127,15 +134,17 @@ class Settings:
         known: dict[str, Field[Any]] = {}
         for base in reversed(cls.__mro__[1:]):
             known |= vars(base).get("settings_by_name", {})
+        cls.settings_by_name = known
         for name, kind in vars(cls).get("__annotations__", {}).items():
             one = vars(cls).get(name)
+            if isinstance(one, partial):
+                one = one(cls, name)
             if isinstance(one, Field):
                 if not describe_field(one).heading:
                     one.metadata = {"about": replace(describe_field(one), heading=heading)}  # type: ignore[assignment]
                 one.name, one.type = name, kind
                 known[name] = one
                 setattr(cls, name, one.default)
-        cls.settings_by_name = known
         listed = (
             f"{one.name} : {one.type}, default={one.default!r}\n    {describe_field(one).help}"
             for one in cls.fields()

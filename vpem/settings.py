@@ -130,10 +130,10 @@ class GraphSettings(Settings, heading="Network"):
 class HolderGraph(GraphSettings, heading="Network"):
     """The graph of those who hold rows, individuals or entries, and send statistics of them."""
 
-    topology: str | None = changed(GraphSettings, "topology", help="Graph of those who hold the "
-        "data: star (a server), cycle, path, complete, grid, geometric, erdos-renyi, small-world, "
-        "scale-free, tree; there each keeps a statistic of its own, or with --sum tree one is "
-        "added up along a tree. Default: star.")
+    topology: str | None = changed(help="Graph of those who hold the data: star (a server), cycle, "
+        "path, complete, grid, geometric, erdos-renyi, small-world, scale-free, tree; there each "
+        "keeps a statistic of its own, or with --sum tree one is added up along a tree. Default: "
+        "star.")
 
 
 class WorkerSettings(Settings, heading="Data"):
@@ -164,10 +164,9 @@ class HoldingSettings(WorkerSettings, heading="Data"):
 class KmeansHolding(HoldingSettings, heading="Data"):
     """Who holds which rows, or features, to be clustered."""
 
-    split: str = changed(HoldingSettings, "split", "rows")
-    agents: int | None = changed(HoldingSettings, "agents", help="With --split features: split "
-        "them evenly among this many agents. Parts are contiguous. Default: as in the dataset, "
-        "else one per feature.")
+    split: str = changed(default="rows")
+    agents: int | None = changed(help="With --split features: split them evenly among this many "
+        "agents. Parts are contiguous. Default: as in the dataset, else one per feature.")
 
 
 class SumSettings(Settings, heading="Network"):
@@ -438,14 +437,12 @@ class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
         "qsgd:6bits:32, or qsgd:4bits:32 with a tied covariance. Others: qsgd:8bits, "
         "natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error feedback), float32. The setup "
         "is then sent in few bits, too. Default: numbers as they are.", often=True)
-    covariance_type: str = changed(MixtureSettings, "covariance_type", help="full, diag, "
-        "spherical, tied, tied-diag, tied-spherical. Tied ones are shared by all components, with "
-        "far smaller messages.", often=False)
+    covariance_type: str = changed(help="full, diag, spherical, tied, tied-diag, tied-spherical. "
+        "Tied ones are shared by all components, with far smaller messages.", often=False)
     missing: str = changed(FitSettings, "missing")
     floor: float | None = setting(None, "Least variance in any direction, relative to that of the "
         "features; smaller ones, which noise can cause, are raised to it. Default: the error of a "
         "sum, at most 1e-4; 0 without noise, as in EM.", least=0.0, most=1.0)
-    seed: int = changed(MixtureSettings, "seed", help="Seed of start, workers, batches, codec, and "
-        "graphs.")
-    max_iter: int | None = changed(FitSettings, "max_iter", None, help="Maximum number of "
-        "iterations. Default: 1000 with constant:1, and more with shorter steps.", least=1)
+    seed: int = changed(help="Seed of start, workers, batches, codec, and graphs.")
+    max_iter: int | None = changed(default=None, help="Maximum number of iterations. Default: 1000 "
+        "with constant:1, and more with shorter steps.", least=1)

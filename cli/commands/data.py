@@ -76,13 +76,13 @@ def _size(dataset: Dataset) -> str:
 class ImportSettings(HoldingSettings, TableSettings, heading="Data", kept=False):
     """What the columns of a table are, which are kept, and who holds which features."""
 
-    features: str | None = changed(TableSettings, "features", often=True)
-    drop: str | None = changed(TableSettings, "drop", often=True)
-    family: str | None = changed(TableSettings, "family", often=True)
-    na: str | None = changed(TableSettings, "na", often=True)
-    decimal: str | None = changed(TableSettings, "decimal", often=True)
-    delimiter: str | None = changed(TableSettings, "delimiter", often=True)
-    worker_column: Any = changed(TableSettings, "worker_column", idle=None)
+    features: str | None = changed(often=True)
+    drop: str | None = changed(often=True)
+    family: str | None = changed(often=True)
+    na: str | None = changed(often=True)
+    decimal: str | None = changed(often=True)
+    delimiter: str | None = changed(often=True)
+    worker_column: Any = changed(idle=None)
     sample_weight: str | None = unset(
         "Column of the rows' weights: its name or place. It is written as sample_weight, for "
         "'vpem fit --sample-weight sample_weight'.",
@@ -93,9 +93,7 @@ class ImportSettings(HoldingSettings, TableSettings, heading="Data", kept=False)
         "--missing marginalize'.",
         choices=("refuse", "keep"),
     )
-    agents: int | None = changed(
-        HoldingSettings, "agents", help="Divide the features among this many agents, in order."
-    )
+    agents: int | None = changed(help="Divide the features among this many agents, in order.")
 
 
 @app.command("import")
@@ -312,8 +310,6 @@ class CutSettings(HoldingSettings, kept=False):
     """Which party gets which features, and how rows of parties differ."""
 
     agents: int | None = changed(
-        HoldingSettings,
-        "agents",
         help="Divide the features among this many parties, in order. Default: the partition stored "
         "in the dataset.",
         often=True,

@@ -39,7 +39,7 @@ from ..data import (
 )
 from ..display import ProgressLine, Screen
 from ..options import Given, MemoryLimit, Without
-from ..outputs import LabelledOutput, Output, ShardFiles
+from ..outputs import LabelledOutput, ShardFiles
 from ..runner import CheckpointSettings, Task
 from ..session import EngineSettings, describe_engine
 
@@ -210,7 +210,7 @@ def _fit(
 class FedWorkers(WorkerSettings, heading="Data"):
     """Who holds which rows."""
 
-    workers: int | None = changed(WorkerSettings, "workers", often=True)
+    workers: int | None = changed(often=True)
     sort_by_label: bool = off(
         "Sort rows by label before they are dealt out, so that workers differ.",
         idle=rule(
@@ -298,7 +298,7 @@ def fedem(
 class ClusterChoices(KmeansSettings, PrivacySettings):
     """How rows are clustered, and the privacy of rows."""
 
-    epsilon: float | None = changed(PrivacySettings, "epsilon", idle=rule(
+    epsilon: float | None = changed(idle=rule(
         lambda given: given.get("split") == "features",
         " would have to hide every row's distances over features: at 1 noise of about 15 times "
         "the largest of them, which leaves no signal; take {split=rows}",
@@ -308,7 +308,7 @@ class ClusterChoices(KmeansSettings, PrivacySettings):
 class ClusterOutput(LabelledOutput, heading="Output", kept=False):
     """What a clustering writes."""
 
-    output: Path | None = changed(Output, "output", help="Write centres and labels here (HDF5).")
+    output: Path | None = changed(help="Write centres and labels here (HDF5).")
 
 
 def kmeans(

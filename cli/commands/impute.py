@@ -18,7 +18,6 @@ from ..data import (
     BY_POSITION,
     STDIN,
     NumberFiles,
-    PartySettings,
     check_parties,
     graph_of,
     refuse_shared_stdin,
@@ -46,15 +45,11 @@ class ObserverFiles(NumberFiles, heading="Data"):
     """Whether files are parties', each of them an observer's."""
 
     parties: bool = changed(
-        PartySettings,
-        "parties",
         help="Each file is what one observer saw: a .csv table with the columns row, column, "
         "value, or a matrix with gaps of any format; or one .toml file names them all "
-        "(docs/reference/parties.md).",
+        "(docs/reference/parties.md)."
     )
     align: str | None = changed(
-        PartySettings,
-        "align",
         help="How the same rows are found in all files: ids, by their names, or none, by their "
         "places. Default: by names; by places if no party has names, and no column that several "
         "have says that rows differ.",
@@ -121,10 +116,8 @@ class ImputeOutput(TableOutput, heading="Output", kept=False):
     """What is written and printed."""
 
     output: Path | None = changed(
-        TableOutput,
-        "output",
         help="Write matrices, factors and trends here (HDF5), or the completed matrix: .csv or "
-        ".parquet.",
+        ".parquet."
     )
     plot: Path | None = unset(
         "Draw trends and convergence: .png, .svg or .pdf.", file="written", idle=OF_LOWRANK

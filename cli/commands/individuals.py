@@ -68,7 +68,7 @@ class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
     """What columns hold, which words of documents count, and who holds which individuals."""
 
     # fmt: off
-    parties: bool = changed(PartySettings, "parties", heading="Individuals")
+    parties: bool = changed(heading="Individuals")
     vocabulary: Path | None = unset("lda: the words, a line each; others are left out. Default: "
         "all in the documents.", file="read", idle=OF_DOCUMENTS)
     min_documents: int | None = unset("lda: leave out words of fewer documents.", least=1,

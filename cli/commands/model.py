@@ -227,13 +227,9 @@ class ContributionSettings(UseSettings, kept=False):
     """By which rows parties are judged, where these live, and where figures go."""
 
     output: Path | None = changed(
-        UseSettings,
-        "output",
-        help="Write all figures here, a row for each party and feature: .csv, .parquet or .h5.",
+        help="Write all figures here, a row for each party and feature: .csv, .parquet or .h5."
     )
     engine: str = changed(
-        UseSettings,
-        "engine",
         help="simulator: one process holds all agents. mpi: each party is a rank of its own, or "
         "some share one (mpiexec -n 3 {command} ... --engine mpi; needs vpem[mpi]).",
         choices=("simulator", "mpi"),

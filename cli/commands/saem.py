@@ -195,14 +195,14 @@ class SamplerSettings(Settings, heading="Sampler", kept=False):
 class SaemGraph(HolderGraph, heading="Network"):
     """The graph of the devices, which few need."""
 
-    topology: str | None = changed(HolderGraph, "topology", often=False)
+    topology: str | None = changed(often=False)
 
 
 class SaemOutput(LabelledOutput, heading="Output", kept=False):
     """What is written of a fit."""
 
     # fmt: off
-    labels_file: Path | None = changed(LabelledOutput, "labels_file", help="Write the class of "
+    labels_file: Path | None = changed(help="Write the class of "
         "each individual of a mixture (gmm) here: .csv, .parquet or .h5. With --parties a file for "
         "each, named after it (classes.lab.csv).", idle=_of("gmm"))
     individuals: Path | None = unset("Write means and intervals of the individuals' latents here: "
@@ -210,7 +210,7 @@ class SaemOutput(LabelledOutput, heading="Output", kept=False):
     topics: Path | None = unset("lda: write the words' probabilities in each topic here: .csv, "
         ".parquet or .h5.", file=WRITTEN, idle=_of(CORPUS_MODEL))
     traces: Path | None = unset("Draw the parameters against iterations here.", file=WRITTEN)
-    strict: bool = changed(LabelledOutput, "strict", idle=rule(lambda given: given.get("tol") == 0,
+    strict: bool = changed(idle=rule(lambda given: given.get("tol") == 0,
         " needs a --tol above 0: without it nothing can converge"))
     # fmt: on
 

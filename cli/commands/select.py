@@ -333,21 +333,17 @@ def _state_of(state: Path | None, output: Path | None) -> Path | None:
 class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
     """A grid of models and how they are judged, where, and what is written and printed."""
 
-    n_jobs: int | None = changed(SelectSettings, "n_jobs", idle=rule(
+    n_jobs: int | None = changed(idle=rule(
         lambda given: given.get("engine", "simulator") != "simulator",
         " is for one process: those of an engine share each fit, one after another; leave it out",
     ))  # fmt: skip
     output: Path | None = changed(
-        Output, "output", help="Write the chosen model here (HDF5), the same as from 'vpem fit'."
+        help="Write the chosen model here (HDF5), the same as from 'vpem fit'."
     )
     force: bool = changed(
-        Output,
-        "force",
-        help="Replace existing outputs, and the state of a search with other options.",
+        help="Replace existing outputs, and the state of a search with other options."
     )
-    strict: bool = changed(
-        Output, "strict", help="Exit with 3 if a model failed or did not converge."
-    )
+    strict: bool = changed(help="Exit with 3 if a model failed or did not converge.")
     state: Path | None = unset(
         "Keep every finished fit here; the same command goes on from it. Default: beside "
         "--output, NAME.select.h5.", heading="Checkpoints",
@@ -368,12 +364,8 @@ class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
 class SearchedFit(FitSettings, heading="Model"):
     """Settings of all fits of a search."""
 
-    seed: int = changed(
-        FitSettings, "seed", help="Seeds starts, folds, and the graph, unless --graph-seed does."
-    )
+    seed: int = changed(help="Seeds starts, folds, and the graph, unless --graph-seed does.")
     weight_concentration_prior_type: str | None = changed(
-        FitSettings,
-        "weight_concentration_prior_type",
         choices=(MAP,),
         help="map: EM to the posterior mode under priors of hubs like mclust's, which keep small "
         "components proper; criteria use the likelihood at the mode. Default: none, EM.",

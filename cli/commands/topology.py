@@ -52,16 +52,12 @@ class PlannedSettings(Printing, HoldingSettings, heading="Data", kept=False):
     """Who holds what, with data or without; what is printed and drawn."""
 
     agents: int | None = changed(
-        HoldingSettings,
-        "agents",
         help="Number of agents, or workers; of a dataset, contiguous, nearly equal parts.",
         flags="-n --agents",
         idle=None,
         often=True,
     )
     partition: Path | None = changed(
-        HoldingSettings,
-        "partition",
         idle=[
             rule(
                 lambda given: given.get("source", "") in (None, *TOPOLOGIES),
@@ -69,7 +65,7 @@ class PlannedSettings(Printing, HoldingSettings, heading="Data", kept=False):
             ),
             not_both("agents", "partition"),
             BY_FEATURES,
-        ],
+        ]
     )
     features: int | None = unset(
         "Features of the fit to plan, without a dataset. Default: one an agent, and 10 of workers.",

@@ -119,16 +119,12 @@ class PredictSettings(UseSettings, kept=False):
     """Options about what is predicted, with data or without."""
 
     individual: list[str] | None = changed(
-        UseSettings,
-        "individual",
         help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
-        "repeat it.",
+        "repeat it."
     )
     covariates: str | None = changed(
-        UseSettings,
-        "covariates",
         help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
-        "without DATA, with --population, dose=4.5 is the dose.",
+        "without DATA, with --population, dose=4.5 is the dose."
     )
 
 
@@ -456,13 +452,11 @@ class PictureSettings(UseSettings, kept=False):
     """What is drawn, and where the picture or page goes."""
 
     output: Path | None = changed(
-        UseSettings,
-        "output",
         help="Write here: .png, .svg or .pdf, a page .html. Default: beside the model, as "
         "model-KIND.png or model.html.",
         often=False,
     )
-    force: bool = changed(UseSettings, "force", idle=None)
+    force: bool = changed(idle=None)
 
 
 def plot(
