@@ -9,7 +9,6 @@ from vpem.network.graph import make_graph
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps.private import Releases, length_of, run_private, scales_of, shares_of, step
 from vpem.sums.connect import connect_workers
-from vpem.sums.counted import at_server
 from vpem.sums.private import Noisy
 from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals
 from vpem.terms.rows import MemoryRows
@@ -98,7 +97,7 @@ def test_a_coarser_grid_has_noise_for_what_it_rounds():
 )
 def test_the_noise_of_a_sum_is_as_large_whoever_adds_it(graph, how, by):
     network = connect_workers(make_graph(graph, 4), **how)
-    noisy = Noisy(at_server(network.total), seed=3)
+    noisy = Noisy(network.total.server, seed=3)
     values = np.zeros((4, 8000))
     scales = np.repeat([1 << 20, 3 << 20], 4000)
     found = noisy.add(values, scales, 2.0**-20) * np.repeat([1, 1 / 3], 4000)
@@ -142,7 +141,7 @@ def test_with_hardly_any_noise_it_is_em(kind):
     X = np.concatenate([m + 0.1 * rng.normal(size=(1000, 2)) for m in means])
     rows = rows_of(X[:700], X[700:], n_samples=2000)
     network = connect_workers(make_graph("star", 2))
-    releases = Releases(rows, Noisy(at_server(network.total), seed=0), [1e-3] * 13)
+    releases = Releases(rows, Noisy(network.total.server, seed=0), [1e-3] * 13)
     found = run_private(releases, Residuals(kind, 2, 2), 2000, 10)
     order = np.argsort(-found.means[:, 0])
     assert np.allclose(found.means[order], means, atol=0.01)

@@ -34,7 +34,6 @@ from vpem.engines.tls.wire import (
     Incoming,
     Missed,
     Outgoing,
-    Refusal,
     TaggedMessage,
     parse,
 )
@@ -155,7 +154,7 @@ def test_what_nobody_has_asked_for_is_bounded_and_what_is_asked_for_is_not():
     def carry():
         came = []
         while piece := out.piece(Ack(Got(), 0)):
-            came.append(incoming.put(parse(piece.pack())))
+            came.append(incoming.put(parse(piece.pack()).data))
             if incoming.make_room():
                 out.acknowledge(incoming.got, incoming.room)
         return [message.tag for message in came if message is not None]
@@ -169,7 +168,7 @@ def test_what_nobody_has_asked_for_is_bounded_and_what_is_asked_for_is_not():
     assert carry() == [0, 1]
     assert incoming.got == (2, PIECE)
     with pytest.raises(Damaged, match=r"comes after 0\.264 MB not requested"):
-        incoming.put(parse(a_piece(number=2, begin=PIECE, size=3 * PIECE)))
+        incoming.put(parse(a_piece(number=2, begin=PIECE, size=3 * PIECE)).data)
     with pytest.raises(Damaged, match="MB not requested"):
         incoming.ask([3])  # which is behind that
 
@@ -449,14 +448,14 @@ def hear(folder, speak):
             "lab", roster.members[0], client_context(identities["lab"], roster.members)
         )
         await line.send(first)
-        answer = parse(await line.recv())
+        answer = parse(await line.recv()).refusal
         for frame in others:
             await line.send(frame)
         with contextlib.suppress(ConnectionClosed):
-            while not isinstance(answer, Refusal):
-                answer = parse(await line.recv())
+            while answer is None:
+                answer = parse(await line.recv()).refusal
         line.cut()
-        return getattr(answer, "sentence", "")
+        return "" if answer is None else answer.sentence
 
     hub = Post(roster, identities["hub"], listen=sockets["hub"], timeout=10.0)
     hub.start()

@@ -151,6 +151,12 @@ def as_kept(value: Any, kind: type[T], sentence: str) -> T:
     return result
 
 
+def check_kind(what: str, value: object, kind: type[object]) -> None:
+    """Raise InputError, which begins with ``what`` it must be, if a value is of another class."""
+    if not isinstance(value, kind):
+        raise InputError(f"{what}, got {type(value).__name__}")
+
+
 def read_int(text: str) -> int | None:
     """Read an integer as people write it: at most 40 digits of ASCII, with a sign or without.
 

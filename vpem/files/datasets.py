@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import h5py
 import numpy as np
@@ -151,6 +151,8 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         If the parts do not fit each other.
     """
 
+    is_share: ClassVar[bool] = False  # whether ``X`` is of this process's parties alone
+
     X: Any
     feature_names: tuple[str, ...]
     ids: Labels | None = None
@@ -260,6 +262,8 @@ class Share(Dataset):
     ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights are of
     the rows of ``X``; all else is what the parties have together.
     """
+
+    is_share = True
 
     def __post_init__(self) -> None:
         """Take everything as it is."""

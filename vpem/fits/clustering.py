@@ -18,6 +18,7 @@ from vpem.checks import (
     Labels,
     check_data,
     check_finite,
+    check_kind,
     check_rows,
     check_weights,
     extremes,
@@ -40,7 +41,6 @@ from vpem.settings import CLUSTER_INITS, KmeansSettings, SumSettings
 from vpem.steps.lloyd import KMeansProgress, Pace
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.consensus import contraction
-from vpem.sums.counted import at_server
 from vpem.sums.stale import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
@@ -269,11 +269,7 @@ def check_absent(graph: Graph, sums: SumSettings, settings: KmeansSettings) -> N
 
 def check_network(network: Network, settings: KmeansSettings, *, over_rows: bool) -> None:
     """Raise InputError where k-means cannot run over a network."""
-    if not isinstance(network, Network):
-        raise InputError(
-            f"the network must come from vpem.connect or connect_workers, got "
-            f"{type(network).__name__}"
-        )
+    check_kind("the network must come from vpem.connect or connect_workers", network, Network)
     if settings.participation < 1 and network.whole.total.way == "consensus":
         raise InputError(*ANSWERING)
     # Over features k-means can show more than sums under masks do.
@@ -332,12 +328,12 @@ def lasting(total: Sum, network: Network, settings: KmeansSettings) -> Sum:
         return HeardByNeighbours(total)
     if settings.participation == 1:
         return total
-    total = at_server(total)
+    total = total.server
     codec = network.whole.total.codec
     if codec is not None:
         # Here messages are compressed around the sum, and by what they differ from.
         assert total.ledger is not None
-        total = at_server(uncompressed(network)).counted_on(total.ledger)
+        total = uncompressed(network).server.counted_on(total.ledger)
     return HeardAtServer(
         total, settings.participation, seed=settings.seed, codec=codec,
         n_threads=thread_count(settings.n_threads),

@@ -32,7 +32,7 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import FileMatrix, is_stored
 from vpem.fits.clustering import (
     Callback,
     Clustering,
@@ -62,7 +62,6 @@ from vpem.steps.row_sampling import RowStream
 from vpem.steps.starts import seed_features, seed_rows, teller
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
-from vpem.sums.counted import at_server
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
@@ -168,7 +167,7 @@ def one_shot(
     distances = distances_of_all(holders, terms, local_centres, labels)
     alone = len(joined["parties"]) == 1
     if not alone and joined["parties"]:
-        total = at_server(network.whole.total).counted_on(ledger)
+        total = network.whole.total.server.counted_on(ledger)
         blocks, parties = network.whole.blocks, joined["parties"]
         roots, widths = np.array(blocks.roots)[parties], blocks.widths[parties]
         # Labels of all rows, each in as many bits as it needs.
@@ -255,7 +254,7 @@ def _check(inputs: KmeansInputs, network: Network) -> None:
             "one-shot k-means starts each party's own clustering by k-means++; to start from rows, "
             "centres or random rows, take method lloyd"
         )
-    if isinstance(inputs.X, FileMatrix):
+    if is_stored(inputs.X):
         raise InputError(
             "one-shot k-means keeps each party's features in memory, but the data are read from "
             "disk; raise the memory limit, or take method lloyd"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Doubles, Floats, as_matrix
+from vpem.checks import Doubles, Floats, as_matrix, check_kind
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, not_converged, warn
 from vpem.files.checkpoints import checksum, describe_run, describe_steps, start_facts
@@ -225,8 +225,7 @@ def _prepared(
     sample_weight: Floats | None,
     feature_names: Sequence[str] | None,
 ) -> Prepared:
-    if not isinstance(workers, Workers):
-        raise InputError(f"the workers must be vpem.Workers, got {type(workers).__name__}")
+    check_kind("the workers must be vpem.Workers", workers, Workers)
     n_workers = workers.n_workers
     holders = network.total.holders if isinstance(network, Network) else Placement.here(n_workers)
     # Where sums are masked nothing may be sent of single rows, and all must have a range.

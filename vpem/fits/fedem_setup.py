@@ -36,7 +36,6 @@ from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, StoredParts
 from vpem.steps.starts import LLOYD_TOLERANCE, MOST_LLOYD_OF_START, Tell, seed_rows, step_of_lloyd
 from vpem.sums.connect import Network
-from vpem.sums.counted import at_server
 from vpem.sums.partial import Compressed, Memory, Wrapper
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
@@ -189,7 +188,7 @@ class FedSetup:
         # Weight and sum of each cluster, weights of observed values, inertia, rows that changed.
         size = len(centres) + (2 if observed else 1) * centres.size + 2
         known = np.zeros((len(self.counts), size))
-        changes = Compressed(at_server(self.total), Quantizer(LLOYD, known.shape[1]), self.rng)
+        changes = Compressed(self.total.server, Quantizer(LLOYD, known.shape[1]), self.rng)
         return Memory(changes, 1.0, known)
 
     def start(
@@ -231,7 +230,7 @@ class FedSetup:
             return first_statistics(model, model.start(means)), self.prepared.number(rows)
         stream = RowStream(rng, self.all_weights, self.local.n_samples)
         common: Report = {"n_threads": model.terms.n_threads, "observed": model.terms.observed}
-        total: Sum = self.total if self.codec is None else _OwnPlaces(at_server(self.total))
+        total: Sum = self.total if self.codec is None else _OwnPlaces(self.total.server)
         places = seed_rows(parts, total, model.n_components, stream, tell=tell, **common)
         means = HeldRows(parts, self.total).gather_rows(places)
         numbers = self.prepared.number(places if self.order is None else self.order[places])

@@ -23,7 +23,7 @@ from vpem.files.matrix import FileMatrix, select_rows
 from vpem.network.codecs import Cast, Codec, Natural
 from vpem.network.partition import Blocks, Workers
 from vpem.steps.row_sampling import ROW_BYTES, StoredParts
-from vpem.sums.counted import add_vectors, at_server
+from vpem.sums.counted import add_vectors
 from vpem.sums.partial import Compressed
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
@@ -230,7 +230,7 @@ class MomentSums:
 
     def _send(self, values: Doubles, weights: Doubles) -> tuple[Compressed, Doubles]:
         """Send a vector a worker here to the server: the sum, and what it has of all (n, P)."""
-        n_values, server = values.shape[1], at_server(self.total).weighted(weights)
+        n_values, server = values.shape[1], self.total.server.weighted(weights)
         total = Compressed(server, Quantizer(self.codec, n_values), self.rng)
         total.begin("setup", 1, n_values, ITEM)
         return total, total.send(self.holders.padded(values))

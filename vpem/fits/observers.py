@@ -27,7 +27,7 @@ from vpem.network.schema import Report
 from vpem.records import Sentence
 from vpem.steps.fedem_sums import FedRun
 from vpem.sums.connect import Network
-from vpem.sums.counted import add_vectors, at_server
+from vpem.sums.counted import add_vectors
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM
 from vpem.terms.lowrank.entries import Hidden, hide, split, split_columns
@@ -347,7 +347,7 @@ class Observers:
         self.total = network.total.counted_on(ledger)
         self.holders = self.total.holders
         self._n_roots = network.whole.total.n_roots
-        self._server = None if self.total.way == "consensus" else at_server(self.total)
+        self._server = None if self.total.way == "consensus" else self.total.server
         local_observers = self.holders.own.tolist()
         # At a server the observers of a process are summed as one; else each is a root, or masked.
         each = self._server is None or self.holders.masks is not None

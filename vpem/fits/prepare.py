@@ -19,6 +19,7 @@ from vpem.checks import (
     Matrix,
     check_data,
     check_finite,
+    check_kind,
     check_rows,
     check_weights,
     extremes,
@@ -260,8 +261,7 @@ def prepare(
         start_rows = init
     any_has = some or (np.asarray if local is None else local.holders.any)
     if kinds is not None:
-        if not isinstance(kinds, Kinds):
-            raise InputError(f"kinds must be vpem.Kinds, got {type(kinds).__name__}")
+        check_kind("kinds must be vpem.Kinds", kinds, Kinds)
         if kinds.n_features != X.shape[1]:
             raise InputError(
                 f"there are families for {kinds.n_features} features, the data have {X.shape[1]}"
@@ -323,11 +323,10 @@ def network_of_all(
     """
     if network is None:
         return connect_workers(make_graph("star", n, names=names))
-    if not isinstance(network, Network) or network.hops > 0:
-        got = type(network).__name__
-        if isinstance(network, Network):
-            got = "one of vpem.connect, whose hubs are of several agents"
-        raise InputError(f"the network must come from vpem.connect_workers, got {got}")
+    must = "the network must come from vpem.connect_workers"
+    check_kind(must, network, Network)
+    if network.hops > 0:
+        raise InputError(f"{must}, got one of vpem.connect, whose hubs are of several agents")
     if network.graph.n_agents != n:
         raise InputError(
             f"the graph has {network.graph.n_agents} agents, but there are {n} {noun}; give a "

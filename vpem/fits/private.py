@@ -43,7 +43,6 @@ from vpem.steps.private import NoisyEM, Releases, n_values_of_start, run_private
 from vpem.steps.recovery import Saver
 from vpem.steps.runs import Progress
 from vpem.sums.connect import Network
-from vpem.sums.counted import at_server
 from vpem.sums.private import Noisy
 from vpem.sums.sum import Sum
 from vpem.terms.mixture import Mixture
@@ -53,7 +52,11 @@ from vpem.terms.units import Scaling, floor_of
 
 
 def check_private(
-    settings: FitSettings | KmeansSettings, *, weighted: bool = False, saved: bool = False
+    algorithm: str,
+    settings: FitSettings | KmeansSettings,
+    *,
+    weighted: bool = False,
+    saved: bool = False,
 ) -> None:
     """Raise InputError where a setting is not the default that a private fit cannot have."""
     usual, given = type(settings)(), set()
@@ -64,7 +67,6 @@ def check_private(
             given.add(name)
     given |= {"sample_weight"} if weighted else set()
     given |= {"checkpoint"} if saved else set()
-    algorithm = "kmeans-rows" if isinstance(settings, KmeansSettings) else "em-rows"
     refuse({"algorithm": algorithm, "epsilon": True}, given)
 
 
@@ -88,7 +90,7 @@ def fit_private_rows(
     belong to one component each, by distances in the data's units; see `vpem.fits.row_kmeans`.
     """
     began = time.perf_counter()
-    check_private(settings, weighted=sample_weight is not None, saved=saver is not None)
+    check_private("em-rows", settings, weighted=sample_weight is not None, saved=saver is not None)
     if network.compress is not None or not network.total.exact:
         raise InputError(
             Setting("epsilon"), " needs an exact sum that gets its noise before it is sent: in "
@@ -115,7 +117,7 @@ def fit_private_rows(
     check_grid(foretold, grid)
     rows = BoundedRows(_rows(X, workers, network, feature_names), bounds, grid, units)
     colluding = colluding_of(privacy, network)
-    noisy = Noisy(at_server(total), colluding, privacy.repeatable_noise)
+    noisy = Noisy(total.server, colluding, privacy.repeatable_noise)
     releases = Releases(rows, noisy, list(foretold.multipliers))
     sent: list[int] = []
 

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats
+from vpem.checks import Floats, check_kind
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, PartitionedError, Setting
 from vpem.files.checkpoints import checksum
-from vpem.files.matrix import FileMatrix, select_rows
+from vpem.files.matrix import FileMatrix, is_stored, select_rows
 from vpem.fits.clustering import (
     Callback,
     Clustering,
@@ -153,7 +153,7 @@ class ClusteredRows:
         self.weights = weights if self.every_weight is None else self.every_weight[local.rows]
         in_order = apart or local.masked or bool((np.diff(order) > 0).all())
         data = inputs.X if in_order else select_rows(inputs.X, workers.rows)
-        if isinstance(data, FileMatrix):
+        if is_stored(data):
             self._stored = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.dtype)
             self.parts = StoredParts(self._stored, local.counts[local.own])
             return
@@ -341,7 +341,8 @@ def private_kmeans(
     sizes, and neither inertia nor history, which would show something of rows; labels are those of
     this process's rows.
     """
-    check_private(settings, weighted=sample_weight is not None, saved=saver is not None)
+    used = {"weighted": sample_weight is not None, "saved": saver is not None}
+    check_private("kmeans-rows", settings, **used)
     n_features = n_columns(X)
     bounds = bounds_of(privacy.bounds, n_features)
     usual = settings.max_iter == KmeansSettings().max_iter
@@ -447,8 +448,7 @@ def kmeans_rows(
             Setting("method", "grid"), " joins clusterings of different features: it needs ",
             Setting("split", "features"),
         )  # fmt: skip
-    if not isinstance(workers, Workers):
-        raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
+    check_kind("workers must be vpem.Workers", workers, Workers)
     network_of_all(network, workers.n_workers, "workers")
     if privacy is not None and privacy.is_asked:
         return private_kmeans(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_int
+from vpem.checks import Floats, check_int, check_kind
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, warn
 from vpem.files.checkpoints import checksum, describe_run
@@ -494,8 +494,7 @@ def _network_of(network: Network | None, workers: Workers, settings: FitSettings
             " are for correlations that no hub sees, but workers hold all features of their rows, "
             "whose covariances have every correlation; leave it out",
         )
-    if not isinstance(workers, Workers):
-        raise InputError(f"workers must be vpem.Workers, got {type(workers).__name__}")
+    check_kind("workers must be vpem.Workers", workers, Workers)
     network = network_of_all(network, workers.n_workers, "workers", workers.names)
     if network.compress is not None:
         refuse({"algorithm": "em-rows"}, ["compress"])

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from vpem.checks import Floats, check_data, check_finite
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError
-from vpem.files.datasets import Dataset, Share
-from vpem.files.matrix import FileMatrix, Spool
+from vpem.files.datasets import Dataset
+from vpem.files.matrix import FileMatrix, Spool, is_stored
 from vpem.fits.labels import KnownLabels
 from vpem.fits.local_rows import read_rows
 from vpem.fits.parts import agree_on_kinds, gathered, own_columns_of_hubs
@@ -117,18 +117,17 @@ def own_part(
     X, weights, names = source.X, source.sample_weight, source.feature_names
     if not network.agents.apart:
         return X, weights, names
-    is_share = isinstance(source, Share)
     if workers is not None:
-        if is_share:
+        if source.is_share:
             return X, weights, names
         groups = [workers.rows[worker] for worker in network.agents.own]
         if weights is not None:
             weights = weights[np.concatenate([np.empty(0, dtype=np.intp), *groups])]
-        stored = X.of_rows(groups).beyond(limit) if isinstance(X, FileMatrix) else None
+        stored = X.of_rows(groups).beyond(limit) if is_stored(X) else None
         return read_rows(X, groups) if stored is None else stored, weights, names
     columns = own_columns(network)
     own_names = [names[j] for j in columns]
-    if is_share or not len(columns):
+    if source.is_share or not len(columns):
         return X if len(columns) else None, weights, own_names
     if isinstance(X, np.ndarray):
         return np.ascontiguousarray(X[:, columns]), weights, own_names
@@ -182,7 +181,7 @@ def bring(
     members = _members(network)
     stay = all(agents.nodes[one] == agents.nodes[other] for _, one, other in ways)
     features: Floats | FileMatrix
-    if stay and isinstance(data, FileMatrix):
+    if stay and is_stored(data):
         columns = [
             column for agent in members for column in np.arange(ends[-1])[run_of[agent]].tolist()
         ]

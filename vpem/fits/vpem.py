@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_int, precision_of
+from vpem.checks import Floats, check_int, check_kind, precision_of
 from vpem.errors import InputError, Setting
 from vpem.files.checkpoints import describe_run
 from vpem.files.matrix import FileMatrix, check_kept_beside
@@ -218,8 +218,7 @@ def fit_vpem(
     """
     began = time.perf_counter()
     settings = FitSettings.resolve(settings, **changes)
-    if not isinstance(network, Network):
-        raise InputError(f"the network must come from vpem.connect, got {type(network).__name__}")
+    check_kind("the network must come from vpem.connect", network, Network)
     private = privacy is not None and privacy.is_asked
     if isinstance(kinds, Kinds) and not kinds.is_gaussian:
         refuse_with_kinds(settings, private=private)

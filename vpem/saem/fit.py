@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.checks import Doubles
+from vpem.checks import Doubles, check_kind
 from vpem.errors import InputError, Setting, not_converged
 from vpem.files.checkpoints import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
@@ -127,10 +127,8 @@ def fit_saem(
     began = time.perf_counter()
     settings = SaemSettings.resolve(settings, **changes)
     workers = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
-    if not isinstance(network, Network | None):
-        raise InputError(
-            f"the network must come from vpem.connect_workers, got {type(network).__name__}"
-        )
+    if network is not None:
+        check_kind("the network must come from vpem.connect_workers", network, Network)
     _check_masked(individuals, network, settings, model)
     individuals = _among(individuals, workers, network)
     if settings.missing == "marginalize" and model in INCOMPLETE:

@@ -21,7 +21,7 @@ from vpem.network.schema import Array, As, Schema, State, Stateful
 from vpem.settings import FEEDBACKS
 from vpem.steps.fedem_sums import check_keeper
 from vpem.sums.connect import Network
-from vpem.sums.counted import AtServer, add_vectors, at_server
+from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.partial import Channel, Compressed, Memory, Partial
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
@@ -90,7 +90,7 @@ class SaemServer(Stateful):
         self.pieces = pieces
         self.network = network
         self.ledger = Ledger(make_graph("star", n) if network is None else network.graph)
-        total: AtServer = ServerSum(n) if network is None else at_server(network.total)
+        total: AtServer = ServerSum(n) if network is None else network.total.server
         self.total = total.counted_on(self.ledger).weighted(weights)
         self.holders = self.total.holders
         # Whether messages of other processes come to the server as a codec's bytes.
@@ -351,6 +351,6 @@ def keeper_of(
     if network is None:
         return SaemServer(weights, codec, feedback, pieces)
     check_keeper(network, len(weights), codec, "SAEM", "device", "statistics")
-    if isinstance(network.total, AtServer):
+    if network.total.at_server:
         return SaemServer(weights, codec, feedback, pieces, network)
     return SaemNeighbours(network, weights, pieces[-1].stop)

@@ -28,7 +28,7 @@ from vpem.steps.lloyd import (
 from vpem.steps.recovery import Saver
 from vpem.steps.row_sampling import RowStream
 from vpem.steps.summing import Differences
-from vpem.sums.counted import add_vectors, at_server
+from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 
@@ -137,7 +137,7 @@ def lloyd_features(
     else a feature's centre is the mean of what is observed.
     """
     if total.holders.masks is not None:
-        total = at_server(total).in_units(terms.units)
+        total = total.server.in_units(terms.units)
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
     whole = pace.batch_size is None or pace.batch_size >= terms.n_samples

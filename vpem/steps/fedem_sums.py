@@ -431,10 +431,10 @@ def statistic_keeper(
     if network is None:
         total = ServerSum(n).counted_on(ledger).weighted(weights)
         return Central(total, first, later, participation, among, rng)
-    if isinstance(network.total, AtServer):
+    if network.total.at_server:
         check_masked(network, later.codec, participation)
         check_keeper(network, n, later.codec, "FedEM", "worker", "its corrections")
-        total = network.total.counted_on(ledger).weighted(weights)
+        total = network.total.server.counted_on(ledger).weighted(weights)
         if bounds is not None and total.holders.masks is not None:
             total.exponents = exponents_of(ROOM * bounds, total.holders.n_agents)
         return Central(total, first, later, participation, among, rng)
@@ -455,7 +455,7 @@ def check_keeper(
         raise InputError(
             f"the graph joins {network.graph.n_agents} agents, but there are {n} {member}s"
         )
-    if isinstance(network.total, AtServer):
+    if network.total.at_server:
         if network.compress is not None:
             raise InputError(
                 f"at a server {algorithm} compresses {sent} itself: give the codec to it, and a "

@@ -23,8 +23,7 @@ from vpem.steps.lloyd import (
 )
 from vpem.steps.recovery import Saver
 from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream, StoredParts
-from vpem.sums.counted import AtServer, add_vectors
-from vpem.sums.partial import Wrapper
+from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.units import exponents_of
 
@@ -248,9 +247,9 @@ class _FromStart(_Clusters):
         sums, there = self._parted(run, run.counts, self.sums)
         self.sums = with_sums(self.sums, sums * self.unit + there * self.about)
         run.inertia = run.inertia * (self.unit**2 * self.about.size)
-        if isinstance(self.total, AtServer | Wrapper):
+        if self.total.at_server:
             # What a codec leaves of the number of changed rows is useless: it is sent besides.
-            self.total.count(1, self.total.active)
+            self.total.server.count(1, self.total.active)
         return changed
 
     def _messages(self, run: Lloyd) -> tuple[Doubles, int]:

@@ -25,7 +25,7 @@ from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import KMeansProgress, Lloyd, Pace
 from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, StoredParts
 from vpem.steps.summing import FARTHEST, Differences, summed
-from vpem.sums.counted import add_vectors, at_server, farthest
+from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, is_diagonal
@@ -353,7 +353,7 @@ def seed_features(
     order, only K - L rows are chosen, far from these, too.
     """
     if total.holders.masks is not None:
-        total = at_server(total).in_units(terms.units)
+        total = total.server.in_units(terms.units)
     potential = _OverFeatures(terms, total, stream)
     if near is not None:
         potential.begin(near)

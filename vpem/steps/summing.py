@@ -13,7 +13,6 @@ import numpy as np
 from vpem._core.normalise import differences
 from vpem.checks import Doubles, Floats
 from vpem.network.ledger import Ledger
-from vpem.sums.counted import at_server
 from vpem.sums.private import check_digits, in_common_units
 from vpem.sums.sum import Scalars, Sum
 from vpem.terms.features import FeatureTerms
@@ -58,7 +57,7 @@ def agree_on_units(terms: FeatureTerms, total: Sum, ledger: Ledger) -> None:
     the warning where a value lies very far away.
     """
     if total.holders.masks is not None:
-        counted = at_server(total).counted_on(ledger)
+        counted = total.server.counted_on(ledger)
         counted.charge_as("setup")
         squares = BEYOND * diagonals(terms)[:, None]
 

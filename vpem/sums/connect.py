@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vpem._core.threads import thread_count
-from vpem.checks import Indices, check_int
+from vpem.checks import Indices, check_int, check_kind
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement, agree
 from vpem.errors import InputError, Setting, VpemWarning
@@ -44,7 +44,6 @@ from vpem.sums.consensus import (
     Rounds,
     consensus_error_bound,
 )
-from vpem.sums.counted import at_server
 from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
@@ -179,7 +178,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
         if self.prepared is not None:
             ledger.add(self.prepared)
         if self.agents.masks is not None:
-            at_server(self.whole.total).counted_on(ledger).charge_keys()
+            self.whole.total.server.counted_on(ledger).charge_keys()
         if self.chosen is not None:
             ledger.add(self.chosen.sent)
         if self.hops > 0:
@@ -505,11 +504,8 @@ def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes
     VpemWarning
         If the rounds are too few for the graph.
     """
-    if not isinstance(graph, Graph):
-        raise InputError(
-            "connect_workers takes a vpem.Graph (from make_graph or from_networkx), got "
-            f"{type(graph).__name__}"
-        )
+    takes = "connect_workers takes a vpem.Graph (from make_graph or from_networkx)"
+    check_kind(takes, graph, Graph)
     settings = SumSettings.resolve(settings, **changes)
     if settings.hops:
         raise InputError(

@@ -174,8 +174,10 @@ class AtServer(Counted):
     n_roots = 1
     """All roots receive the same total."""
     kind = "server"
-    at_server = True
+    at_server = direct = True
     active: Indices | None = None
+    everyone: Indices | None = None
+    """Numbers of all senders (n,), where `active` may be fewer."""
     probability = 1.0
     """Probability with which a sender is active."""
     biased = False
@@ -313,7 +315,6 @@ class AtServer(Counted):
 
     @property
     def server(self) -> AtServer:
-        """The sum at a server that others stand around: this."""
         return self
 
     def draw(self) -> None:
@@ -371,12 +372,6 @@ class AtServer(Counted):
             super()._send(kind, size, **options)
 
 
-def at_server(total: Sum) -> AtServer:
-    """Return a sum which is known to be one at a server."""
-    assert isinstance(total, AtServer)
-    return total
-
-
 def add_vectors(
     total: Sum, values: Doubles, kind: str = "estep", exponents: NDArray[np.int64] | None = None
 ) -> Doubles:
@@ -386,7 +381,7 @@ def add_vectors(
     counted in powers of two, ``exponents`` (P,), by default 1.
     """
     if exponents is not None:
-        total = at_server(total).in_units(exponents)
+        total = total.server.in_units(exponents)
     total.begin(kind, 1, values.shape[1], values.itemsize)
     if total.mix is not None:
         return total.mix @ values

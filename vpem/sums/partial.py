@@ -42,7 +42,6 @@ class Wrapper(Sum):
 
     def __init__(self, inner: AtServer | Wrapper) -> None:
         self.inner = inner
-        self.server: AtServer = inner.server
         self.ledger, self.way = self.server.ledger, self.server.way
         self.holders = self.server.holders
         self.probability: float = inner.probability
@@ -51,6 +50,14 @@ class Wrapper(Sum):
         """Whether the mean of what is received is something else than what was sent."""
 
     # ---- the two halves of a sum -----------------------------------------------------------------
+
+    @property
+    def server(self) -> AtServer:
+        return self.inner.server
+
+    @property
+    def everyone(self) -> Senders:
+        return np.arange(self.server.n_senders)
 
     @property
     def active(self) -> Senders | None:
@@ -122,7 +129,7 @@ class Compressed(Wrapper):
         keys: np.random.Generator | Callable[[int], Keys],
         carry: Carry | None = None,
     ) -> None:
-        if isinstance(inner, Memory):
+        if inner.remembers:
             raise TypeError("memories are of what was received: they stand around Compressed")
         super().__init__(inner)
         self.quantizer = quantizer
@@ -169,6 +176,8 @@ class Memory(Wrapper):
     ``kept`` (1, P) is their sum, likewise, for `estimate`.
     """
 
+    remembers = True
+
     def __init__(
         self,
         inner: AtServer | Wrapper,
@@ -210,9 +219,7 @@ class Memory(Wrapper):
 
     def total(self) -> Doubles:
         """Sum what the server has of all senders (1, P)."""
-        if isinstance(self.inner, Wrapper):
-            return self.inner.aggregate(self.values, np.arange(self.server.n_senders))
-        return self.inner.aggregate(self.values)
+        return self.inner.aggregate(self.values, self.inner.everyone)
 
     def estimate(self, values: Doubles, about: Doubles) -> Doubles:
         """Estimate the sum of vectors (a, P) of the active senders without bias: shape (1, P).
@@ -250,7 +257,7 @@ class Partial(Wrapper):
         self._probability = probability
         self.probability *= probability
         self.rng = rng
-        self.among = np.arange(self.server.n_senders) if among is None else among
+        self.among = self.everyone if among is None else among
         self._active = self.among
 
     @property

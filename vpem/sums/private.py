@@ -111,12 +111,12 @@ def add_numbers(total: Sum, values: Doubles, kind: str = "estep") -> Doubles:
     holders of this process; the sum (R, P) is as each root finds it, and R is 1 where all share
     one.
     """
-    if not isinstance(total, AtServer):
+    if not total.direct:
         return add_vectors(total, values, kind)
-    total.charge_as(kind)
-    total = in_common_units(total, values)
-    summed = total.aggregate(total.send(total.holders.padded(values)))
-    total.broadcast(values.shape[1] * values.itemsize)
+    total.server.charge_as(kind)
+    server = in_common_units(total.server, values)
+    summed = server.aggregate(server.send(server.holders.padded(values)))
+    server.broadcast(values.shape[1] * values.itemsize)
     return summed
 
 

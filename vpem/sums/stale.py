@@ -58,7 +58,7 @@ class HeardAtServer(Wrapper):
 
     def counted_on(self, ledger: Ledger) -> Self:
         counted = copy(self)
-        counted.inner = counted.server = self.server.counted_on(ledger)
+        counted.inner = self.server.counted_on(ledger)
         counted.ledger = ledger
         counted._number, counted._values = 0, None
         return counted

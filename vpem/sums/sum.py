@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from vpem.network.codecs import Codec
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, As, Schema, Stateful, TableOf
+
+if TYPE_CHECKING:
+    from vpem.sums.counted import AtServer
 
 ALL = slice(None)
 """Rows."""
@@ -153,6 +156,15 @@ class Sum(Stateful):
 
     at_server = False
     """Whether it is taken at one place, from which all hear it (`vpem.sums.counted.AtServer`)."""
+    remembers = False
+    """Whether what is received is added to what was."""
+    direct = False
+    """Whether nothing stands around that place: numbers can be sent to it as they are."""
+
+    @property
+    def server(self) -> AtServer:
+        """The sum at that place: this, or the one that this stands around."""
+        raise NotImplementedError
 
     @property
     def active(self) -> Indices | None:

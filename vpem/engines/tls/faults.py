@@ -58,6 +58,8 @@ class Refused(Fault):
     """A link that cannot be, however often it is tried."""
 
     exit_code = 2
+    of_member = False
+    """Whether it is of the process itself with which a link was made, not of a second one."""
 
 
 class Trouble(Fault):
@@ -157,8 +159,6 @@ AT_A_PROXY: tuple[tuple[Errors, type[Fault], str], ...] = (
 
 def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> Fault:
     """Return what an error of `asyncio`, `ssl` or `websockets` means, by any of ``members``."""
-    if isinstance(error, Fault):
-        return error
     early = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
     why = printable(getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
     if isinstance(error, ws.ProxyError | ws.InvalidProxy | ImportError) or (met.proxy and early):
@@ -262,6 +262,8 @@ def _by_tls(error: ssl.SSLError, met: Met) -> Fault:
 
 class Damage(Refused):
     """A frame that no member of the same version sends."""
+
+    of_member = True
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,8 @@ from vpem.engines.tls.wire import (
     FAREWELL,
     FINISHED,
     UNHEARD,
-    Ack,
     Called,
     Damaged,
-    Data,
     Hello,
     Incoming,
     Line,
@@ -220,10 +218,9 @@ class Link:
             missing,
         )
         await connection.send(hello.pack())
-        theirs = parse(await connection.recv())
-        if isinstance(theirs, Refusal):
-            self._was_refused(theirs)
-        if not isinstance(theirs, Hello):
+        heard = parse(await connection.recv())
+        self._check_refused(heard.refusal)
+        if (theirs := heard.hello) is None:
             raise Damaged
         name, roster = self.member.name, here.roster
         about = theirs.version, theirs.study, theirs.edition, theirs.text
@@ -250,7 +247,9 @@ class Link:
         self.session = theirs.session
         self.out.rewind(theirs.got)
 
-    def _was_refused(self, refusal: Refusal) -> None:
+    def _check_refused(self, refusal: Refusal | None) -> None:
+        if refusal is None:
+            return
         own_name, name = self.here.identity.name, self.member.name
         if refusal.left_out:
             self.refused = True
@@ -293,20 +292,18 @@ class Link:
             frame = parse(await connection.recv())
             if self.connection is not connection:
                 return
-            if isinstance(frame, Refusal):
-                self._was_refused(frame)
-            if not isinstance(frame, Ack | Data):
+            self._check_refused(frame.refusal)
+            if (ack := frame.ack) is None:
                 raise Damaged
-            ack = frame if isinstance(frame, Ack) else frame.ack
             if self.out.acknowledge(ack.got, ack.room):
                 self._since_progress = 0.0
                 if not self.out.kept:
                     self.here.changed()
             if self.out.kept:
                 self._wake.set()  # there may be room now
-            if isinstance(frame, Data):
-                message = self.incoming.put(frame)
-                unacknowledged += len(frame.piece)
+            if frame.data is not None:
+                message = self.incoming.put(frame.data)
+                unacknowledged += len(frame.data.piece)
                 self._make_room()
                 if message is not None:
                     self._arrived(message)
@@ -322,8 +319,8 @@ class Link:
         elif message.tag == UNHEARD:
             self.missed = Missed.unpack(bytes(message.data))
         elif message.tag == FAREWELL:
-            farewell = parse(bytes(message.data))
-            if not isinstance(farewell, Refusal) or not farewell.exit_code:
+            farewell = parse(bytes(message.data)).refusal
+            if farewell is None or not farewell.exit_code:
                 raise Damaged
             self.parted = farewell
         else:

@@ -16,7 +16,6 @@ from functools import partial
 
 from vpem.engines.tls.dial import PATH, dial
 from vpem.engines.tls.faults import (
-    Damage,
     LinkTimes,
     Parted,
     Refused,
@@ -421,7 +420,7 @@ class Post:
         try:
             await link.talk(connection)
         except Refused as error:
-            if link.session and not isinstance(error, Damage):
+            if link.session and not error.of_member:
                 # A second process of a member who takes part already.
                 self.say(str(error))
             else:

@@ -164,7 +164,17 @@ class Data:
         return b"".join([head, about, topic, self.piece])
 
 
-def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
+@dataclass(frozen=True)
+class Heard:
+    """A frame, as what it is, and None of the others."""
+
+    hello: Hello | None = None
+    refusal: Refusal | None = None
+    ack: Ack | None = None  # that of data, too
+    data: Data | None = None
+
+
+def parse(frame: bytes | str) -> Heard:
     """Read a frame."""
     if isinstance(frame, str) or not frame:
         raise Damaged
@@ -174,7 +184,7 @@ def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
             _, messages, part, room = ACK.unpack_from(frame)
             ack = Ack(Got(messages, part), room)
             if kind == KIND_ACK:
-                return ack
+                return Heard(ack=ack)
             number, begin, size, tag, length = DATA.unpack_from(frame, ACK.size)
             place = ACK.size + DATA.size + length
             topic = frame[place - length : place].decode("ascii")
@@ -183,25 +193,27 @@ def parse(frame: bytes | str) -> Hello | Refusal | Ack | Data:
                 raise Damaged
             if (not len(piece) and size) or length > TOPIC or (tag < 0 and size > FRAME):
                 raise Damaged
-            return Data(ack, number, begin, size, tag, topic, piece)
+            return Heard(ack=ack, data=Data(ack, number, begin, size, tag, topic, piece))
         if kind == KIND_HELLO:
             shown = json.loads(frame[1:])
             if not isinstance(shown["without"], list) or len(shown["without"]) > MOST:
                 raise Damaged
             words = ("study", "text", "version", "session", "yours")
             messages, part = shown["got"]
-            return Hello(
+            hello = Hello(
                 **{key: _text(shown[key], 64) for key in words},
                 edition=_number(shown["edition"]),
                 name=_text(shown["name"], 256),
                 got=Got(_number(messages), _number(part)),
                 without=tuple(_text(name, 256) for name in shown["without"]),
             )
+            return Heard(hello)
         if kind == KIND_REFUSAL:
             shown = json.loads(frame[1:])
             code = _number(shown["exit_code"], 255)
             sentence = _text(shown["sentence"], TEXT)
-            return Refusal(sentence, code, shown["taken"] is True, shown["left_out"] is True)
+            taken, left_out = (shown[word] is True for word in ("taken", "left_out"))
+            return Heard(refusal=Refusal(sentence, code, taken, left_out))
     except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError):
         raise Damaged from None
     raise Damaged

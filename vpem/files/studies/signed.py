@@ -297,9 +297,9 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
                 )
             called = _name_in(cert)
             der = cert.public_bytes(Encoding.DER)
-    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension):
         raise InputError("it is no certificate that can be read; ask for it again") from None
     except InvalidSignature:
         raise InputError(
