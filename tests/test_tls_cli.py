@@ -355,7 +355,8 @@ def test_members_introduce_themselves_in_plain_words(found):
 
 def test_labels_that_cannot_be_written_are_spoken_of_in_the_end(tmp_path):
     path = tmp_path / "gone" / "labels.csv"
-    where = SimpleNamespace(own_users=True, anybody=lambda *_: True)
+    screen = SimpleNamespace(say=lambda *_: None)
+    where = SimpleNamespace(own_users=True, anybody=lambda *_: True, screen=screen)
     out = SimpleNamespace(labels_file=path, force=False, quote_formulas=False, digits=7)
     labels = LabelFile(out, where, True)
     columns = {0: {"label": np.zeros(2, np.int64)}}
