@@ -100,6 +100,8 @@ def written() -> list[tuple[str, str]]:
 
 def _note(role: Role, option: str, *paths: str | os.PathLike[str]) -> None:
     """Note a use of files, or raise FileError if one conflicts with another use."""
+    if not paths:
+        return  # what tells files apart loads NumPy, and 'vpem help fit' needs neither
     from vpem.files.opening import identity_of_file
 
     for path in [os.fspath(one) for one in paths]:

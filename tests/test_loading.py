@@ -118,6 +118,7 @@ LOADED = {
     ),
     "help of all": ([["--help-all"]], LIBRARIES | {"rich", "pydantic"}),
     "every help": (HELPS, LIBRARIES | {"rich", "pydantic"}),
+    "help of a command": ([["help", "saem"], ["help", "data", "copy"]], LIBRARIES | {"rich"}),
     "fit": ([FIT], UNUSED | {"concurrent.futures"}),
     "fit quietly": ([[*FIT, "--quiet", "--seed", "3", "-o", "again.h5"]], UNUSED | {"rich"}),
     "fit on a graph": (
