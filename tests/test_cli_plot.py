@@ -167,6 +167,8 @@ def test_an_old_file_says_what_it_lacks_and_the_rest_is_drawn(capsys, model, tmp
         (("{out}/none.h5", "-o", "{out}/p.png"), "none.h5"),
         (("{data}", "-o", "{out}/p.png"), "holds a dataset, which"),
         (("{out}/text.h5", "-o", "{out}/p.png"), "HDF5"),
+        (("{model}", "--kind", "marginals", "--features", "", "-o", "{out}/p.png"),
+         "must be named once each"),
         (("{model}", "--kind", "confusion", "-o", "{out}/p.png"), "give the data after the model"),
         (("{model}", "--labels", "classes", "-o", "{out}/p.png"), "--labels is about the data"),
         (("{model}", "--dataset", "X", "-o", "{out}/p.png"), "--dataset is about the data"),
@@ -176,8 +178,8 @@ def test_an_old_file_says_what_it_lacks_and_the_rest_is_drawn(capsys, model, tmp
         (("{kmeans}", "--kind", "sparsity", "-o", "{out}/p.png"), "holds clusters"),
         (("{kmeans}", "{out}/holes.h5", "--kind", "pairs", "-o", "{out}/p.png"), "missing|NaN|nan"),
     ],
-    ids=["kind", "ending", "exists", "itself", "none", "dataset", "text", "no data", "labels",
-         "inside", "features", "other data", "clusters", "holes"],
+    ids=["kind", "ending", "exists", "itself", "none", "dataset", "text", "no name", "no data",
+         "labels", "inside", "features", "other data", "clusters", "holes"],
 )  # fmt: skip
 def test_errors(capsys, home, model, data, tmp_path, words, sentence):
     (tmp_path / "there.png").write_bytes(b"mine")

@@ -417,6 +417,7 @@ def test_as_a_process_of_its_own():
         (("--model", "linaer"), "--model must be one of"),
         (("--model", "bifactor"), "needs --groups"),
         (("--model", "bifactor", "--groups", "0,x"), "--groups must be numbers with commas"),
+        (("--model", "bifactor", "--groups", "none"), "--groups must be numbers with commas"),
         (("--groups", "0,0"), "--groups is for the model bifactor; leave it out"),
         (("-k", "3"), "--components is for the models gmm and lda; leave it out"),
         (("--slopes", "tme"), "has no column 'tme' (did you mean 'time'?)"),

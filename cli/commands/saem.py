@@ -100,8 +100,9 @@ class ModelSettings(Settings, heading="Model", kept=False):
             if name not in taken:
                 continue
             text = taken[name]
+            listed = words_of(text) if kind is str else text.split(",")
             try:
-                words = taken[name] = [kind(word) for word in words_of(text)]
+                words = taken[name] = [kind(word) for word in listed]
             except ValueError:
                 said = f" must be numbers with commas between, such as {like}, got {text!r}"
                 raise InputError(Setting(name), said) from None

@@ -495,7 +495,9 @@ def plot(
         request.labelled = check_kind(kind, saved).labels
         output = request.beside(f"-{kind}.png", "pictures")
         evaluation = request.stored.evaluation_data(request)
-        features = words_in("drawn", settings.drawn) or None
+        features = None
+        if settings.drawn is not None:  # none at all are refused, as an empty variable of a shell
+            features = [name for name in words_in("drawn", settings.drawn) if name != ""]
         picture = draw(kind, saved, evaluation, features=features)
         others = next_kinds(kind, saved, evaluation)
         picture.save(output, force=settings.force)
