@@ -138,7 +138,7 @@ LARGEST_WEIGHT = 1e100
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def as_kept(value: Any, kind: type[T], sentence: str) -> T:
+def as_kept(value: object, kind: type[T], sentence: str) -> T:
     """Return what a file keeps of ``value``: itself, or ``kept()`` of a fitted estimator.
 
     Otherwise InputError, which begins with ``sentence``: what can be written.
@@ -209,7 +209,7 @@ def check_number(
     return number
 
 
-def as_array(what: str, values: Any) -> NDArray[Any]:
+def as_array(what: str, values: Any) -> AnyArray:
     """Return ``values`` as an array, or raise InputError if they are ragged or masked."""
     if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
         raise InputError(f"{what} have masked values; fill in or remove them first")
@@ -229,7 +229,7 @@ def check_data(
     n_features: int,
     feature_names: Sequence[str] | None = None,
     *,
-    finite: Callable[[Any, Sequence[str] | None], Any] | None = None,
+    finite: Callable[[Any, Sequence[str] | None], object] | None = None,
     least_rows: int = 1,
 ) -> NDArray[np.floating[Any]]:
     """Return ``X`` as a finite float array of shape (M, d), or raise InputError.
@@ -237,7 +237,7 @@ def check_data(
     A `FileMatrix` stays one. ``finite`` decides which values may be there, by default
     `check_finite`.
     """
-    data: NDArray[Any] = as_matrix("the data", X)
+    data: AnyArray = as_matrix("the data", X)
     if data.dtype.kind not in "iufb":
         raise InputError(f"the data must be real numbers, got values of type {data.dtype}")
     if data.ndim != 2:
@@ -358,7 +358,7 @@ def ids_by_name(name: str) -> bool:
     return "id" in (words[0], last) or last in codes
 
 
-def is_whole(values: NDArray[Any]) -> bool:
+def is_whole(values: AnyArray) -> bool:
     """Whether there are values, all of them whole numbers; the first ones mostly decide."""
     for part in (values[:64], values):
         there = part[np.isfinite(part)]

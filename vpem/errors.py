@@ -45,7 +45,7 @@ class _Sentence(Exception):
         super().__init__("".join(map(str, parts)))
         self.parts = parts
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # Not by the sentence alone: another process names the parameters in its own words. Nor by
         # `__init__`, which in some classes takes other things than parts.
         return _again, (type(self), self.args), self.__dict__
@@ -59,7 +59,7 @@ class _Sentence(Exception):
     told = former("told", "sentence_with")
 
 
-def _again(kind: type[_Sentence], args: tuple[Any, ...]) -> _Sentence:
+def _again(kind: type[_Sentence], args: tuple[object, ...]) -> _Sentence:
     """Return an error or warning as it was, but for its attributes."""
     copied = kind.__new__(kind)
     copied.args = args

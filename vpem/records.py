@@ -68,7 +68,7 @@ class About:
     often: bool = False
     idle: Rule | list[Rule] | None = None
 
-    def why_idle(self, values: Mapping[str, Any]) -> Sentence | None:
+    def why_idle(self, values: Mapping[str, object]) -> Sentence | None:
         """Return why the setting has no effect beside these values of all; None where it has."""
         return next((why for when, why in self.rules if when(values)), None)
 
@@ -101,7 +101,7 @@ def changed(
     return field(default=default, metadata={"about": replace(describe_field(one), **known)})
 
 
-def describe_field(one: Field[Any]) -> About:
+def describe_field(one: Field[object]) -> About:
     """Return what is known of a field."""
     known: About = one.metadata["about"]
     return known
@@ -124,14 +124,14 @@ class Settings:
         If a value is out of bounds or none of the choices, or has no effect beside another.
     """
 
-    settings_by_name: ClassVar[dict[str, Field[Any]]] = {}
+    settings_by_name: ClassVar[dict[str, Field[object]]] = {}
     kept: ClassVar[bool] = True
     """Whether models keep the values, which say what was fitted."""
 
     # Not by `dataclasses.dataclass`, which compiles methods for every class: a shell would wait.
     def __init_subclass__(cls, heading: str = "", kept: bool = True) -> None:
         cls.kept = kept
-        known: dict[str, Field[Any]] = {}
+        known: dict[str, Field[object]] = {}
         for base in reversed(cls.__mro__[1:]):
             known |= vars(base).get("settings_by_name", {})
         cls.settings_by_name = known
@@ -151,7 +151,7 @@ class Settings:
         )
         cls.__doc__ = "\n".join((cls.__doc__ or "", "\nAttributes\n----------", *listed))
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **given: object) -> None:
         known = self.settings_by_name
         for name in given:
             if name not in known:
@@ -189,28 +189,28 @@ class Settings:
                 raise refused(Setting(one.name), why)
 
     @classmethod
-    def fields(cls) -> tuple[Field[Any], ...]:
+    def fields(cls) -> tuple[Field[object], ...]:
         """Return the settings of the record, in order."""
         return tuple(cls.settings_by_name.values())
 
     @classmethod
-    def resolve(cls, settings: Self | None, /, **changes: Any) -> Self:
+    def resolve(cls, settings: Self | None, /, **changes: object) -> Self:
         """Return a record, or the default one, with changes; InputError if of another kind."""
         if not isinstance(settings, cls | None):
             raise InputError(f"settings must be {cls.__name__}, got {type(settings).__name__}")
         return cls(**changes) if settings is None else settings.changed(**changes)
 
     @classmethod
-    def of(cls, settings: Self | None, /, **changes: Any) -> Self:
+    def of(cls, settings: Self | None, /, **changes: object) -> Self:
         """Former name of `resolve`."""
         warnings.warn("of is resolve now", DeprecationWarning, stacklevel=2)
         return cls.resolve(settings, **changes)
 
-    def changed(self, **changes: Any) -> Self:
+    def changed(self, **changes: object) -> Self:
         """Return the record with other values."""
         return type(self)(**{**vars(self), **changes}) if changes else self
 
-    def into(self, record: type[T], **changes: Any) -> T:
+    def into(self, record: type[T], **changes: object) -> T:
         """Return another record, of the settings that both have, with changes."""
         shared = {one.name for one in record.fields()}
         return record(**{name: value for name, value in self if name in shared} | changes)
@@ -223,7 +223,7 @@ class Settings:
         return ((one.name, getattr(self, one.name)) for one in self.fields())
 
 
-def _checked(one: Field[Any], value: Any) -> Any:
+def _checked(one: Field[object], value: Any) -> Any:
     """Return the value of a setting, or raise InputError if it cannot be that."""
     known, kinds = describe_field(one), str(one.type).split(" | ")
     if value is None and "None" in kinds:
@@ -282,11 +282,11 @@ class _Facts(Formatter):
     So ``{n_hubs:hub}``, ``{is_here:yes|no}``, ``{file:?none}``.
     """
 
-    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, object]) -> Any:
         """Return the fact of this name from the one argument, a function."""
         return args[0](str(key))
 
-    def format_field(self, value: Any, format_spec: str) -> str:
+    def format_field(self, value: object, format_spec: str) -> str:
         """Format one fact."""
         if format_spec.startswith("?"):
             return format_spec[1:] if value in (None, "") else str(value)
@@ -297,7 +297,7 @@ class _Facts(Formatter):
         return str(super().format_field(value, format_spec))
 
 
-def stated(line: str, get: Callable[[str], Any]) -> str:
+def stated(line: str, get: Callable[[str], object]) -> str:
     """Fill a line such as "{n_hubs:hub}" with facts, got by their names."""
     return _Facts().vformat(line, (get,), {})
 
@@ -310,7 +310,7 @@ class Shown:
 
     _facts: ClassVar[str] = ""
 
-    def __init_subclass__(cls, facts: str = "", **others: Any) -> None:
+    def __init_subclass__(cls, facts: str = "", **others: object) -> None:
         super().__init_subclass__(**others)
         cls._facts = facts or cls._facts
         cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]  # before a dataclass makes one
@@ -343,7 +343,7 @@ def html_table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def words_in(name: str, value: Any) -> tuple[str | int, ...]:
+def words_in(name: str, value: object) -> tuple[str | int, ...]:
     """Return the words of a sequence, or of text with commas between, quoted if they have some."""
     if value is None:
         return ()

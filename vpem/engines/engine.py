@@ -100,7 +100,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.names = ["this process"]
-        self._sent: deque[Any] = deque()
+        self._sent: deque[object] = deque()
 
     def send(self, value: object, to: int) -> None:
         """Send a value to another process."""
@@ -118,7 +118,7 @@ class Engine:
         """Receive an array that another process has sent, of this shape and kind, in its place."""
         values[...] = self._sent.popleft()
 
-    def bcast(self, value: Any, root: int = 0) -> Any:
+    def bcast(self, value: object, root: int = 0) -> Any:
         """Return, in every process, the root's value."""
         return value
 

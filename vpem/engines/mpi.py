@@ -98,7 +98,7 @@ class MpiEngine(Engine):
     def recv_array(self, values: AnyArray, source: int) -> None:
         self._wait(self._comm.Irecv(values, source=source))
 
-    def bcast(self, value: Any, root: int = 0) -> Any:
+    def bcast(self, value: object, root: int = 0) -> Any:
         is_root = self.rank == root
         buffer = np.array(bytearray(encode(value) if is_root else b""), dtype=np.uint8)
         size = np.array([len(buffer)], dtype=np.int64)

@@ -236,11 +236,11 @@ class Placement:
         assert gathered is not None
         return gathered
 
-    def bcast(self, value: Any, owner: int = 0) -> Any:
+    def bcast(self, value: object, owner: int = 0) -> Any:
         """Return, in every process, what the process of an agent has."""
         return self.engine.bcast(value, int(self.nodes[owner]))
 
-    def send(self, value: Any, source: int, target: int) -> Any:
+    def send(self, value: object, source: int, target: int) -> Any:
         """Send a value from one agent to another: what the target gets, None elsewhere."""
         sender, receiver = int(self.nodes[source]), int(self.nodes[target])
         rank = self.engine.rank

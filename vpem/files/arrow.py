@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels, check_memory, read_float
+from vpem.checks import AnyArray, Floats, Labels, check_memory, read_float
 from vpem.errors import FileError, InputError, MissingIdError, Setting, shorten
 from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.opening import check_unpacked
@@ -114,7 +113,7 @@ def _chunks(column: pa.ChunkedArray) -> Iterator[tuple[Labels, NDArray[np.bool_]
         if not len(chunk):
             continue
         if pa.types.is_boolean(chunk.type):
-            values: NDArray[Any] = _bits(data, end)
+            values: AnyArray = _bits(data, end)
         else:
             values = np.frombuffer(data, chunk.type.to_pandas_dtype(), end)
         missing = _bits(there, end)[chunk.offset :] == 0 if chunk.null_count else None

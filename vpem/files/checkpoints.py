@@ -469,7 +469,7 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def handling(note: Callable[[int, Any], object]) -> Iterator[None]:
+def handling(note: Callable[[int, object], object]) -> Iterator[None]:
     """Call a function at `ENDINGS`, in place of what they do; only the main thread can."""
     main = threading.current_thread() is threading.main_thread()
     handlers = {one: signal.signal(one, note) for one in ENDINGS if main}
@@ -480,7 +480,7 @@ def handling(note: Callable[[int, Any], object]) -> Iterator[None]:
             signal.signal(one, signal.SIG_DFL if handler is None else handler)
 
 
-def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: Any) -> State:
+def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: object) -> State:
     """Describe by algorithm, data, weights (M,), network and options what must stay on resuming."""
     options["init"] = start_facts(options.get("init"))
     if "reg_covar" in options:

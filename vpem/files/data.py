@@ -307,7 +307,7 @@ def settle_labels(
 
 
 def _lines(
-    column: Sequence[Any], numbered: bool, ids: Labels | None, n_rows: int, source: str
+    column: Sequence[object], numbered: bool, ids: Labels | None, n_rows: int, source: str
 ) -> NDArray[np.intp]:
     """Return the line of each row (M,); -1: none."""
     if numbered:

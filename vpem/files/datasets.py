@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from vpem.checks import Floats, Labels, precision_of, row_blocks
+from vpem.checks import AnyArray, Floats, Labels, precision_of, row_blocks
 from vpem.errors import FileError, InputError, Setting, VpemWarning, did_you_mean, shorten
 from vpem.files.elements import write_kinds
 from vpem.files.hdf5 import (
@@ -82,7 +82,7 @@ class Home:
         """Rows of which nothing is found."""
         return int((self.places < 0).sum())
 
-    def columns(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    def columns(self, arrays: Mapping[str, AnyArray]) -> dict[str, Any]:
         """Return a table of all its rows: what they are called, and what was found of them.
 
         Columns (m,) of arrays (M,), by joined rows, are masked where a row took no part.
@@ -97,7 +97,7 @@ class Home:
             for name, column in arrays.items()
         }
 
-    def values(self, array: NDArray[Any]) -> list[Any]:
+    def values(self, array: AnyArray) -> list[object]:
         """Return what was found (M, ...) of its rows, for JSON: None where a row took no part."""
         return [None if place < 0 else array[place].tolist() for place in self.places.tolist()]
 

@@ -160,7 +160,7 @@ def _read_array(group: h5py.Group, name: str, field: Any, place: Place, sizes: S
     return array
 
 
-READERS: dict[type[Field], Callable[..., Any]] = {
+READERS: dict[type[Field], Callable[..., object]] = {
     Maybe: _read_maybe,
     Json: _read_json,
     Strings: _read_strings,
@@ -169,7 +169,7 @@ READERS: dict[type[Field], Callable[..., Any]] = {
 }
 """How a dataset is read, by what its field is."""
 
-WRITERS: dict[type[Any], Callable[..., None]] = {
+WRITERS: dict[type[object], Callable[..., None]] = {
     Json: write_json_element,
     Strings: write_strings,
     Column: write_column,

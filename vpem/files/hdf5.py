@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Labels, check_memory, read_int
+from vpem.checks import AnyArray, Labels, check_memory, read_int
 from vpem.errors import FileError, InputError, Setting, VpemError, brief, printable
 from vpem.files.opening import EXPANSION, PathLike, advice, check_readable, open_regular, read_limit
 from vpem.files.storage import Inflation, check_storage, lengths_of_strings, most_of
@@ -328,7 +328,7 @@ def spend(dataset: h5py.Dataset, n_bytes: int, where: str) -> None:
     check_memory(dataset.size * dataset.dtype.itemsize, where)
 
 
-def find(group: h5py.Group, name: str) -> Any:
+def find(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     """Return the member of ``group`` called ``name`` (a path), or None if there is none.
 
     Only hard links are followed: others lead out of the file, in circles, or through endless names.
@@ -452,7 +452,7 @@ def read_array(
     ndim: int | None = None,
     shape: Sequence[int | None] | None = None,
     kinds: str = "iuf",
-) -> NDArray[Any]:
+) -> AnyArray:
     """Read a numeric dataset after checking its NumPy kinds, dimensions and size.
 
     In ``shape`` None is any length. The result is C-contiguous, native, and no wider than a double.

@@ -314,7 +314,7 @@ def write_imputed(
     check_ending(path, "imputed values")
     values, times = imputed.stacked
     rows, columns = np.tile(np.array(imputed.row_names), times), np.array(imputed.column_names)
-    table: Mapping[str, Any]
+    table: Mapping[str, object]
     if filled is not None:
         table = filled
     elif imputed.long:

@@ -22,7 +22,7 @@ THOUSANDS = (",", ".", "'", "\u2019", " ", "\u00a0", "\u202f", "_")
 class TableSettings(Settings, heading="Data"):
     """What the columns of a table are, and how its numbers are written."""
 
-    labels_for_fit: ClassVar[Any] = None
+    labels_for_fit: ClassVar[object] = None
     """Who fits says more of labels: `LabelledTable`."""
 
     features: Any = setting(None, "Only these columns are features, with commas. Names, or places "

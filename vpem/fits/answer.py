@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Doubles, Labels
+from vpem.checks import AnyArray, Doubles, Labels
 from vpem.errors import FileError, InputError, Setting
 from vpem.files.hdf5 import find, open_read, read_column
 from vpem.files.models import Model
@@ -457,7 +457,7 @@ def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreemen
     )
 
 
-def adjusted_rand_index(confusion: NDArray[Any]) -> float:
+def adjusted_rand_index(confusion: AnyArray) -> float:
     """Return the index of Hubert and Arabie, of a table of counts.
 
     scikit-learn has it too, whose import takes longer than a whole evaluation.

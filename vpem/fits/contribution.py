@@ -24,13 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Doubles, Floats, Matrix, as_matrix, check_finite, check_weights
+from vpem.checks import AnyArray, Doubles, Floats, Matrix, as_matrix, check_finite, check_weights
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, check_choice
 from vpem.files.models import Model
@@ -355,7 +354,7 @@ class Contribution(Shown, facts="{n_parties:party}, {n_features:feature}"):
         """Return all of it in values that JSON can hold."""
         return asdict(self)
 
-    def columns(self) -> dict[str, NDArray[Any]]:
+    def columns(self) -> dict[str, AnyArray]:
         """Return columns of a table: a row for each party, then for each feature."""
         parties, features = self.parties, self.features
         names = [one.name for one in parties]
@@ -363,7 +362,7 @@ class Contribution(Shown, facts="{n_parties:party}, {n_features:feature}"):
         names += [one.name for one in features]
         each = [one.information for one in parties] + [one.information for one in features]
         information = np.array(each)
-        columns: dict[str, NDArray[Any]] = {
+        columns: dict[str, AnyArray] = {
             "kind": np.repeat(["party", "feature"], [self.n_parties, self.n_features]),
             "name": np.array(names, np.str_),
             "party": np.array(owners, np.str_),
@@ -619,7 +618,7 @@ def spread_contribution(
         raise InputError("no row has a value: there is nothing to judge by")
     engine = rows_of_all.parties.engine
     figures = [tally.figures()[0] for tally, _ in tallies.values()]
-    sent: dict[str, NDArray[Any]] = {
+    sent: dict[str, AnyArray] = {
         "parties": np.array(list(tallies), dtype=np.intp),
         "figures": np.array(figures).reshape(len(figures), FIGURES),
         "features": columns,

@@ -15,10 +15,10 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Doubles, Indices, as_array, check_data, check_int, check_memory
+from vpem.checks import AnyArray, Doubles, Indices, as_array, check_data, check_int, check_memory
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, warn
 from vpem.files.checkpoints import checksum, describe_run, describe_steps
@@ -117,7 +117,7 @@ class ExponentialFamily(ABC):
 
     size: int
     pieces: tuple[slice, ...] | None = None
-    bounds: NDArray[Any] | None = None
+    bounds: AnyArray | None = None
     least_batch: int = 1
 
     @abstractmethod

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Doubles, Floats, Indices
+from vpem.checks import AnyArray, Doubles, Floats, Indices
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.matrix import select_rows
@@ -97,7 +97,7 @@ class FedSetup:
         in_order = self.holders.apart or self.order is None
         self.data = prepared.X if in_order else select_rows(prepared.X, used.rows)
         self.counts = used.counts
-        self.masses: NDArray[Any] = used.counts
+        self.masses: AnyArray = used.counts
         self.weights = self.all_weights = prepared.row_weights
         if prepared.row_weights is not None:
             weights = prepared.row_weights

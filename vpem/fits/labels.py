@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, Matrix, check_memory
+from vpem.checks import AnyArray, Floats, Matrix, check_memory
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, shorten, warn
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 LABEL = 4
 """Bytes of the number of a cluster."""
 
-Columns = dict[str, NDArray[Any]]
+Columns = dict[str, AnyArray]
 """Columns of a table by their names."""
 
 Shares = NDArray[np.float64]
@@ -218,7 +218,7 @@ def of_each(table: Columns, workers: Workers, holders: Placement) -> dict[int, C
 
 
 def stacked(
-    tables: Mapping[int, Mapping[str, Any]], workers: Workers, holders: Placement
+    tables: Mapping[int, Mapping[str, AnyArray]], workers: Workers, holders: Placement
 ) -> dict[int, Columns]:
     """Put what workers have of one dataset's rows in its order, at the first process."""
     parts: Any = holders.gather({**tables})
@@ -266,7 +266,7 @@ class KnownLabels:
     agent: int = 0
     names: Sequence[str] | None = None
 
-    def parsed(self, n_samples: int, n_components: int) -> tuple[NDArray[Any], list[str]]:
+    def parsed(self, n_samples: int, n_components: int) -> tuple[AnyArray, list[str]]:
         """Return probabilities (M, K), NaN for rows without a label, and names."""
         values = np.asarray(self.values)
         if values.ndim not in (1, 2) or len(values) != n_samples:
@@ -311,7 +311,7 @@ class KnownLabels:
         return KnownLabels(shares, self.agent, names)
 
 
-def _there(values: NDArray[Any]) -> NDArray[np.bool_]:
+def _there(values: AnyArray) -> NDArray[np.bool_]:
     """Which rows (M,) have a label."""
     if values.dtype.kind in "biu":
         return np.asarray(values != -1)
@@ -331,7 +331,7 @@ def _named(label: Any) -> str:
     return str(int(label) if whole else label)
 
 
-def _probabilities(values: NDArray[Any], n_components: int) -> NDArray[np.float64]:
+def _probabilities(values: AnyArray, n_components: int) -> NDArray[np.float64]:
     """Return probabilities (M, K) that add up to 1, or NaN."""
     if values.shape[1] != n_components:
         raise InputError(

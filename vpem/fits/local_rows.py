@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Extremes, Floats, as_array, as_matrix
+from vpem.checks import AnyArray, Doubles, Extremes, Floats, as_array, as_matrix
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError
@@ -318,12 +318,12 @@ class LocalRows:
             return np.arange(self.rows.start, self.rows.stop)
         return self._order[self.rows]
 
-    def everyones(self, values: NDArray[Any]) -> NDArray[Any]:
+    def everyones(self, values: AnyArray) -> AnyArray:
         """Return what all processes have of their rows, as the user numbers them, (M, ...).
 
         ``values`` (m, ...) are of this process's rows, worker by worker.
         """
-        joined: NDArray[Any] = np.concatenate(self.holders.engine.allgather(values))
+        joined: AnyArray = np.concatenate(self.holders.engine.allgather(values))
         if self._order is None:
             return joined
         ordered = np.empty_like(joined)

@@ -453,7 +453,7 @@ def _here(values: NDArray[np.float64]) -> tuple[NDArray[np.intp], ...]:
 
 def write_imputation(
     path: PathLike,
-    found: Any,
+    found: object,
     report: Report | None = None,
     force: bool = False,
     hidden: Hidden | None = None,

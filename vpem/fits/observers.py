@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Doubles, check_memory
+from vpem.checks import AnyArray, Doubles, check_memory
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, VpemWarning
 from vpem.fits.answer import note_of_one
@@ -549,7 +549,7 @@ class Observers:
             times = self._summed(lambda some: some.times_seen)
         return Seen(np.rint(times).astype(np.intp), mean, columns[1] / columns[0])
 
-    def _summed(self, find: Callable[[Observations], NDArray[Any]]) -> NDArray[Any]:
+    def _summed(self, find: Callable[[Observations], AnyArray]) -> AnyArray:
         """Sum over all observers what ``find`` returns of some of them."""
         each = [find(part) for part in self._parts_of(self.given)]
         shape = (each[0] if each else find(self.given)).shape

@@ -135,7 +135,7 @@ class _Reader:
         self.place = end
         return taken
 
-    def read(self, header: Any, depth: int = 0) -> Any:
+    def read(self, header: object, depth: int = 0) -> Any:
         if depth > DEEPEST:
             raise ValueError
         if not isinstance(header, dict):

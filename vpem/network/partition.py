@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -243,7 +243,7 @@ def from_worker_of_row(worker_of: ArrayLike, names: Names = None) -> Workers:
 
 
 def from_lists(
-    lists: Iterable[Any], n_features: int, names: Names = None, feature_names: Names = None
+    lists: Iterable[ArrayLike], n_features: int, names: Names = None, feature_names: Names = None
 ) -> Partition:
     """Make a partition from lists of feature numbers, which it sorts; an empty one is a relay."""
     n_features = check_int("n_features", n_features, least=1)

@@ -232,7 +232,7 @@ class As(Field):
         return save(self.schema, value, back) if turn is None else turn(value)
 
 
-def record(make: abc.Callable[..., Any], schema: dict[str, Any] | tuple[Schema, ...]) -> As:
+def record(make: abc.Callable[..., object], schema: dict[str, Any] | tuple[Schema, ...]) -> As:
     """Return the schema of records that ``make`` makes of their fields, by name or in order."""
     if isinstance(schema, dict):
         return As(schema, lambda one: save(schema, one), lambda saved: make(**saved))

@@ -210,7 +210,7 @@ def report(
     return Path(path)
 
 
-def _imputation_of(model: Any) -> Completed | None:
+def _imputation_of(model: object) -> Completed | None:
     """Return an imputation, or that of an estimator; None: it is something else."""
     from vpem.fits.observers import Completed
 

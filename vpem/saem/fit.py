@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -389,7 +388,7 @@ def _begun(saving: OneRun, model: SaemModel, start: Doubles | None) -> Doubles |
 def _made(
     individuals: Individuals,
     model: str | Callable[[Individuals], SaemModel],
-    options: Mapping[str, Any] | None,
+    options: Mapping[str, object] | None,
 ) -> SaemModel:
     if isinstance(model, str):
         return make_model(model, individuals, **(options or {}))
@@ -407,7 +406,7 @@ def _made(
 def _sampler(
     model: SaemModel,
     sampler: str | Sampler,
-    options: Mapping[str, Any] | None,
+    options: Mapping[str, object] | None,
     gradient_codec: str | Codec | None,
 ) -> Sampler:
     options = dict(options or {})

@@ -82,7 +82,7 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         return np.array(self.names, dtype=np.str_)
 
     @property
-    def contents(self) -> tuple[Any, ...]:
+    def contents(self) -> tuple[object, ...]:
         """All that is known of the individuals, by which they are recognised."""
         doses = () if self.doses is None else (self.doses.first, *self.doses.columns)
         return (
@@ -493,7 +493,7 @@ def from_matrix(X: object, names: object = None, source: str = "the data") -> In
 
 
 def from_counts(
-    counts: Any,
+    counts: ArrayLike,
     words: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
     source: str = "the corpus",

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Doubles, Indices, read_float
+from vpem.checks import AnyArray, Doubles, Indices, read_float
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
@@ -59,7 +58,7 @@ class StatisticModel(Stateful, Protocol):
     """Rows (or observations) that each worker holds, (n,)."""
 
     @property
-    def masses(self) -> NDArray[Any]:
+    def masses(self) -> AnyArray:
         """What they weigh, (n,)."""
 
     def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:

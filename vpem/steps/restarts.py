@@ -123,7 +123,7 @@ class OneRun(_Saving):
             return None
         return self._keeper.starts(lambda whole: {0: pick(whole["loop"])}).get(0)
 
-    def inner(self, more: Any) -> Saver | None:
+    def inner(self, more: object) -> Saver | None:
         """Return the saver for the loop; ``more`` is what the recipe saves besides."""
         if self._saver is None:
             return None

@@ -319,7 +319,7 @@ def _shares(sums: Floats) -> Doubles:
     return result
 
 
-def teller(callback: Any) -> Tell | None:
+def teller(callback: object) -> Tell | None:
     """Return a callback's method ``starting``, which gets messages of a start, if it has one."""
     tell: Tell | None = getattr(callback, "starting", None)
     return tell

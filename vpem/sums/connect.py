@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -194,7 +193,7 @@ def connect(
     settings: SumSettings | None = None,
     *,
     chosen: LikelyHubs | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> Network:
     """Group the agents of a graph in hubs and set up their sum.
 
@@ -477,7 +476,9 @@ def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) ->
     return replace(joined, total=consensus, consensus_error=error, error_is_bound=bounded)
 
 
-def connect_workers(graph: Graph, settings: SumSettings | None = None, **changes: Any) -> Network:
+def connect_workers(
+    graph: Graph, settings: SumSettings | None = None, **changes: object
+) -> Network:
     """Set up the sum of workers that hold rows: each is a root of its own.
 
     Parameters

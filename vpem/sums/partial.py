@@ -349,7 +349,7 @@ class GoesOn(Counted):
         self._coder = None if self.codec is None else codec_of(kind, self.codec)
         self._number += 1
 
-    def _keep(self, memory: Any) -> None:
+    def _keep(self, memory: object) -> None:
         """Keep the memory of the sum begun last, if others go on from it."""
         ended = self._kind == "check" and not self._lasting
         self._memories[self._batch] = None if ended else memory

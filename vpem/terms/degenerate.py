@@ -111,7 +111,7 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
     return flags
 
 
-def coinciding(mixture: Any) -> Flags:
+def coinciding(mixture: Mixture) -> Flags:
     """Return which components (K, K) have the same parameters in all hubs here.
 
     Loadings of factors, known up to a rotation that hubs share, are not looked at. Components that

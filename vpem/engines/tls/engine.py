@@ -61,7 +61,7 @@ class TlsEngine(Engine):
         self._waiting: list[int] = []
 
     def introduce(
-        self, said: Sequence[Any], seconds: float, tell: Callable[[str], None]
+        self, said: Sequence[object], seconds: float, tell: Callable[[str], None]
     ) -> list[list[Any]]:
         """Return what each member has said and signed, once all are there.
 
@@ -111,7 +111,7 @@ class TlsEngine(Engine):
     def recv_array(self, values: AnyArray, source: int) -> None:
         values[...] = self._array(source, self._pair(source, self.rank), values)
 
-    def bcast(self, value: Any, root: int = 0) -> Any:
+    def bcast(self, value: object, root: int = 0) -> Any:
         """Return, in every process, the root's value, which goes by the first member."""
         if self.rank != root:
             return self._hear(root, self._decode)
@@ -350,7 +350,7 @@ class TlsEngine(Engine):
         )
 
 
-def introduced(value: Any, name: str) -> Any:
+def introduced(value: object, name: str) -> Any:
     """Return a member's introduction, which ends with a nonce and a signature, if it is one."""
     if isinstance(value, list) and [*map(type, value)] == [str, dict, list, int, bytes, bytes]:
         _, terms, outputs, *_ = value

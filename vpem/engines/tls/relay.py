@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
@@ -87,7 +86,7 @@ class Relay:
         self._come = asyncio.Condition()
         self._calls: dict[str, tuple[str, asyncio.Future[Answered]]] = {}
 
-    def note_in(self, path: Path, warn: Callable[[str], None], **about: Any) -> None:
+    def note_in(self, path: Path, warn: Callable[[str], None], **about: object) -> None:
         """Add lines of JSON to a file: what it is ``about``, then each event; it may be moved away.
 
         A disk that is full later stops no relay.

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Labels
+from vpem.checks import AnyArray, Labels
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning, brief, check_choice, shorten
 from vpem.files.opening import check_readable, open_regular
@@ -178,7 +178,7 @@ def read_ids(ids: Labels | int, name: str, level: str | None) -> tuple[Tokens | 
     """
     if isinstance(ids, int):
         return None, {"rows": ids, "kind": "none", "respelled": 0, "first": 0}
-    values: NDArray[Any] = np.asarray(ids)
+    values: AnyArray = np.asarray(ids)
     respelled = np.zeros(0, dtype=np.intp)
     if values.dtype.kind == "f":
         largest = 2.0 ** (np.finfo(values.dtype).nmant + 1)
@@ -311,7 +311,7 @@ def intersect(
     return for_each(holders, parties, rows_of), n_kept
 
 
-def _to_each(values: Sequence[object], holders: Placement) -> dict[int, Any]:
+def _to_each(values: Sequence[object], holders: Placement) -> dict[int, object]:
     """Send each party a value of the first one; returned are those of the parties held here."""
     received = {}
     for party, value in enumerate(values):

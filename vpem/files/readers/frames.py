@@ -20,6 +20,7 @@ from vpem.checks import (
     DIFFERENT,
     NEARLY,
     NO_MEASUREMENT,
+    AnyArray,
     Floats,
     missing_marks,
     no_measurement,
@@ -362,7 +363,7 @@ UNKNOWN = frozenset(("", "?", "-1", "na", "n/a", "nan", "null", "none"))
 class SomeLabels:
     """What is known of some rows."""
 
-    values: NDArray[Any]  # (M,) labels, "" or NaN: none; or (M, K) probabilities
+    values: AnyArray  # (M,) labels, "" or NaN: none; or (M, K) probabilities
     names: tuple[str, ...] = ()  # of the K columns of probabilities
 
     def take_rows(self, rows: NDArray[np.intp]) -> SomeLabels:
@@ -386,7 +387,7 @@ def columns_of_labels(setting: object, names: Sequence[str]) -> list[int]:
 
 
 def labels_of_columns(
-    columns: Sequence[Iterable[Any]], names: Sequence[str], marks: Sequence[str], source: str
+    columns: Sequence[Iterable[object]], names: Sequence[str], marks: Sequence[str], source: str
 ) -> SomeLabels:
     """Return the labels (M,) of one column, or the probabilities (M, K) of several."""
     unknown = UNKNOWN | {mark.casefold() for mark in marks}

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import Floats, Labels, no_measurement, read_int, row_blocks
+from vpem.checks import AnyArray, Floats, Labels, no_measurement, read_int, row_blocks
 from vpem.errors import FileError, InputError, Setting, did_you_mean
 from vpem.files.datasets import (
     ENCODING,
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     import h5py
 
 
-Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+Parts = tuple[AnyArray, AnyArray, AnyArray]
 """Values, their columns (rows), and where each row (column) begins."""
 
 

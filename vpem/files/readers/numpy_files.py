@@ -9,9 +9,8 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
-from vpem.checks import Labels
+from vpem.checks import AnyArray, Labels
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset, as_matrix, default_names
 from vpem.files.opening import check_unpacked, damaged, open_regular, open_zip
@@ -98,7 +97,7 @@ def list_npz(file: Path) -> dict[str, str]:
 
 
 def _dataset_of(
-    array: NDArray[Any], beside: dict[str, NDArray[Any]], source: str, options: ReadOptions
+    array: AnyArray, beside: dict[str, AnyArray], source: str, options: ReadOptions
 ) -> Dataset:
     if array.dtype.names is not None:
         if array.ndim != 1:
@@ -129,7 +128,7 @@ def _text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _read(stream: Any, size: int, source: str, options: ReadOptions) -> NDArray[Any]:
+def _read(stream: Any, size: int, source: str, options: ReadOptions) -> AnyArray:
     """Read an array, of a stream that has so many bytes, after checking what it says it holds."""
     shape, fortran, dtype = _header(stream)
     if dtype.hasobject:
@@ -148,7 +147,7 @@ def _read(stream: Any, size: int, source: str, options: ReadOptions) -> NDArray[
         have += count
     if have < n_bytes:
         raise FileError(f"{source} is cut short: {have} bytes of {n_bytes} are there")
-    flat: NDArray[Any] = np.frombuffer(content, dtype)
+    flat: AnyArray = np.frombuffer(content, dtype)
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 
 

@@ -22,6 +22,7 @@ from vpem.checks import (
     COUNTED,
     DIFFERENT,
     NEARLY,
+    AnyArray,
     Labels,
     ids_by_name,
     is_whole,
@@ -385,7 +386,7 @@ def frame_of_records(records: NDArray[np.void], source: str) -> LazyFrame:
     return LazyFrame(source, tuple(columns), tuple(column.type for column in arrays), read)
 
 
-def _as_arrow(values: NDArray[Any]) -> pa.ChunkedArray:
+def _as_arrow(values: AnyArray) -> pa.ChunkedArray:
     """Return a column of Arrow; bytes are UTF-8 text."""
     native = values.astype(values.dtype.newbyteorder("="), copy=False)
     if native.dtype.kind == "S":

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vpem.errors import FileError
 from vpem.files.opening import AS_IT_IS, PathLike, open_regular
@@ -55,7 +55,7 @@ class MessageLog:
     says ``about`` the run.
     """
 
-    def __init__(self, path: PathLike, **about: Any) -> None:
+    def __init__(self, path: PathLike, **about: object) -> None:
         self.path = Path(path)
         self.n_messages = 0
         self._lock = threading.Lock()
@@ -163,7 +163,7 @@ class MessageLog:
         self._begin()
 
 
-def _line(entry: Mapping[str, Any]) -> bytes:
+def _line(entry: Mapping[str, object]) -> bytes:
     return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
 
 
@@ -382,7 +382,7 @@ class Spent:
         """Note how many sums data of a run travelled in, once it has ended."""
         self._add({"run": run.run, "ended": now(), "sums": sums})
 
-    def _add(self, entry: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> None:
+    def _add(self, entry: Mapping[str, object], check: Callable[[], None] = lambda: None) -> None:
         """Add a whole line that is on the disk then, or nothing; one process at a time."""
         line = _line(entry)
         try:

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vpem.checks import check_int, read_int
 from vpem.errors import FileError, InputError, Setting, brief, did_you_mean
@@ -94,7 +94,7 @@ def now() -> str:
 class Fields:
     """A table read field by field; what is left is refused. Messages begin with ``where``."""
 
-    def __init__(self, table: Any, where: str) -> None:
+    def __init__(self, table: object, where: str) -> None:
         if not isinstance(table, dict):
             raise InputError(f"{where} must be a table, got {brief(table)}")
         self.where = where
@@ -423,7 +423,7 @@ def table_of(head: str, fields: Report) -> str:
     return f"{head}\n" + "".join(_lines(fields.items()))
 
 
-def _lines(fields: Iterable[tuple[str, Any]]) -> Iterable[str]:
+def _lines(fields: Iterable[tuple[str, object]]) -> Iterable[str]:
     for name, value in fields:
         if value is None:
             continue

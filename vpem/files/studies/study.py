@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from vpem.engines.tls.trust import Member, Roster, fingerprint
 from vpem.errors import FileError, InputError, did_you_mean, printable
@@ -73,7 +72,7 @@ class Study:
     signed: str  # UTC
     result: str  # "all", or each its own part ("shards")
     timeout: float  # seconds
-    options: dict[str, dict[str, Any]]  # by command, for all
+    options: dict[str, Report]  # by command, for all
     roster: Roster  # in the order of ranks
     runs: tuple[str, ...] = ()  # command lines that all will run
     shows: tuple[str, ...] = ()  # what these will show to whom
@@ -237,8 +236,8 @@ def check_member(fields: Fields) -> Member:
     )  # fmt: skip
 
 
-def _options(content: Report, path: Path) -> dict[str, dict[str, Any]]:
-    options: dict[str, dict[str, Any]] = {}
+def _options(content: Report, path: Path) -> dict[str, Report]:
+    options: dict[str, Report] = {}
     for command, table in content.items():
         if not COMMAND.fullmatch(command) or not isinstance(table, dict):
             hint = did_you_mean(command, OWN_TABLES)

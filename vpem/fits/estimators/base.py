@@ -21,7 +21,7 @@ from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _get_feature_names, validate_data
@@ -29,6 +29,7 @@ from sklearn.utils.validation import _get_feature_names, validate_data
 from vpem.checks import (
     DIFFERENT,
     NEARLY,
+    AnyArray,
     Floats,
     check_data,
     check_finite,
@@ -97,7 +98,7 @@ class StoredEstimator(BaseEstimator):
     _without: ClassVar[dict[str, str]] = {}
     """Parameters of scikit-learn that do not exist here, and why."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse unknown parameters, with the name of the one that is meant."""
         parameters = inspect.signature(cls.__init__).parameters
         known = [name for name in parameters if name != "self"]
@@ -206,7 +207,7 @@ class StoredEstimator(BaseEstimator):
         return ProgressPrinter(verbose, every) if verbose else None
 
 
-def describe_end(report: dict[str, Any], unit: str = "sample") -> str:
+def describe_end(report: Report, unit: str = "sample") -> str:
     """Return how a fit ended, by its report; the log-likelihood is one of a unit."""
     converged, n_iter = report.get("converged"), report.get("n_iter")
     ended = "converged" if converged else "not converged"
@@ -303,12 +304,12 @@ def columns_apart(X: Any) -> Any:
     return X.set_axis(names_apart([str(name) for name in X.columns], "X"), axis=1)
 
 
-def stored_in(X: Any) -> Dataset | None:
+def stored_in(X: object) -> Dataset | None:
     """Return rows that bring names and more with them; None: an array, or a data frame."""
     return X if isinstance(X, Dataset) else None
 
 
-def names_of(X: Any) -> list[str] | None:
+def names_of(X: object) -> list[str] | None:
     """Return the names of the columns of a data frame or dataset, None of an array."""
     stored = stored_in(X)
     if stored is not None:
@@ -403,7 +404,7 @@ def _is_number(cell: object) -> bool:
     return True
 
 
-def _columns(X: Any) -> Iterator[tuple[Any, NDArray[Any], str]]:
+def _columns(X: Any) -> Iterator[tuple[Any, AnyArray, str]]:
     """Yield the columns of rows, with their names and the expression that leaves each out."""
     names = names_of(X)
     if names is not None:
@@ -462,7 +463,7 @@ class OnGraph(StoredEstimator):
     verbose_interval: int = 10
     n_threads: int | None = None
 
-    def _settings(self, record: type[T], **changes: Any) -> T:
+    def _settings(self, record: type[T], **changes: object) -> T:
         own = {one.name for one in fields(self) if one.init}
         values = {one.name: getattr(self, one.name) for one in record.fields() if one.name in own}
         return record(**{**values, **changes})

@@ -271,7 +271,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         check_is_fitted(self, "imputation_")
         return self.imputation_.imputed.astype(self._dtype, copy=False)
 
-    def fit_transform(self, X: Any, y: object = None, **options: Any) -> Floats:
+    def fit_transform(self, X: Any, y: object = None, **options: object) -> Floats:
         """Fit and return `impute`, shape (I, J)."""
         return self.fit(X, y).impute()
 

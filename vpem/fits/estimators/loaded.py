@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def _create(kind: type[E], options: Report, report: Report) -> E:
     return kind(**parameters)
 
 
-def _fits(name: str, value: Any, default: Any) -> bool:
+def _fits(name: str, value: object, default: object) -> bool:
     """Whether what a file says of a parameter can be one; names of types stand for objects."""
     if name == "graph":
         return value in TOPOLOGIES

@@ -39,7 +39,7 @@ def workers_of(workers: Any, n_samples: int) -> Workers:
     )
 
 
-def _holders(rows_of: Mapping[Any, Any], n_samples: int) -> NDArray[np.intp]:
+def _holders(rows_of: Mapping[object, ArrayLike], n_samples: int) -> NDArray[np.intp]:
     """Return the number of the worker of each row (M,), of the rows that each has by its name."""
     holders = np.full(n_samples, -1)
     for number, (name, listed) in enumerate(rows_of.items()):

@@ -217,7 +217,7 @@ class SaemModel(ABC):
     normal_rows: bool = False
     wide: bool = False
     n_coefficients: int = 0
-    found: Mapping[str, Any] = MappingProxyType({})
+    found: Mapping[str, object] = MappingProxyType({})
     carried: Mask | None = None
 
     def __init_subclass__(cls, **others: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from scipy.integrate import RK45
@@ -27,7 +26,7 @@ class Ode(Structure):
     """Amounts that change as a user's function says, see `ode`."""
 
     def __init__(
-        self, function: Callable[..., Any], states: int, into: int, scales: Mapping[str, str]
+        self, function: Callable[..., object], states: int, into: int, scales: Mapping[str, str]
     ) -> None:
         self.signature = Signature(function, scales, 2)
         self.names, self.scales = self.signature.names, self.signature.scales
@@ -43,19 +42,19 @@ class Ode(Structure):
                 f"{self.signature.title}: parameters begin where their scales have no value"
             )
 
-    def measured(self, function: Callable[..., Any]) -> Ode:
+    def measured(self, function: Callable[..., object]) -> Ode:
         """Say what is measured: ``f(time, amounts, a, b, *, covariate)``; by default the last."""
         self._measured = self._same(function, 2)
         self.needs = tuple(dict.fromkeys((*self.needs, *self._measured.covariates)))
         return self
 
-    def first(self, function: Callable[..., Any]) -> Ode:
+    def first(self, function: Callable[..., object]) -> Ode:
         """Say which amounts there are before any dose: ``f(a, b, *, covariate)``; by default 0."""
         self._first = self._same(function, 0)
         self.needs = tuple(dict.fromkeys((*self.needs, *self._first.covariates)))
         return self
 
-    def _same(self, function: Callable[..., Any], first: int) -> Signature:
+    def _same(self, function: Callable[..., object], first: int) -> Signature:
         """Read a function of the same parameters, which begin where they do."""
         begin = dict(zip(self.names, self.signature.begin.tolist(), strict=True))
         signature = Signature(function, {}, first, begin)
@@ -204,7 +203,7 @@ def _weighted(weights: Doubles, stages: Doubles) -> Doubles:
     return total
 
 
-def ode(states: int, into: int = 0, **scales: str) -> Callable[[Callable[..., Any]], Ode]:
+def ode(states: int, into: int = 0, **scales: str) -> Callable[[Callable[..., object]], Ode]:
     """Make a curve of equations: ``@ode(2, ka="log")`` before ``def f(time, amounts, ka=1.0)``.
 
     Of ``states`` amounts that change, doses go ``into`` one, at once or, if they have a duration,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from scipy.special import expit, logit
@@ -132,7 +132,7 @@ class Signature:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         scales: Mapping[str, str],
         first: int,
         begin: Mapping[str, float] | None = None,
@@ -183,7 +183,7 @@ class Signature:
 class OwnCurve(Structure):
     """A user's function ``f(time, a=..., b=..., *, covariate)`` of arrays, see `curve`."""
 
-    def __init__(self, function: Callable[..., Any], scales: Mapping[str, str]) -> None:
+    def __init__(self, function: Callable[..., object], scales: Mapping[str, str]) -> None:
         self.signature = Signature(function, scales, 1)
         self.names, self.scales = self.signature.names, self.signature.scales
         self.needs = self.signature.covariates
@@ -201,7 +201,7 @@ class OwnCurve(Structure):
         return self.signature.call(rows.shape[1:], at.times, *rows, **covariates)
 
 
-def curve(**scales: str) -> Callable[[Callable[..., Any]], OwnCurve]:
+def curve(**scales: str) -> Callable[[Callable[..., object]], OwnCurve]:
     """Make a curve of a function: ``@curve(rate="log")`` before ``def f(time, top=1.0, rate=0.5)``.
 
     Parameters are normal on the scale "log" or "logit", others as they are. The first argument of
