@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
+from vpem.errors import InputError, Setting, brief, did_you_mean, refuse_any, shorten
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings, settings_in
 from vpem.fits.settings import parse_numbers
 from vpem.records import Settings, changed, not_both, off, rule, unset, without
@@ -478,7 +478,7 @@ def read_parties(
 def check_parties(files: Sequence[Path], settings: PartySettings) -> None:
     """Raise InputError unless the files are one dataset, or those of parties."""
     alone = not settings.parties
-    for wrong, sentence in (
+    refuse_any(
         (settings.parties and STDIN in map(str, files),
          "standard input (-) is one file; with --parties name files"),
         (alone and len(files) > 1,
@@ -489,9 +489,7 @@ def check_parties(files: Sequence[Path], settings: PartySettings) -> None:
         (settings.align == "hmac" and settings.align_key is None,
          "--align hmac needs --align-key FILE, with a key that all parties share, such as one of "
          "'openssl rand -hex 32'"),
-    ):  # fmt: skip
-        if wrong:
-            raise InputError(sentence)
+    )  # fmt: skip
 
 
 def place_of(agent: str | None, names: Sequence[str]) -> int:

@@ -367,9 +367,11 @@ def drop_stdout() -> None:
 
 
 def as_plain(value: Any) -> Any:
-    """Replace arrays by lists, and numbers that JSON cannot write (nan, inf) by None."""
+    """Replace arrays by lists, paths by words, and numbers that JSON lacks (nan, inf) by None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
     if isinstance(value, dict):

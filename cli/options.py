@@ -30,7 +30,7 @@ from vpem.rules import algorithm_of, of_command, why_never
 
 from .display import drop_stdout, print_json
 from .names import ELSE, FILE, FILES, hint, in_options, is_flag, key_of, leaves, meant, name_of
-from .outputs import READ, WRITTEN, Role
+from .outputs import READ, WRITTEN
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -225,12 +225,6 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", help="Print only errors, and the output of --json.")
-]
-InitModel = Annotated[
-    Path | None,
-    # A model may be continued in its own file.
-    Role(writes=False, goes_on_in="--output"),
-    typer.Option(help="Start from the parameters of a model.", rich_help_panel="Start"),
 ]
 
 NOT_IN_FILES = ("config", "show-config", "help-all")

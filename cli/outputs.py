@@ -147,6 +147,10 @@ NOTHING_REPLACED = rule(
     " replaces existing files, but nothing is to be written; leave it out",
 )
 
+NEEDS_TOL = rule(
+    lambda given: given.get("tol") == 0, " needs a --tol above 0: without it nothing can converge"
+)
+
 NO_CSV_AT_ALL: Rule = (
     lambda given: NO_CSV[0](given) and bool(given.get("output") or given.get("json")),
     NO_CSV[1],
@@ -180,7 +184,7 @@ class Output(Printing, heading="Output", kept=False):
     force: bool = switch("Replace an existing output.", idle=NOTHING_REPLACED)
     publish_anyway: bool = off(
         "In a study: publish a model although it has components of fewer than 5 rows, or singular "
-        "ones. The policy of every party must say publish-anyway = true.",
+        "ones. The policy of every party must say publish-anyway = true."
     )
     strict: bool = switch("Exit with 3 if not converged.", heading="Stopping")
 

@@ -184,6 +184,19 @@ class CommandRun:
             check_writable(out.output, out.force, kind)
         self._file = (checkpoints or CheckpointSettings()).saver(self)
         self.saver = self.where.keep(self._file)
+        for name in ("plot", "traces") if self.where.speaks else ():
+            if (picture := getattr(out, name, None)) is not None:
+                from vpem.pictures.figure import check_picture
+
+                check_picture(picture, out.force)
+
+    def drawn(self, make: Callable[[], Any]) -> Report:
+        """Write the picture of --plot, if one was asked for; return what the report says of it."""
+        if (file := getattr(self.out, "plot", None)) is not None:
+            from vpem.pictures.figure import save_picture
+
+            save_picture(file, make(), force=self.out.force)
+        return {"plot": file}
 
     def spread_network(self, network: Network, *, workers: bool = False) -> Network:
         from vpem.sums.connect import spread, spread_workers

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
     help="Import, fetch, simulate, split and describe datasets.\n\n"
-    "Example: vpem data describe data/breast_cancer.h5",
+    "Example: vpem data describe data/breast_cancer.h5"
 )
 
 MOST_ROWS = 100  # rows of one table; --json has them all
@@ -85,7 +83,7 @@ class ImportSettings(HoldingSettings, TableSettings, heading="Data", kept=False)
     worker_column: Any = changed(idle=None)
     sample_weight: str | None = unset(
         "Column of the rows' weights: its name or place. It is written as sample_weight, for "
-        "'vpem fit --sample-weight sample_weight'.",
+        "'vpem fit --sample-weight sample_weight'."
     )
     missing: str = setting(
         "refuse",
@@ -384,11 +382,7 @@ def split(
 
 @app.command()
 def describe(
-    data: DataFile,
-    dataset: Inside = None,
-    *,
-    table: TableSettings,
-    printing: Printing,
+    data: DataFile, dataset: Inside = None, *, table: TableSettings, printing: Printing
 ) -> None:
     """Show a dataset's size, agents, labels, graph and features.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
+from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean, refuse_any
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural
 from vpem.records import changed, not_both, rule, unset
@@ -492,9 +492,9 @@ class SaemFile(StoredFile):
         columns = found.columns()
         options.write(columns, found.kind)
         if options.json:
-            path = None if options.output is None else str(options.output)
             head = {"model": saved.model, "n_individuals": len(set(columns["id"])), **heard}
-            print_json(head | {"output": path} | (found.describe() if path is None else {}))
+            more = found.describe() if options.output is None else {}
+            print_json(head | {"output": options.output} | more)
         return len(columns["id"])
 
     def _check(self, request: UseRequest, curves: bool) -> None:
@@ -504,7 +504,7 @@ class SaemFile(StoredFile):
         timed = population or options.times is not None
         column = next(iter(named_columns(options)), None)
         what = "--latents" if options.latents else f"the model {saved.model}"
-        for wrong, sentence in (
+        refuse_any(
             (options.residuals and (options.latents or timed),
              "--residuals belong to the rows of DATA; leave out --latents, --population and "
              "--times"),
@@ -527,9 +527,7 @@ class SaemFile(StoredFile):
              "--individual without DATA is an individual of the fit; leave out --population"),
             (data is None and saved.discrete, f"the model {saved.model} predicts classes of "
              "individuals from their rows; give DATA"),
-        ):  # fmt: skip
-            if wrong:
-                raise InputError(sentence)
+        )  # fmt: skip
 
     def score(self, request: UseRequest) -> None:
         from vpem.pictures.saem_contents import DESCRIBED, DESCRIBED_BY_TOPICS

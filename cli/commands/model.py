@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show and export fitted models.\n\nExample: vpem model show model.h5",
-)
+app = typer.Typer(help="Show and export fitted models.\n\nExample: vpem model show model.h5")
 
 CRITERIA = ("log-likelihood", "bic", "aic")
 """What models are judged by."""
@@ -177,7 +173,7 @@ def best(
             print_json({
                 "best": chosen["model"],
                 "criterion": criterion,
-                "copy": None if output is None else str(output),
+                "copy": output,
                 "models": [{key: one[key] for key in JUDGED} for one in candidates],
             })  # fmt: skip
         else:

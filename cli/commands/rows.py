@@ -16,7 +16,7 @@ import numpy as np
 
 from vpem.checks import Labels, available_memory, check_finite
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting, shorten
+from vpem.errors import InputError, Setting, refuse_any, shorten
 from vpem.files import models
 from vpem.files.datasets import Dataset, Home, default_names, write_dataset
 from vpem.files.families import FamilyChoice, levels_for_model, settle_for_model
@@ -132,7 +132,7 @@ class RowFile(StoredFile):
         if settings.parties and settings.split != "rows":
             marks = engine.allgather(marks[0])
         unlike = next((rank for rank, mark in enumerate(marks) if mark != marks[0]), 0)
-        for wrong, sentence in (
+        refuse_any(
             (not settings.parties,
              "--engine mpi is for parties, each read by a rank of its own; add --parties"),
             (settings.split == "rows",
@@ -140,9 +140,7 @@ class RowFile(StoredFile):
              "on its own file, without --engine mpi"),
             (unlike, f"{engine.names[unlike]} has another model than {engine.names[0]}; give all "
              "the same one"),
-        ):  # fmt: skip
-            if wrong:
-                raise InputError(sentence)
+        )  # fmt: skip
 
     def _read(self) -> Dataset:
         """Read the one dataset, or join those of parties."""
@@ -204,7 +202,7 @@ class RowFile(StoredFile):
             return self.source.labels
         who = "every party" if settings.split == "rows" else "one party that has all the rows"
         there = h5py.is_hdf5(str(files[0])) or Path(where).exists()
-        for wrong, *sentence in (
+        refuse_any(
             (where == "labels" and parties,
              f"{who} must have labels: in HDF5, or in a column that --label-column or a manifest "
              "names; or name a text file with --labels"),
@@ -215,9 +213,7 @@ class RowFile(StoredFile):
              "labels to one party, or align them first"),
             (not there, f"{named} is a table, whose labels are a column: ",
              Setting("label_column", where)),
-        ):  # fmt: skip
-            if wrong:
-                raise InputError(*sentence)
+        )  # fmt: skip
         return read_labels(where, files[0], self.source.n_samples)
 
     def evaluation_data(self, request: UseRequest) -> EvaluationData | None:
@@ -252,7 +248,7 @@ class RowFile(StoredFile):
             report = {
                 "n_samples": count,
                 "counts": np.bincount(columns["label"], minlength=self.stored.n_components),
-                "output": None if output.output is None else str(output.output),
+                "output": output.output,
                 **facts,
             }
             print_json(report | (shown if output.output is None else {}))

@@ -256,7 +256,6 @@ class Search(runner.Task):
         """Run the trials that are not kept, and choose; the command began at ``began``."""
         from vpem.fits.answer import note_of_parameters
         from vpem.fits.selection.search import search
-        from vpem.pictures.figure import save_picture
         from vpem.pictures.history import draw_selection
 
         out, screen, n_init, n_kept = self.out, self.screen, self.settings.n_init, self.n_finished
@@ -316,10 +315,7 @@ class Search(runner.Task):
             self.keep(fit, options, path, self.describe(fit, ran | own))
 
         def draw(report: Report) -> Report:
-            if out.plot is not None:
-                save_picture(out.plot, draw_selection(selection), force=out.force)
-            files = {"state": out.kept_in, "plot": out.plot}
-            return {name: None if file is None else str(file) for name, file in files.items()}
+            return {"state": out.kept_in} | self.drawn(lambda: draw_selection(selection))
 
         converged = all(one["status"] == "converged" for one in selection.cells)
         show_all = partial(show_selection, selection)
@@ -407,10 +403,6 @@ def select(
             parse_names("--covariance", settings.covariance_type, COVARIANCE_TYPES),
         )
         search = Search(screen, settings, "models", settings)
-        if settings.plot is not None:
-            from vpem.pictures.figure import check_picture
-
-            check_picture(settings.plot, settings.force)
         networked = graph.is_asked or sums.is_asked or any(cell.hops for cell in cells)
         search.load(data, parties, holding, graph, fits, memory_limit, networked)
         search.plan(sums, cells)

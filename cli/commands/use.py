@@ -280,15 +280,17 @@ def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> An
 NUMBER = re.compile(r"[\d,]*\.?[\d,]*%*")
 
 
-def as_printed(item: Contained, heading: str = "") -> PrintedTable:
-    """Return a table of a fit's contents as a terminal shows it."""
+def as_printed(item: Contained | list[str] | str, heading: str = "") -> Sequence[Any]:
+    """Return part of a fit's contents as a terminal shows it: lines, or one table."""
+    if isinstance(item, str | list):
+        return [item] if isinstance(item, str) else item
     columns = [*zip(item.heads, *item.rows, strict=False)][1:]
     numbers = [
         head for head, *cells in columns
         if item.numbers or all(NUMBER.fullmatch(str(cell)) for cell in cells)
     ]  # fmt: skip
     heads = item.heads or ("",) * len(item.rows[0])
-    return table(item.rows, *heads, title=item.caption or heading, right=numbers)
+    return [table(item.rows, *heads, title=item.caption or heading, right=numbers)]
 
 
 def show_fit(file: Path, json: bool) -> None:
@@ -304,10 +306,7 @@ def show_fit(file: Path, json: bool) -> None:
     printed: list[Any] = [printable(contents.title), printable(contents.lead)]
     for section in contents.sections:
         for item in section.items:
-            if isinstance(item, str | list):
-                printed += [item] if isinstance(item, str) else item
-            else:
-                printed.append(as_printed(item, section.heading))
+            printed += as_printed(item, section.heading)
     show(*printed)
 
 

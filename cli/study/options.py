@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vpem.engines.tls.trust import Member
-from vpem.errors import InputError, Setting, VpemError, VpemWarning, check_choice
+from vpem.errors import InputError, Setting, VpemError, VpemWarning, check_choice, refuse_any
 from vpem.files.parties.alignment import check_ids
 from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
 from vpem.files.parties.observing import entries_of, read_observed
@@ -121,8 +121,8 @@ def agree_on(
             "is not possible with --hops above 0: hubs have features of others, and of a lost "
             f"member; give --hops 0, or {wait}": not rows and str(values.get("hops") or 0) != "0",
         }  # fmt: skip
-        for why in (why for why, needs in needs_all.items() if needs):
-            raise InputError(Setting("if_lost", "without"), f" {why}")
+        without = Setting("if_lost", "without")
+        refuse_any(*((needs, without, f" {why}") for why, needs in needs_all.items()))
     study = replace(study, options={one.command: one.table for one in agreed})
     shows = disclosures(study, {one.command: one.values for one in agreed})
     runs = (" ".join(["vpem", one.command, *typed(one.table)]) for one in agreed)

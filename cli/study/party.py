@@ -108,10 +108,8 @@ def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None
 
 
 app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
     help="Take part in studies: keys, requests, policies, logs of messages.\n\n"
-    "Example: vpem party init --name lab",
+    "Example: vpem party init --name lab"
 )
 
 

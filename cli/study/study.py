@@ -155,10 +155,8 @@ class NewStudy(Settings, heading="Study", kept=False):
 
 
 app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
     help="Make, sign and show studies: who takes part, and what will be run.\n\n"
-    "Example: vpem study show heart.toml",
+    "Example: vpem study show heart.toml"
 )
 
 Which = Annotated[

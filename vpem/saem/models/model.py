@@ -698,6 +698,27 @@ def all_options(name: str, options: Mapping[str, object]) -> Report:
     return {one: _plain(value) for one, value in values.items() if value is not None}
 
 
+def name_words(options: Report, words: Mapping[str, Sequence[str]]) -> list[str]:
+    """Split covariates of words in effects and slopes by words but the first; return notes."""
+    notes: dict[str, None] = {}
+    for name, known in words.items():
+        for option in ("effects", "slopes"):
+            parts = [one.split(":") for one in options.get(option, ())]
+            if not any(name in one for one in parts):
+                continue
+            if len(known) < 2:
+                raise InputError(
+                    f"covariate {name!r} has one word only, {known[0]!r}, so that no effect of it "
+                    "can be seen; leave it out"
+                )
+            options[option] = [
+                ":".join(f"{name}={word}" if part == name else part for part in one)
+                for one in parts for word in (known[1:] if name in one else known[:1])
+            ]  # fmt: skip
+            notes[f"{name}: effects are relative to {known[0]}"] = None
+    return list(notes)
+
+
 def _plain(value: object) -> Any:
     """Lists instead of tuples and arrays, Python's own numbers instead of NumPy's."""
     if isinstance(value, np.ndarray | np.generic):
