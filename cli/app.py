@@ -96,7 +96,7 @@ def often(command: Any) -> list[Any] | None:
 
 
 def _early(context: typer.Context, param: Any, value: Any) -> Any:
-    """Take the options of a file or a study, or print what is asked for, where that is all."""
+    """Take the options of a file or a study, or print help or the version, where that is all."""
     if not value or context.resilient_parsing:
         return value
     if param.name == "config":

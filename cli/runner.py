@@ -191,7 +191,7 @@ class CommandRun:
                 check_picture(picture, out.force)
 
     def drawn(self, make: Callable[[], Any]) -> Report:
-        """Write the picture of --plot, if one was asked for; return what the report says of it."""
+        """Write the picture of --plot, if there is to be one; return what the report says of it."""
         if (file := getattr(self.out, "plot", None)) is not None:
             from vpem.pictures.figure import save_picture
 

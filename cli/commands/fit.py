@@ -630,4 +630,4 @@ TIME: Lines = {
     "transfer": lambda time: f"{size(time['bytes'])} over the busiest link",
     "iteration": lambda time: "chunks are computed while others are sent" * (time["chunks"] > 2),
 }
-"""What each part of an iteration's time is of."""
+"""What the parts of an iteration's time come from."""

@@ -572,8 +572,8 @@ def _chosen(report: Report) -> str:
     choice = report["choice"]
     line = f"{choice['error']:.4g} on held-out entries, column means "
     line += f"{number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
-    told = choice["mixture"] in ("tried", "the method was given")
-    return line if told else f"{line}; no mixture: {choice['mixture']}"
+    known = choice["mixture"] in ("tried", "the method was given")
+    return line if known else f"{line}; no mixture: {choice['mixture']}"
 
 
 def _network(report: Report) -> str:

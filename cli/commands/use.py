@@ -448,14 +448,21 @@ def evaluate(
 
 
 class PictureSettings(UseSettings, kept=False):
-    """What is drawn, and where the picture or page goes."""
+    """What is drawn, and where the picture goes."""
 
     output: Path | None = changed(
-        help="Write here: .png, .svg or .pdf, a page .html. Default: beside the model, as "
-        "model-KIND.png or model.html.",
+        help="Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
         often=False,
     )
     force: bool = changed(idle=None)
+
+
+class PageSettings(PictureSettings, kept=False):
+    """What a page is about, and where it goes."""
+
+    output: Path | None = changed(
+        help="Write here: .html. Default: beside the model, as model.html."
+    )
 
 
 def plot(
@@ -516,7 +523,7 @@ def report(
     model: FitFile,
     data: OptionalData = None,
     *,
-    settings: Annotated[PictureSettings, Without(f"drawn individual {NOT_DATA} {NOT_DRAWN}")],
+    settings: Annotated[PageSettings, Without(f"drawn individual {NOT_DATA} {NOT_DRAWN}")],
 ) -> None:
     """Write a page on a model: how well it fits, with all pictures.
 

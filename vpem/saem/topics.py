@@ -133,7 +133,7 @@ class Topics:
         return {"word": np.array(self.words, dtype=np.str_), **named}
 
     def as_json(self) -> Report:
-        """Return what there is to say of the corpus as a whole."""
+        """Describe the corpus."""
         return {
             "topics": self.describe(),
             "n_tokens": self.n_tokens,
