@@ -133,7 +133,7 @@ class Topics:
         return {"word": np.array(self.words, dtype=np.str_), **named}
 
     def as_json(self) -> Report:
-        """Describe the corpus."""
+        """Return the topics and their fit as JSON has them."""
         return {
             "topics": self.describe(),
             "n_tokens": self.n_tokens,
