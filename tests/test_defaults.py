@@ -110,7 +110,7 @@ ALONE = {
     "objects that only a program has": """
         X basis callback cells chosen feature_names first_codec known_covariance ledger
         labels model model_options network observations partition problem record rng sample_weight
-        sampler_options saver server start tell warn whole
+        sampler_options saver server start tell warn
     """,
     "a graph that is made, which programs make by make_graph": "graph_seed mean_degree radius",
     "who holds what, which recipes are given as objects": "agents sort_by_label source",
