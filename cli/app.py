@@ -389,7 +389,7 @@ COMMANDS: dict[str, Maker] = {
         "Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.",
     ),
     "impute": (
-        "commands.saem:impute",
+        "commands.impute:impute",
         "Impute a matrix from the parts of it that observers saw.",
     ),
     "saem": ("commands.saem:saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
@@ -418,7 +418,7 @@ COMMANDS: dict[str, Maker] = {
     "help": ("app:show_help", "Show the help of a command."),
     "data": ("commands.data:app", "Import, fetch, simulate, split and describe datasets."),
     "model": ("commands.model:app", "Show and export fitted models."),
-    "topology": ("commands.fit:app", "Look at networks of agents."),
+    "topology": ("commands.topology:app", "Look at networks of agents."),
     "party": (
         "study.party:app",
         "Take part in studies: keys, requests, policies, logs of messages.",

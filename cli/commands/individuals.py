@@ -67,35 +67,63 @@ OF_ONE_FILE = rule(lambda given: given["parties"], " is for one file; with --par
 class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
     """What columns hold, which words of documents count, and who holds which individuals."""
 
-    # fmt: off
     parties: bool = changed(heading="Individuals")
-    vocabulary: Path | None = unset("lda: the words, a line each; others are left out. Default: "
-        "all in the documents.", file="read", idle=OF_DOCUMENTS)
-    min_documents: int | None = unset("lda: leave out words of fewer documents.", least=1,
-        idle=[OF_DOCUMENTS, SHOWN])
-    max_share: float | None = unset("lda: leave out words of more than this share of the "
-        "documents.", least=1e-9, most=1.0, idle=[OF_DOCUMENTS, SHOWN])
-    dataset: str | None = unset("lda: where in HDF5 the counts are, such as layers/counts. "
-        "Default: X.", local=True, idle=OF_DOCUMENTS)
-    id: str | None = unset("Column of individuals. Default: id or document.", local=True,
-        often=True)
+    vocabulary: Path | None = unset(
+        "lda: the words, a line each; others are left out. Default: all in the documents.",
+        file="read",
+        idle=OF_DOCUMENTS,
+    )
+    min_documents: int | None = unset(
+        "lda: leave out words of fewer documents.", least=1, idle=[OF_DOCUMENTS, SHOWN]
+    )
+    max_share: float | None = unset(
+        "lda: leave out words of more than this share of the documents.",
+        least=1e-9,
+        most=1.0,
+        idle=[OF_DOCUMENTS, SHOWN],
+    )
+    dataset: str | None = unset(
+        "lda: where in HDF5 the counts are, such as layers/counts. Default: X.",
+        local=True,
+        idle=OF_DOCUMENTS,
+    )
+    id: str | None = unset(
+        "Column of individuals. Default: id or document.", local=True, often=True
+    )
     time: str | None = unset("Column with the time. Default: time or word.", local=True, often=True)
-    value: str | None = unset("Column with the value. Default: value or count.", local=True,
-        often=True)
-    covariates: str | None = unset("Other columns to read, with commas between; dose=amt reads the "
-        "column amt as the dose. Default: those that the model needs.", local=True, idle=OF_ROWS,
-        often=True)
-    doses: str | None = unset("Lines may be doses: columns that are not named amt, rate, duration, "
+    value: str | None = unset(
+        "Column with the value. Default: value or count.", local=True, often=True
+    )
+    covariates: str | None = unset(
+        "Other columns to read, with commas between; dose=amt reads the "
+        "column amt as the dose. Default: those that the model needs.",
+        local=True,
+        idle=OF_ROWS,
+        often=True,
+    )
+    doses: str | None = unset(
+        "Lines may be doses: columns that are not named amt, rate, duration, "
         "evid, mdv, addl or ii, as amt=AMT_MG. Default: they are if the model needs a dose and "
-        "there is amt.", local=True, idle=OF_ROWS)
-    sample_weight: str | None = unset("Column with each individual's weight, in copies of it, "
-        "above 0. Default: 1.", idle=OF_ROWS)
-    devices: int | None = unset("Devices, which hold individuals in order. Default: 1.",
-        heading="Network", least=1, idle=OF_ONE_FILE, often=True)
-    device_individuals: Path | None = unset('Individuals of each device, JSON: {"name": '
-        '["individual", ...], ...}.', heading="Network", file="read",
-        idle=[not_both("devices", "device_individuals"), OF_ONE_FILE])
-    # fmt: on
+        "there is amt.",
+        local=True,
+        idle=OF_ROWS,
+    )
+    sample_weight: str | None = unset(
+        "Column with each individual's weight, in copies of it, above 0. Default: 1.", idle=OF_ROWS
+    )
+    devices: int | None = unset(
+        "Devices, which hold individuals in order. Default: 1.",
+        heading="Network",
+        least=1,
+        idle=OF_ONE_FILE,
+        often=True,
+    )
+    device_individuals: Path | None = unset(
+        'Individuals of each device, JSON: {"name": ["individual", ...], ...}.',
+        heading="Network",
+        file="read",
+        idle=[not_both("devices", "device_individuals"), OF_ONE_FILE],
+    )
 
     def share_words(
         self, parts: Parts, engine: Engine | None, screen: Screen, masked: bool = False
