@@ -50,7 +50,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         from .app import invoke
 
         return invoke(words)
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt as error:
+        from .session import joined  # `app` may be what was being loaded
+
+        return joined().interrupted(143 if type(error).__name__ == "Terminated" else 130)
+    except Exception as error:
         from .app import ended_by
 
         return ended_by(error, words)

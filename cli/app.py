@@ -28,7 +28,7 @@ from . import options
 from .display import drop_stdout
 from .names import SHOW, STUDY, WHOLE, is_flag, key_of, speak_of
 from .outputs import Role, begin
-from .session import Terminated, join_job, joined, launched
+from .session import join_job, joined, launched
 
 HEADINGS = (
     "Options", "Data", "Individuals", "Model", "Prior", "Selection", "Network", "Privacy", "Output",
@@ -460,11 +460,9 @@ def invoke(words: list[str]) -> int:
     return code
 
 
-def ended_by(error: Exception | KeyboardInterrupt, words: list[str]) -> int:
+def ended_by(error: Exception, words: list[str]) -> int:
     """Say what ended a command, and return its exit code; a defect of vpem is raised."""
     where = joined()
-    if isinstance(error, KeyboardInterrupt):
-        return where.interrupted(143 if isinstance(error, Terminated) else 130)
     if not isinstance(error, BrokenPipeError):
         return where.fail(error, options.sentence_of(error, words, _path_in))
     # The reader of stdout has gone: there is no one left to report to.

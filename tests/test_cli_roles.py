@@ -46,7 +46,8 @@ def words_of(leaf, one, first, two, second):
     for param in leaf.params:
         value = {one.name: first, two.name: second}.get(param.name)
         if value is None and (param.required or param.param_type_name == "argument"):
-            value = f"other-{param.name}.h5" if param.name in known else "htru2"
+            name = "wine" if "copy" in leaf.name else "htru2"
+            value = f"other-{param.name}.h5" if param.name in known else name
         if value is None:
             continue
         words += [value] if param.param_type_name == "argument" else [name_of(param), value]

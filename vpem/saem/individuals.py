@@ -139,8 +139,10 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
 
     def add(self, totals: Doubles) -> Doubles:
         """Add up totals (m, ...) of all `parts`, of all processes."""
-        first: Doubles = totals[0]
-        return first if self.together is None else self.together.add(totals)
+        if self.together is not None:  # without devices here there is no first
+            return self.together.add(totals)
+        only: Doubles = totals[0]
+        return only
 
     def largest(self, values: Any) -> Any:
         """Largest of all processes' values."""
