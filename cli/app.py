@@ -160,6 +160,7 @@ class Command(_Manners, TyperCommand):
         speak_of(self.params)
         if not ctx.resilient_parsing:
             options.check_environment(ctx)
+        # Whether data are missing is known once the member of a study is known.
         needed: list[Any] = [param for param in self.params if param.required]
         try:
             for param in needed:

@@ -93,7 +93,7 @@ class StartSettings(Settings, heading="Start"):
     def families(self, files: Any) -> Any:
         """Return settings of files with the families of features of the model, if none is said."""
         model = self.model if files.family is None else None
-        kinds = None if model is None else getattr(model.mixture, "kinds", None)
+        kinds = None if model is None else model.mixture.kinds
         if model is None or kinds is None:
             return files
         said = dict(zip(model.feature_names, kinds.families, strict=True))
@@ -112,7 +112,7 @@ class StartSettings(Settings, heading="Start"):
         mixture: Density = model.mixture
         n, names = source.n_features, source.feature_names
         columns = match_features(model.feature_names, names)
-        if (kinds := getattr(mixture, "kinds", None)) is not None:
+        if (kinds := mixture.kinds) is not None:
             have = ("gaussian",) * n if source.kinds is None else source.kinds.families
             for column, family in zip(columns or range(n), kinds.families, strict=True):
                 if have[column] != family:

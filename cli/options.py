@@ -452,11 +452,7 @@ def refuse_idle(context: Any) -> None:
 
 
 def read_here(param: Any, kind: Any) -> None:
-    """Let values of a parameter be read here, and be required only once all are read.
-
-    Whether data are missing is known once the member of a study is known. Typer would read values
-    by a library that takes as long to load as NumPy.
-    """
+    """Let values be read here: Typer does it by a library that takes as long to load as NumPy."""
     while get_args(kind):
         kind = next(one for one in get_args(kind) if one is not NoneType)
 

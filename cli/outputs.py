@@ -188,6 +188,11 @@ class Output(Printing, heading="Output", kept=False):
     )
     strict: bool = switch("Exit with 3 if not converged.", heading="Stopping")
 
+    # Settings of those commands that write such files.
+    labels_file: Path | None = None
+    plot: Path | None = None
+    traces: Path | None = None
+
 
 class TableOutput(Output, heading="Output", kept=False):
     """What a command writes that also writes tables."""

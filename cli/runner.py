@@ -184,19 +184,18 @@ class CommandRun:
             check_writable(out.output, out.force, kind)
         self._file = (checkpoints or CheckpointSettings()).saver(self)
         self.saver = self.where.keep(self._file)
-        for name in ("plot", "traces") if self.where.speaks else ():
-            if (picture := getattr(out, name, None)) is not None:
-                from vpem.pictures.figure import check_picture
+        for picture in filter(None, (out.plot, out.traces) if self.where.speaks else ()):
+            from vpem.pictures.figure import check_picture
 
-                check_picture(picture, out.force)
+            check_picture(picture, out.force)
 
     def drawn(self, make: Callable[[], Any]) -> Report:
         """Write the picture of --plot, if there is to be one; return what the report says of it."""
-        if (file := getattr(self.out, "plot", None)) is not None:
+        if self.out.plot is not None:
             from vpem.pictures.figure import save_picture
 
-            save_picture(file, make(), force=self.out.force)
-        return {"plot": file}
+            save_picture(self.out.plot, make(), force=self.out.force)
+        return {"plot": self.out.plot}
 
     def spread_network(self, network: Network, *, workers: bool = False) -> Network:
         from vpem.sums.connect import spread, spread_workers
@@ -208,7 +207,7 @@ class CommandRun:
     def working(self, kind: type[ProgressLine], data: Any = None) -> Iterator[Any]:
         """Show progress, of reading data on disk too, and stop at a checkpoint on a signal."""
         out = self.out
-        destination = out.output or out.json or getattr(out, "labels_file", None)
+        destination = out.output or out.json or out.labels_file
         progress = kind(out.quiet or not self.where.speaks, None if destination else self.unkept)
         if hasattr(data, "observer"):
             data.observer = progress.reading
@@ -291,10 +290,9 @@ class Task(CommandRun):
         if parties.missing_parties:
             settings = settings.changed(missing="marginalize")
         self.files, self.settings, self.weighed_by = files, settings, holding.sample_weight
-        self.limit = available_memory() // neighbours()
-        if memory_limit is not None:
-            self.limit = parse_bytes(memory_limit)
-        over_rows = getattr(holding, "split", "rows") == "rows"
+        limit = memory_limit
+        self.limit = available_memory() // neighbours() if limit is None else parse_bytes(limit)
+        over_rows = not isinstance(holding, HoldingSettings) or holding.split == "rows"
         with self.screen.reading(files):
             check_parties(files, parties)
             if parties.parties:
@@ -486,7 +484,7 @@ class Task(CommandRun):
         if self.table is not None:
             options["id_column"] = self.table.id_column
         options |= {"data": ", ".join(map(str, self.files)), "missing": self.settings.missing}
-        if getattr(result, "guarantee", None) is not None:
+        if result.guarantee is not None:
             private = {"init": "noisy sums", "max_iter": result.n_iter, "tol": None}
             options |= {name: value for name, value in private.items() if name in options}
         return self.where.options(options | more, given.files)
@@ -558,7 +556,7 @@ class Task(CommandRun):
         write = partial(self.keep, result, options)
 
         def own_files(report: Report) -> Report:
-            return {"labels_files": getattr(self.labels, "written", [])} | own(report)
+            return {"labels_files": self.labels.written if self.labels else []} | own(report)
 
         self.finish(FitOutcome(result.converged, tell, write, own=own_files, found=result))
 

@@ -90,7 +90,7 @@ class RowFile(StoredFile):
         with nullcontext() if self.apart else request.screen.reading(request.files):
             source = self._read()
         self.columns = columns = self._columns(source.feature_names, not picture)
-        names, kinds = self.stored.feature_names, getattr(mixture, "kinds", None)
+        names, kinds = self.stored.feature_names, None if mixture is None else mixture.kinds
         self.source = source = levels_for_model(source, kinds, columns, self.missing)
         self.X: Any = source.X
         if not self.apart:
@@ -395,7 +395,7 @@ class MixtureFile(RowFile):
     def sample(self, request: UseRequest, count: int, seed: int) -> int:
         stored, file = self.stored, request.settings.output
         X, labels = stored.mixture.sample(count, np.random.default_rng(seed))
-        kinds = getattr(stored.mixture, "kinds", None)
+        kinds = stored.mixture.kinds
         drawn = Dataset(X, stored.feature_names, labels=labels, source=str(file), kinds=kinds)
         if file is not None and ending_of(file) not in (".csv", ".parquet"):
             write_dataset(file, drawn, request.settings.force)
