@@ -409,10 +409,11 @@ class Foretold:
         if self.n_iter > FEW_ITERATIONS:
             yield Setting("max_iter", FEW_ITERATIONS), replace(self, n_iter=FEW_ITERATIONS)
         for epsilon in (1, 2, 4, 8):
-            larger = replace(self, budget=replace(self.budget, epsilon=epsilon))
-            if epsilon > self.budget.epsilon and not larger.is_hopeless:
-                yield Setting("epsilon", epsilon), larger
-                break
+            if epsilon > self.budget.epsilon:
+                larger = replace(self, budget=replace(self.budget, epsilon=epsilon))
+                if not larger.is_hopeless:
+                    yield Setting("epsilon", epsilon), larger
+                    break
 
 
 def foretell(
