@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from vpem.checks import check_memory, read_float
+from vpem.checks import Mask, check_memory, read_float
 from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, MissingColumnError, did_you_mean, shorten
 from vpem.files.datasets import names_in, read_matrix
@@ -92,13 +92,14 @@ def read_long(
         columns.extend([*others, *events.values()])
         return [names.index(name) for name in columns]
 
-    wheres, ids = [], []
+    wheres, ids = [], []  # where lines are, if some are doses
     table: list[list[str | float]] = []
     for where, cells in read_cells(path, places):
         if not 0 < len(cells[0]) <= LONGEST_NAME or "\0" in cells[0]:
             raise InputError(f"{where} names no individual, got {cells[0][:40]!r}")
         ids.append(cells[0])
-        wheres.append(where)
+        if events:
+            wheres.append(where)
         may_miss = columns[2 if missing or events else 3 :]
         row: list[str | float] = []
         for name, cell in zip(columns[1:], cells[1:], strict=True):
@@ -123,7 +124,8 @@ def read_long(
     if numbered:
         named["words"] = numbered
     labels, (_, time, value) = np.array(ids, dtype=object), three
-    rows, given = np.ones(len(ids), dtype=np.bool_), None
+    rows: slice | Mask = slice(None)
+    given = None
     if events:
         lines = {name: read[column] for name, column in events.items()}
         rows, dosed = measured_lines(lines, read[value], wheres)
