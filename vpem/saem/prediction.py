@@ -116,8 +116,9 @@ def check_law(model: SaemModel, theta: Doubles) -> None:
     for name, value in zip(model.parameters, theta.tolist(), strict=True):
         if name.startswith(POSITIVE) and not value > 0:
             raise InputError(f"the fit's estimate of {name!r} must be positive, got {value:g}")
+    covariances = model.covariances(theta)
     try:
-        least = float(np.linalg.eigvalsh(model.covariances(theta)).min())
+        least = float(np.linalg.eigvalsh(covariances).min())
     except np.linalg.LinAlgError:
         least = 0.0
     if not least > 0:
