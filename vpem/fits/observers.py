@@ -347,7 +347,7 @@ class Observers:
         self.total = network.total.counted_on(ledger)
         self.holders = self.total.holders
         self._n_roots = network.whole.total.n_roots
-        self._server = None if self.total.way == "consensus" else self.total.server
+        self._server = self.total.server if self.total.at_server else None
         local_observers = self.holders.own.tolist()
         # At a server the observers of a process are summed as one; else each is a root, or masked.
         each = self._server is None or self.holders.masks is not None

@@ -18,7 +18,7 @@ from vpem.checks import Floats, check_int, check_kind
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, warn
 from vpem.files.checkpoints import checksum, describe_run
-from vpem.files.matrix import FileMatrix, select_rows
+from vpem.files.matrix import FileMatrix, is_stored, select_rows
 from vpem.fits.local_rows import (
     LocalRows,
     SharedRows,
@@ -503,7 +503,7 @@ def _network_of(network: Network | None, workers: Workers, settings: FitSettings
 
 def n_columns(X: ArrayLike | FileMatrix) -> int:
     """Columns of what should be a matrix; 0 of anything else, which later checks refuse."""
-    shape = X.shape if hasattr(X, "shape") else np.shape(X)
+    shape = X.shape if is_stored(X) else np.shape(X)
     return int(shape[1]) if len(shape) == 2 else 0
 
 
