@@ -115,7 +115,7 @@ class MixedModel(Varying):
     def settle(self, shift: Doubles | float | None) -> None:
         """Lay out statistics, and begin about a shift, or about what rows say."""
         individuals, structure, population = self.individuals, self.structure, self.law
-        if population.frame is not None and structure.is_sum:
+        if population.frame is not None and self.columns(individuals).shape[1]:
             self.structure = structure = structure.among(population.names, population.frame.design)
             if not population.mask[population.fixed, 1:].any():
                 # Room for columns by which means of latents are carried.
@@ -312,8 +312,9 @@ class MixedModel(Varying):
         B, omega, sds = self.unpack(theta)
         whole, data = self.law.means(B), self.individuals
         doses = doses_of(data) if self.structure.dosed else Doses.none(data.n_individuals)
-        is_sum = self.structure.is_sum
-        design = self.columns(data) if is_sum else np.zeros((0, len(self.structure.names)))
+        design = self.columns(data)
+        if not design.shape[1]:
+            design = np.zeros((0, len(self.structure.names)))
         return Curves(
             np.ascontiguousarray(whole[:, self.law.random]), np.linalg.inv(omega), code, whole,
             self.law.random, data.first, data.times, design, data.values,

@@ -155,7 +155,6 @@ class LinearPredictor(Structure):
     """
 
     code = -1
-    is_sum = True
 
     def __init__(
         self, columns: Sequence[str] = ("time",), intercept: bool = True, *, linked: bool = True

@@ -43,8 +43,6 @@ class Structure(ABC):
         What kernels know the curve by; None: they do not.
     dosed : bool
         Whether kernels of the curve read doses.
-    is_sum : bool
-        Whether the curve is a sum of columns, see `design`.
     start : array or None
         Where parameters (m,) of all individuals begin, on their scales, if that is known.
     """
@@ -54,7 +52,6 @@ class Structure(ABC):
     needs: tuple[str, ...] = ()
     code: int | None = None
     dosed = False
-    is_sum = False
     start: Doubles | None = None
 
     @property
