@@ -14,7 +14,7 @@ from vpem.errors import InputError, Setting, brief, did_you_mean, refuse_any, sh
 from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings, settings_in
 from vpem.fits.settings import parse_numbers
 from vpem.records import Settings, changed, not_both, off, rule, unset, without
-from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, SumSettings
+from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, SumSettings, WorkerSettings
 
 from .outputs import READ, Role
 
@@ -384,6 +384,19 @@ class FitFiles(FileSettings, LabelledTable, heading="Data"):
     )
 
 
+class FedWorkers(WorkerSettings, heading="Data"):
+    """Who holds which rows."""
+
+    workers: int | None = changed(often=True)
+    sort_by_label: bool = off(
+        "Sort rows by label before they are dealt out, so that workers differ.",
+        idle=rule(
+            lambda given: given["workers"] is None,
+            " needs {workers}: how many to deal the rows out to",
+        ),
+    )
+
+
 class NumberFiles(FileSettings, heading="Data"):
     """Files for a method that takes features as numbers, whatever these stand for."""
 
@@ -445,9 +458,8 @@ def read_parties(
 
     table, say = settings.table, where.screen.say
     parties = where.parties(files, table, kept)
-    if table.labels_for_fit is not None and not where.own_users:
-        labelled, names = parties, [one.name for one in parties]
-        at = place_of(getattr(settings, "labels_at", None), names)
+    if isinstance(settings, FitFiles) and table.labels_for_fit is not None and not where.own_users:
+        labelled, at = parties, place_of(settings.labels_at, [one.name for one in parties])
         parties = where.parties(files, table.changed(labels_for_fit=None), kept)
         parties[at] = labelled[at]
     holders = where.place(parties, labels)

@@ -21,6 +21,7 @@ from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
     ComponentSettings,
+    FedWorkers,
     check_parties,
     graph_of,
     partition_of,
@@ -347,7 +348,7 @@ class Task(CommandRun):
         from vpem.network.partition import by_label, evenly
 
         source, n_workers = self.source, holding.workers
-        if getattr(holding, "sort_by_label", False):
+        if isinstance(holding, FedWorkers) and holding.sort_by_label:
             if source.labels is None:
                 raise InputError(f"{source.source} has no labels to sort rows by")
             return by_label(source.labels, n_workers or 1)

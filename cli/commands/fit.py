@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vpem.errors import InputError, Setting, refuse_any
 from vpem.fits.settings import PrivacySettings
 from vpem.pictures.contents import plural
-from vpem.records import changed, off, rule, unset
+from vpem.records import changed, rule, unset
 from vpem.settings import (
     WEIGHT_PRIORS,
     FedMixtureSettings,
@@ -25,12 +25,12 @@ from vpem.settings import (
     KmeansHolding,
     KmeansSettings,
     SumSettings,
-    WorkerSettings,
 )
 
 from ..data import (
     ComponentSettings,
     DataFiles,
+    FedWorkers,
     FitFiles,
     NumberFiles,
     RowParties,
@@ -205,19 +205,6 @@ def _fit(
         if named:
             task.screen.say(f"component {', '.join(named)}; all roots learn it for labelled rows")
     return fitted if task.shards else task.whole(fitted), ran, found
-
-
-class FedWorkers(WorkerSettings, heading="Data"):
-    """Who holds which rows."""
-
-    workers: int | None = changed(often=True)
-    sort_by_label: bool = off(
-        "Sort rows by label before they are dealt out, so that workers differ.",
-        idle=rule(
-            lambda given: given["workers"] is None,
-            " needs {workers}: how many to deal the rows out to",
-        ),
-    )
 
 
 class FedOutput(LabelledOutput, heading="Output", kept=False):
