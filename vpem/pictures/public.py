@@ -222,8 +222,7 @@ def _saved(model: Any) -> Saved:
     """Return what a file would keep of a fit, as a file of that name would be read."""
     from vpem.fits.clustering import Clustering
     from vpem.fits.results import MixtureResult
-    from vpem.pictures.saved import FITTED, read_saved, saved_of
-    from vpem.saem.results import SaemFit, SavedSaem, as_saved
+    from vpem.pictures.saved import read_saved, saved_of
 
     if isinstance(model, str | os.PathLike):
         return read_saved(model)
@@ -234,13 +233,15 @@ def _saved(model: Any) -> Saved:
         graph, names = model.network.graph, default_names(model.n_features)
         holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
         kept = model.kept(names, model.describe(names, holders), {})
-    elif isinstance(model, SaemFit):
-        kept = as_saved(model)
-    if type(kept) not in FITTED and not isinstance(kept, SavedSaem):
-        raise InputError(
-            "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM or a "
-            f"file, got {type(model).__name__}"
-        )
+    if not isinstance(kept, models.Model | results.StoredClustering):
+        from vpem.saem.results import SaemFit, SavedSaem, as_saved
+
+        kept = as_saved(kept) if isinstance(kept, SaemFit) else kept
+        if not isinstance(kept, SavedSaem):
+            raise InputError(
+                "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM or "
+                f"a file, got {type(model).__name__}"
+            )
     return saved_of(f"this {type(model).__name__}", kept)
 
 

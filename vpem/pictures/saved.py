@@ -649,14 +649,12 @@ def read_saved(path: str | os.PathLike[str]) -> Saved:
     )
 
 
-FITTED: dict[type, type[SavedFit]] = {Model: SavedMixture, StoredClustering: SavedClusters}
-"""What pictures are drawn of, by what a file keeps."""
-
-
 def saved_of(path: str, stored: Any) -> Saved:
     """What `read_saved` would return, had it read this from a file at ``path``."""
-    if type(stored) in FITTED:
-        return FITTED[type(stored)](path, stored)
+    if isinstance(stored, Model):
+        return SavedMixture(path, stored)
+    if isinstance(stored, StoredClustering):
+        return SavedClusters(path, stored)
     if stored.corpus is None:
         return SavedLatents(path, stored)
     from vpem.saem.topics import Topics
