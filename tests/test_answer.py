@@ -14,6 +14,7 @@ from vpem.fits.answer import (
     answer_of,
     as_table,
     most_telling,
+    note_of_one,
     standardized_means,
     telling_shares,
 )
@@ -154,3 +155,9 @@ def test_sizes_have_as_many_decimals_as_fit_the_largest():
         )
         rows = as_table(answer.describe("cluster"), "cluster")[1]
         assert [row[1] for row in rows] == words
+
+
+def test_a_share_that_is_unknown_decides_nothing():
+    assert note_of_one("a", 0.95, "all squares", "columns")
+    assert note_of_one("a", 0.5, "all squares", "columns") == ()
+    assert note_of_one("a", float("nan"), "all squares", "columns") == ()

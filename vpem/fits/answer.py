@@ -109,10 +109,10 @@ MOST_OF_IT = 0.9
 
 def note_of_one(name: str, share: float, whole: str, others: str) -> Sentence:
     """Return a note that one feature, or column, decides alone; none where it does not."""
-    if share < MOST_OF_IT:
-        return ()
-    largest = f"{name} makes up {share:.1%} of {whole}, since its values are the largest; "
-    return largest, Setting("scale", "standard"), f" lets all {others} count"
+    if share >= MOST_OF_IT:
+        largest = f"{name} makes up {share:.1%} of {whole}, since its values are the largest; "
+        return largest, Setting("scale", "standard"), f" lets all {others} count"
+    return ()  # NaN, where squares are unknown, decides nothing either
 
 
 def note_of_parameters(
