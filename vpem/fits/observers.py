@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import AnyArray, Doubles, check_memory
 from vpem.engines.placement import Placement, for_each
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import InputError, warn
 from vpem.fits.answer import note_of_one
 from vpem.fits.results import SUMMED, Result
 from vpem.fits.settings import Dealing
@@ -601,10 +601,9 @@ def hide_entries(
         places, values = (np.concatenate([part[i] for part in parts]) for i in range(2))
         hidden = replace(hidden, places=places, values=values)
     if hidden.n_places < round(share * hidden.n_seen):
-        warnings.warn(
+        warn(
             f"only {hidden.n_places} of {hidden.n_seen} entries are held out, not {share:g} of "
             "them: every row, column and observer keeps one",
-            VpemWarning,
-            stacklevel=2,
+            level=2,
         )
     return rest, hidden

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
@@ -12,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from vpem.checks import Doubles, check_kind
-from vpem.errors import InputError, Setting, not_converged
+from vpem.errors import InputError, Setting, not_converged, warn
 from vpem.files.checkpoints import checksum, network_facts, start_facts
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.partition import Workers, evenly
@@ -159,12 +158,11 @@ def fit_saem(
         saver=saving.inner(None),
     )  # fmt: skip
     if settings.tol > 0 and not run.converged:
-        warnings.warn(
-            not_converged(
-                f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}"
-                f"{'' if run.change < settings.tol else '; take more iterations or chains'}"
-            ),
-            stacklevel=2,
+        warn(
+            f"SAEM has not converged in {run.n_iter} iterations: {run.grounds}"
+            f"{'' if run.change < settings.tol else '; take more iterations or chains'}",
+            level=2,
+            kind=not_converged,
         )
     tried = individuals.largest(np.array([run.chains.tried.any()], dtype=np.uint8))[0]
     acceptance = run.chains.accepted / np.maximum(run.chains.tried, 1) if tried else None

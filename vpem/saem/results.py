@@ -6,7 +6,6 @@ corpus they say how large its topics are, and which words come together.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles, Indices
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, VpemWarning, did_you_mean
+from vpem.errors import InputError, did_you_mean, warn
 from vpem.files.models import current_versions
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
@@ -309,13 +308,11 @@ def warn_of_few(likelihood: LogLikelihood, names: Sequence[str], n_draws: int) -
         return
     who = int(np.argmin(likelihood.effective))
     if likelihood.effective[who] < FEWEST * n_draws:
-        warnings.warn(
+        warn(
             f"the {n_draws} importance draws of individual {names[who]!r} are worth "
             f"{likelihood.effective[who]:.1f}: its chains have not seen all of the latents' law, "
             "and estimates may be off; take the sampler exact where the model has it, centre "
-            "times, or make more sampling steps",
-            VpemWarning,
-            stacklevel=3,
+            "times, or make more sampling steps"
         )
 
 

@@ -8,7 +8,6 @@ smooths their statistics or makes a model of its own, and what reaches the serve
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,8 +22,8 @@ from vpem.errors import (
     PartitionedError,
     Setting,
     VpemError,
-    VpemWarning,
     not_converged,
+    warn,
 )
 from vpem.network.partition import Workers
 from vpem.network.schema import (
@@ -169,13 +168,11 @@ def run_saem(
     loop = _Loop(model, devices, sampler, server, SaemSettings.resolve(settings, **changes), start)
     run = loop.iterate(saver or NoSaver(), callback)
     if server.codec is not None and not run.holds:
-        warnings.warn(
-            not_converged(
-                f"after {run.n_iter} iterations no latents have the server's statistics, and "
-                f"variances are as good as zero: {server.codec.name} is too coarse with feedback "
-                f"{server.feedback}; take feedback memory or error, or a finer codec"
-            ),
-            stacklevel=3,
+        warn(
+            f"after {run.n_iter} iterations no latents have the server's statistics, and variances "
+            f"are as good as zero: {server.codec.name} is too coarse with feedback "
+            f"{server.feedback}; take feedback memory or error, or a finer codec",
+            kind=not_converged,
         )
     return run
 
@@ -313,14 +310,13 @@ class _Loop(Stateful):
             check_length(run.n_iter, n_iter, "n_iter")
 
         if server.damping > server.safe:
-            warnings.warn(
-                VpemWarning(
-                    f"steps of up to {server.damping:.3g} are longer than noise of omega "
-                    f"{server.omega:.3g} and memories' steps of {server.alpha:.3g} allow: "
-                    f"{server.safe:.3g} is safe; take ", Setting("longest_step", "auto"),
-                ),
-                stacklevel=4,
-            )  # fmt: skip
+            warn(
+                f"steps of up to {server.damping:.3g} are longer than noise of omega "
+                f"{server.omega:.3g} and memories' steps of {server.alpha:.3g} allow: "
+                f"{server.safe:.3g} is safe; take ",
+                Setting("longest_step", "auto"),
+                level=4,
+            )
         while run.n_iter < n_iter and not run.converged:
             r = run.n_iter + 1
             step = step_size(r, self.burn_in, self.given.decay)

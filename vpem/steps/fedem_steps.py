@@ -14,14 +14,13 @@ codec (`batches_of`).
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from math import ceil, sqrt
 
 import numpy as np
 
 from vpem.checks import Doubles, Indices
-from vpem.errors import Setting, VpemWarning
+from vpem.errors import Setting, warn
 from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, Stateful
 from vpem.settings import FedSettings
 from vpem.steps.fedem_sums import StepSize, parse_step_size
@@ -214,14 +213,11 @@ class SafeSteps:
         steps = cls(ceiling, safe, theorem, taken, batch_size, inner, enough)
         longest = float(parse_step_size(taken)(max(1, enough // 2)))
         if longest > ceiling and longest > safe:
-            warnings.warn(
-                VpemWarning(
-                    f"steps of {longest:g} are above {ceiling:.3g}, the longest that noise of "
-                    f"omega {omega:.3g}, participation {p:g} and memories' steps of {alpha:.3g} "
-                    f"cannot outgrow: {safe:.3g} is safe; take ",
-                    Setting("step_size", "auto"),
-                ),
-                stacklevel=3,
+            warn(
+                f"steps of {longest:g} are above {ceiling:.3g}, the longest that noise of omega "
+                f"{omega:.3g}, participation {p:g} and memories' steps of {alpha:.3g} cannot "
+                f"outgrow: {safe:.3g} is safe; take ",
+                Setting("step_size", "auto"),
             )
         return steps
 
