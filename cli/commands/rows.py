@@ -20,7 +20,7 @@ from vpem.errors import InputError, Setting, refuse_any, shorten
 from vpem.files import models
 from vpem.files.datasets import Dataset, Home, default_names, write_dataset
 from vpem.files.families import FamilyChoice, levels_for_model, settle_for_model
-from vpem.files.matrix import FileMatrix
+from vpem.files.matrix import select_columns
 from vpem.files.parties.opening import choose_parties
 from vpem.files.results import read_clustering
 from vpem.files.temporaries import ending_of
@@ -95,8 +95,7 @@ class RowFile(StoredFile):
         self.X: Any = source.X
         if not self.apart:
             if columns is not None:
-                whole = isinstance(source.X, FileMatrix)
-                self.X = source.X.select(columns) if whole else source.X[:, columns]
+                self.X = select_columns(source.X, columns)
             if self.missing == "refuse":
                 check_finite(self.X, names, () if picture else INTEGRATED)
             else:
