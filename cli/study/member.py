@@ -254,8 +254,7 @@ class Meeting(Where):
         if isinstance(fault, GoneOn):
             lost = [name for name, _ in self.keeper.lost]
             names = [name for name in fault.without if name not in lost]
-            members = {one.name for one in self.study.roster.members[1:]}
-            if not set(names) <= members - {self.member.name}:
+            if not set(names) <= {*self.engine.names[1:]} - {self.member.name}:
                 return InputError(f"{self._first} goes on without one that is not another member")
             why, reason = f"{self._first} goes on without {', '.join(names)}", None
         elif isinstance(fault, Unheard | Returned):
@@ -264,7 +263,7 @@ class Meeting(Where):
             reason = self._too_few(names)
         else:
             return fault
-        left = {one.name for one in self.study.roster.members} - set(names)
+        left = set(self.engine.names) - set(names)
         if reason is None and outlast is not None and outlast.repeats(self.keeper.newest(), left):
             reason = REPEATED
         if reason is not None and isinstance(fault, GoneOn):
@@ -301,7 +300,7 @@ class Meeting(Where):
         (`vpem.steps.recovery.Keeper`); else all are there again.
         """
         lost = [*map(list, self.keeper.lost), *([name, -1] for name in without or ())]
-        back = [one.name for one in self.study.roster.members] if without is None else None
+        back = self.engine.names if without is None else None
         opened = None if self.outlast is None else self.outlast.state(back)
         states = self.keeper.newest() if back is None else {}
         file = TemporaryFile()  # noqa: SIM115
@@ -473,8 +472,7 @@ class Meeting(Where):
             sentence = in_options(error)
         alike = isinstance(error, Interrupted) and error.iteration is not None
         runs_twice = isinstance(error, Fault) and error.kind == "taken"
-        if alike or runs_twice or isinstance(error, LeftOut):
-            self._delivered = True
+        self._delivered |= alike or runs_twice or isinstance(error, LeftOut)
         code = getattr(error, "exit_code", 2) if sentence is not None else 1
         if isinstance(error, Returned):
             sentence = f"{sentence}; with --checkpoint all would have resumed from there"
