@@ -288,10 +288,13 @@ class Said:
         ([7, b""], "hub has sent no result of a fit"),
         ([{}, None], "hub has sent no result of a fit"),
         ([{}, "many"], "hub has sent no result of a fit"),
+        ([{}, b""], "hub has sent a file of 0 bytes"),
+        ([{}, b"too many"], "hub has sent a file of 8 bytes"),
         ([{}, b"none"], "what hub has sent is not the result of a fit"),
     ],
 )
-def test_what_the_first_member_sends_is_checked(said, sentence, tmp_path):
+def test_what_the_first_member_sends_is_checked(said, sentence, tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem_cli.study.member.MOST", 7)
     result = SimpleNamespace(apart=False)
     lab = object.__new__(Meeting)
     lab.engine, lab._first = Said(said), "hub"

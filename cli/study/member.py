@@ -70,6 +70,7 @@ INHERITED = "_VPEM_INHERITED"
 IF_ANY = "if any"  # of --resume-if-any, which any member may give: all resume then, or start
 BEGINNING = 60.0  # seconds that members have at least to begin again, without a lost one
 PATIENCE = 0.3  # seconds for members that find the same fault to report it before others do
+MOST = 1 << 32  # bytes of a file from another member
 
 
 def inherited() -> tuple[list[tuple[str, int]], dict[int, Any], dict[str, Any] | None, bool | None]:
@@ -408,6 +409,8 @@ class Meeting(Where):
         if not isinstance(said, list) or [*map(type, said)] != kinds:
             raise InputError(f"{first} has sent no result of a fit; do all run the same version?")
         report, content = said
+        if not result.apart and not 0 < len(content) <= MOST:
+            raise InputError(f"{first} has sent a file of {len(content)} bytes")
         self._delivered = True
         if out.output is not None and not result.apart:
             with atomic_write(out.output, out.force) as temporary:
