@@ -236,10 +236,8 @@ def settle_families(
         families[j] = family
     numbers = []
     for j, word in enumerate(families):
-        if j in levels and lenient:
-            families[j] = "categorical"
-        elif j in levels:
-            if word not in (AUTO, "categorical"):
+        if j in levels:
+            if not lenient and word not in (AUTO, "categorical"):
                 name, shown = names[j], shorten(map(repr, levels[j]), 3)
                 raise InputError(
                     f"{source}: {name!r} holds names ({shown}), not numbers, and cannot "
