@@ -200,6 +200,13 @@ def test_a_newer_format_is_refused(tmp_path):
         read_state(tmp_path / "state")
 
 
+def test_a_limit_that_is_no_size_is_no_damage_of_the_file(tmp_path, monkeypatch):
+    write_state(tmp_path / "state", {"a": np.ones(3)})
+    monkeypatch.setenv("VPEM_READ_LIMIT", "much")
+    with pytest.raises(InputError, match=r"^the environment variable VPEM_READ_LIMIT: "):
+        read_state(tmp_path / "state")
+
+
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     file = tmp_path / "state"
     write_state(file, {"a": 1})

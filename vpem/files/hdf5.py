@@ -44,19 +44,22 @@ def write_file(
 
 @contextmanager
 def read_file(path: PathLike, encoding: str, version: str, otherwise: str) -> Iterator[h5py.File]:
-    """Open a file of this encoding, trusting nothing in it; FileError for whatever is wrong.
-
-    Of files of another kind it says that they are not ``otherwise``.
-    """
+    """Open a file of this encoding; FileError: it is another, and not ``otherwise``."""
     with open_read(path) as file:
         if check_encoding(file, encoding, version) != encoding:
             raise FileError(f"{path} is not {otherwise}")
-        try:
-            yield file
-        except FileError:
-            raise
-        except (VpemError, KeyError, ValueError, TypeError) as error:
-            raise FileError(f"{path} is damaged: {error}") from error
+        yield file
+
+
+@contextmanager
+def made_of(path: PathLike) -> Iterator[None]:
+    """Turn what objects say of what they are made of into FileError: the file is damaged."""
+    try:
+        yield
+    except FileError:
+        raise
+    except (VpemError, KeyError, ValueError, TypeError) as error:
+        raise FileError(f"{path} is damaged: {error}") from error
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from vpem.files.elements import (
 from vpem.files.hdf5 import (
     find,
     is_group,
+    made_of,
     read_file,
     write_array,
     write_attribute,
@@ -207,7 +208,7 @@ def read_model(path: PathLike) -> Model:
         If the file is missing, damaged, no model, from a newer vpem, or its parts do not agree.
     """
     otherwise = "a vpem model; fit one with 'vpem fit DATA --output MODEL'"
-    with read_file(path, ENCODING, OF_FAMILIES, otherwise) as file:
+    with read_file(path, ENCODING, OF_FAMILIES, otherwise) as file, made_of(path):
         return _read_parts(file)
 
 

@@ -19,7 +19,7 @@ from vpem.files.elements import (
     read_elements,
     write_elements,
 )
-from vpem.files.hdf5 import read_file, write_file
+from vpem.files.hdf5 import made_of, read_file, write_file
 from vpem.files.opening import PathLike
 from vpem.network.schema import (
     COUNT,
@@ -247,7 +247,7 @@ def read_saem(path: PathLike) -> SavedSaem:
         agree.
     """
     otherwise = f"a {ENCODING} file; 'vpem saem --output' writes one"
-    with read_file(path, ENCODING, VERSION, otherwise) as file:
+    with read_file(path, ENCODING, VERSION, otherwise) as file, made_of(path):
         return _read_parts(file)
 
 
