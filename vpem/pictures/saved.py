@@ -117,9 +117,12 @@ class Saved(ABC):
     """What data of the fit are made of: "rows of data"."""
     contents: ClassVar[str]
     """What says the contents of its page: "module.function" of this room."""
-
-    is_plane: ClassVar[bool] = False  # it has two features, both along an axis
     draws_file: ClassVar[bool] = False  # pictures are drawn of this, else of what is stored
+
+    @property
+    def is_plane(self) -> bool:
+        """Whether it has two features, both along an axis."""
+        return False
 
 
 @dataclass
@@ -159,7 +162,7 @@ class SavedFit(Saved):
         """Log-likelihood per sample, or inertia, by iteration and root."""
 
     @property
-    def is_plane(self) -> bool:  # type: ignore[override]
+    def is_plane(self) -> bool:
         """Whether it has two features, both along an axis."""
         two = len(self.feature_names) == 2
         return two and all(levels_drawn(self, j) is None for j in (0, 1))
