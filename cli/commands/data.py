@@ -16,7 +16,7 @@ from vpem.pictures.contents import OF_DATA, lines_of, plural
 from vpem.records import Settings, changed, off, rule, setting, unset
 from vpem.settings import HoldingSettings
 
-from ..data import DataFile, partition_of, read_one, tell_families, teller
+from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
 from ..display import Screen, print_json, show, table
 from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
@@ -416,7 +416,7 @@ def _describe(
     profiles: list[ColumnProfile] = []
     dataset = read_one(data, reading, Where(), None, dataset=path, profiles=profiles)
     dataset = settle(dataset, reading.family, dataset.partition)
-    about = read_about(data) if h5py.is_hdf5(str(data)) else {}
+    about = read_about(data) if str(data) != STDIN and h5py.is_hdf5(str(data)) else {}
     summary = describe_dataset(dataset) | {"about": about}
     listed = () if dataset.kinds is None else summary["features"]
     families = {one["name"]: one["family"] for one in listed}
