@@ -5,6 +5,7 @@ Mixing weights, how fast they mix, and that rate as agents find it themselves by
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -172,13 +173,13 @@ def _fastest(graph: Graph) -> csr_array:
 def _load_solver() -> ModuleType:
     try:
         import cvxopt  # noqa: F401
-        import cvxpy
+
+        return importlib.import_module("cvxpy")
     except ImportError as error:
         raise InputError(
             "the fastest weights need cvxpy and its solver CVXOPT, which are not installed: pip"
             " install 'vpem[sdp]', or take laplacian weights"
         ) from error
-    return cvxpy
 
 
 def _solved(graph: Graph) -> NDArray[np.float64]:
