@@ -5,7 +5,6 @@ Mixing weights, how fast they mix, and that rate as agents find it themselves by
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -173,13 +172,14 @@ def _fastest(graph: Graph) -> csr_array:
 def _load_solver() -> ModuleType:
     try:
         import cvxopt  # noqa: F401
-
-        return importlib.import_module("cvxpy")
+        import cvxpy
     except ImportError as error:
         raise InputError(
             "the fastest weights need cvxpy and its solver CVXOPT, which are not installed: pip"
             " install 'vpem[sdp]', or take laplacian weights"
         ) from error
+    solver: ModuleType = cvxpy
+    return solver
 
 
 def _solved(graph: Graph) -> NDArray[np.float64]:
