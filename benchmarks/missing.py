@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpem import connect, make_graph
 from vpem._core.threads import one_blas_thread
 from vpem.network.partition import contiguous
-from vpem.terms.missing import MissingTerms, terms_of
+from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
 from .measure import Options, call, compare
@@ -54,12 +54,14 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
         held = contiguous(FEATURES, n_agents)
         blocks = connect(make_graph("star", n_agents), held, hops=0).blocks
         given: dict[str, Any] = {"scaling": Scaling.none(FEATURES), "n_threads": options.threads}
-        ordinary = terms_of(X, blocks, kind, missing=False, **given)
+        ordinary = FeatureTerms(X, blocks, kind, **given)
         start = ordinary.start(X[:COMPONENTS])
         contenders = {"vpem, ordinary": call(_one(ordinary, start))}
         cases = {f"vpem, {100 * share:g} % of cells": _holes(X, share) for share in SHARES}
         for name, rows in {**cases, f"vpem, {PARTY}": party}.items():
-            contenders[name] = call(_one(MissingTerms(rows, blocks, kind, **given), start))
+            contenders[name] = call(
+                _one(FeatureTerms(rows, blocks, kind, missing=True, **given), start)
+            )
         case = f"{m:,} x {FEATURES}, {n_agents} agents, K = {COMPONENTS}, {kind}"
         yield compare(options, "missing", case, "vpem, ordinary", contenders,
                       threads=options.threads)  # fmt: skip

@@ -5,7 +5,7 @@ import numpy as np
 from vpem import fit_fedem
 from vpem.network.partition import Blocks, Workers, evenly
 from vpem.terms.features import FeatureTerms
-from vpem.terms.fedem_statistics import MixtureStatistics, Moments, StatisticMap
+from vpem.terms.fedem_statistics import MixtureStatistics, StatisticMap
 from vpem.terms.units import Scaling
 
 ROWS = [3, 90, 170]
@@ -26,9 +26,11 @@ def mixture_model(
     d = X.shape[1]
     scaling = Scaling(X.mean(axis=0), np.ones(d))
     centred = scaling.apply(X)
-    moments = Moments(scaling, centred.T @ centred / len(X))
+    second = centred.T @ centred / len(X)
     one, common = Blocks.one(d), {"reg_covar": reg_covar}
-    mapping = StatisticMap(one, covariance_type, k, moments, n_rows=len(X), **common, **options)
+    mapping = StatisticMap(
+        one, covariance_type, k, scaling, second, n_rows=len(X), **common, **options
+    )
     terms = FeatureTerms(
         X, one, covariance_type, scaling=scaling, row_weights=row_weights, **common
     )

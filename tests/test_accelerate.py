@@ -14,7 +14,7 @@ from vpem.network.partition import contiguous, evenly
 from vpem.steps import accelerate
 from vpem.steps.accelerate import LocalSteps, parse_acceleration
 from vpem.steps.em import expect
-from vpem.terms.missing import terms_of
+from vpem.terms.features import FeatureTerms
 
 from .cli_support import done, overlapping
 from .resume_support import check_resumes
@@ -125,7 +125,7 @@ def test_a_local_step_from_where_the_sum_was_taken_is_the_m_step(network, how):
         data = np.where(np.random.default_rng(2).random(X.shape) < 0.05, np.nan, X)
     start = fit_vpem(data, network, **HOW | how | {"max_iter": 5}).mixture
     options = {"missing": how.get("missing") == "marginalize", "scaling": start.scaling}
-    terms = terms_of(data, network.blocks, start.covariance_type, **options)
+    terms = FeatureTerms(data, network.blocks, start.covariance_type, **options)
     local = LocalSteps(terms, len(network.hubs), start.n_components, 0.5)
     total, factors = network.total.counted_on(Ledger(network.graph)), terms.prepare(start)
     statistics = terms.empty(start.means, total.n_roots)

@@ -18,8 +18,7 @@ from vpem.sums.consensus import NATS
 from vpem.sums.forecast import communication
 from vpem.sums.gossip import GossipSum
 from vpem.sums.sum import Scalars
-from vpem.terms import features
-from vpem.terms.missing import MissingTerms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
 from .missing_support import with_holes
@@ -78,12 +77,11 @@ def begun(total, begin):
 def terms_of(network, *, dtype, weighted, missing):
     rng = np.random.default_rng(3)
     X = 5 + rng.standard_normal((M, D)) + 2 * rng.integers(2, size=(M, 1))
-    kind = MissingTerms if missing else features.FeatureTerms
     X = with_holes(X, 1, 0.2) if missing else X
     weights = rng.gamma(1.0, size=M) if weighted else None
-    return kind(
+    return FeatureTerms(
         X, network.blocks, "full", scaling=Scaling.none(D), row_weights=weights, dtype=dtype,
-        reg_covar=1e-3,
+        reg_covar=1e-3, missing=missing,
     )  # fmt: skip
 
 
@@ -120,7 +118,7 @@ def test_differences_find_what_whole_terms_do(sums, k, dtype, weighted, missing,
     terms = terms_of(network, dtype=dtype, weighted=weighted, missing=missing)
     mixture = terms.start(np.nan_to_num(terms.at_rows(np.arange(k))))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(features, "CHUNK_BYTES", chunk)
+        patch.setattr("vpem.terms.rows.CHUNK_BYTES", chunk)
         ours, theirs = (network.total.counted_on(Ledger(network.graph)) for _ in range(2))
         found, wanted = by_differences(terms, ours, mixture), by_whole_terms(terms, theirs, mixture)
     heard = slice(None) if ours.silent is None else ~ours.silent

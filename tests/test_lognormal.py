@@ -8,7 +8,7 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixed import MixedTerms
 from vpem.terms.families.mixture import LAWS
-from vpem.terms.missing import terms_of
+from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
 from .missing_support import clusters, with_holes
@@ -29,7 +29,7 @@ def test_steps_are_those_of_the_logarithms(kind, holes):
     logs = clusters(1, 80, 4, 2)
     logs = with_holes(logs, 2) if holes else logs
     X, weights = np.exp(logs), np.random.default_rng(0).uniform(0.5, 2, 80)
-    gaussian = terms_of(
+    gaussian = FeatureTerms(
         logs, BLOCKS, kind, missing=holes, scaling=Scaling.none(4), reg_covar=0.0,
         row_weights=weights,
     )  # fmt: skip

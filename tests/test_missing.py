@@ -22,7 +22,6 @@ from vpem.errors import InputError
 from vpem.network.partition import Blocks, contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms, terms_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.units import Scaling
 
@@ -56,7 +55,7 @@ def test_terms_are_log_densities_of_what_is_observed(kind, dtype):
     X = with_holes(rng.standard_normal((60, 7)), 2, 0.4)
     X[5, [0, 1]], X[:20, [5, 1, 4, 6]] = 1.0, np.nan
     X[np.isnan(X).all(axis=1), 0] = 0.5
-    terms = MissingTerms(X, blocks, kind, scaling=Scaling.none(7), dtype=dtype)
+    terms = FeatureTerms(X, blocks, kind, scaling=Scaling.none(7), dtype=dtype, missing=True)
     found = terms.local(terms.prepare(mixture), slice(0, 60))
     assert found.dtype == dtype
     means, covariances = dense(mixture)
@@ -147,7 +146,7 @@ def test_with_nothing_missing_it_is_the_ordinary_fit(kind):
     # The terms that know of missing values, too.
     common = {"scaling": Scaling.none(5), "reg_covar": 1e-6}
     there = FeatureTerms(X, net.blocks, kind, **common)
-    missing = MissingTerms(X, net.blocks, kind, **common)
+    missing = FeatureTerms(X, net.blocks, kind, missing=True, **common)
     np.testing.assert_allclose(missing.sample_covariance, there.sample_covariance, rtol=1e-12)
     mixture = there.start(X[[3, 9]])
     for _ in range(4):
@@ -478,9 +477,9 @@ def test_what_is_refused():
         )
 
 
-def test_terms_are_chosen_by_whether_something_is_missing():
+def test_terms_have_gaps_where_something_is_missing():
     X = clusters(35)
     net = connect(make_graph("star", 2), contiguous(5, 2), hops=0)
-    for missing, kind in ((False, FeatureTerms), (True, MissingTerms)):
-        terms = terms_of(X, net.blocks, "full", missing=missing, scaling=Scaling.none(5))
-        assert type(terms) is kind
+    for missing in (False, True):
+        terms = FeatureTerms(X, net.blocks, "full", missing=missing, scaling=Scaling.none(5))
+        assert (terms.gaps is not None) == terms.misses == missing

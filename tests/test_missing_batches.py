@@ -8,7 +8,7 @@ import pytest
 from vpem import VPEM, InputError, connect, fit_vpem, make_graph
 from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.missing import MissingTerms
+from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
 from .batch_support import joined, run, start_of
@@ -86,7 +86,7 @@ def test_batches_end_where_all_rows_do(kind, how, step_size):
 def test_parameters_stand_for_their_statistics(kind):
     X = rows(2, party=True)
     net = joined("star", 5, 3)
-    terms = MissingTerms(X, net.blocks, kind, scaling=Scaling.none(5), reg_covar=1e-3)
+    terms = FeatureTerms(X, net.blocks, kind, scaling=Scaling.none(5), reg_covar=1e-3, missing=True)
     found = run(terms, net.total, start_of(terms), batch_size=50).mixture
     again = terms.update(terms.statistics_of(found, 200.0, 1))
     for name in ("weights", "means", "covariances"):

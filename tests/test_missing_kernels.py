@@ -6,7 +6,7 @@ import numpy as np
 
 from vpem._core import missing as kernels
 from vpem.network.partition import Blocks
-from vpem.terms.rows import pattern_plan
+from vpem.terms.missing import pattern_plan
 
 from .missing_support import random_mixture
 from .tables import over

@@ -312,7 +312,7 @@ def twice(fit, moment, opened, **options):
 )
 def test_at_any_moment_they_go_on_rightly_or_stop(fit, options, opened, monkeypatch):
     """And never is a total of numbers of which there is another with who was lost opened."""
-    monkeypatch.setattr("vpem.terms.features.CHUNK_BYTES", 1)  # chunks of 64 rows
+    monkeypatch.setattr("vpem.terms.rows.CHUNK_BYTES", 1)  # chunks of 64 rows
     ends, moment = [], 0
     while (found := twice(fit, moment, opened, **options)) is not None:
         moment += EVERY

@@ -57,7 +57,7 @@ def test_size_of_chunks_changes_nothing(kind, X, iterate, monkeypatch):
     options = {"n_components": 3, "covariance_type": kind, "init": "kmeans", "seed": 3}
     options["sample_weight"] = np.random.default_rng(0).uniform(0.5, 2, size=211)
     whole = iterate(X, network, 6, **options)
-    monkeypatch.setattr("vpem.terms.features.CHUNK_BYTES", 1)
+    monkeypatch.setattr("vpem.terms.rows.CHUNK_BYTES", 1)
     parts = iterate(X, network, 6, **options)
     assert parts.init_rows == whole.init_rows
     np.testing.assert_allclose(parts.history, whole.history, rtol=1e-11)

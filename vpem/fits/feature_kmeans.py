@@ -65,7 +65,7 @@ from vpem.sums.connect import Network
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import nearest, terms_of, weighed
+from vpem.terms.missing import nearest, weighed
 
 SERVER_STREAM = 0
 """Number of the server's random stream; party b has b + 1."""
@@ -381,7 +381,7 @@ def kmeans_features(
         return clustering
     threads = thread_count(settings.n_threads)
     with one_blas_thread():
-        terms = terms_of(
+        terms = FeatureTerms(
             inputs.X, network.blocks, "spherical", missing=inputs.misses, scaling=inputs.scaling,
             row_weights=inputs.row_weights, n_threads=threads, dtype=inputs.dtype,
         )  # fmt: skip

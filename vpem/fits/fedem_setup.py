@@ -40,10 +40,10 @@ from vpem.sums.partial import Compressed, Memory, Wrapper
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
+from vpem.terms.features import FeatureTerms
 from vpem.terms.fedem_statistics import MixtureStatistics, StatisticMap, in_order
-from vpem.terms.missing import terms_of
 from vpem.terms.mixture import Mixture
-from vpem.terms.units import floors_of, sharing
+from vpem.terms.units import alone, floors_of, sharing
 
 FIRST = Dither(127, 32)
 """First statistics, 9 bits a number: qsgd:8bits:32."""
@@ -125,29 +125,30 @@ class FedSetup:
         agreement.reach = reach
         blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(n_workers)),))
         hubs = sharing(blocks, settings.covariance_type, settings.scale)
-        moments = agreement.moments(parts, weights, hubs, misses)
+        scaling, second, there = agreement.moments(parts, weights, hubs, misses)
         to_mixture = StatisticMap(
             blocks,
             settings.covariance_type,
             settings.n_components,
-            moments,
+            scaling,
+            second,
+            there,
             n_rows=max(float(masses.sum()), float(n_rows)),
-            reg_covar=floors_of(settings.reg_covar, settings.scale, moments.scaling),
+            reg_covar=floors_of(settings.reg_covar, settings.scale, scaling),
             known=known_covariance,
             floor=settings.floor,
         )
-        self.reach = reach if reach is None else reach.scaled(moments.scaling)
-        others = {"add": self.holders.allreduce} if misses and self.holders.apart else {}
-        terms = terms_of(
+        self.reach = reach if reach is None else reach.scaled(scaling)
+        terms = FeatureTerms(
             self.data,
             blocks,
             settings.covariance_type,
             missing=misses,
-            scaling=to_mixture.scaling,
+            scaling=scaling,
             row_weights=self.weights,
             reg_covar=to_mixture.reg_covar,
             n_threads=thread_count(settings.n_threads),
-            **others,
+            add=self.holders.allreduce if misses and self.holders.apart else alone,
         )
         model = MixtureStatistics(
             terms,
@@ -252,7 +253,7 @@ class FedSetup:
         if model.misses:
             common = common | {"fill": fill}
         total = self._lloyd(means, model.misses and not fill)
-        variance = float(np.diagonal(model.to_mixture.moments.second).mean())
+        variance = float(np.diagonal(model.to_mixture.second).mean())
         pace = Pace(tolerances=np.full(self.total.n_roots, LLOYD_TOLERANCE * variance))
         run = lloyd_rows(
             parts, total, means, stream, kind="setup", max_iter=MOST_LLOYD_OF_START, pace=pace,

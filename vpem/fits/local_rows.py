@@ -28,7 +28,6 @@ from vpem.sums.partial import Compressed
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
-from vpem.terms.fedem_statistics import Moments
 from vpem.terms.rows import MemoryRows, Rows, arrange_rows
 from vpem.terms.units import (
     Points,
@@ -154,8 +153,10 @@ class MomentSums:
 
     def moments(
         self, parts: Sequence[HeldPart], weights: Doubles, hubs: Blocks | None, misses: bool
-    ) -> Moments:
-        """Agree on units of fitting, and the second moments of the data in them.
+    ) -> tuple[Scaling, Doubles, Doubles | None]:
+        """Agree on units of fitting, second moments of the data in them, and shares of values.
+
+        These (d,) are of rows that have a value of each feature, None where all have all.
 
         ``weights`` (n,) are what each worker weighs in a mean; for ``hubs`` see `Scaling.by`;
         ``misses``: values are missing, in any process.
@@ -166,7 +167,7 @@ class MomentSums:
             # Values that are missing vary as those that are there do.
             np.fill_diagonal(second, np.diagonal(second) / there)
         units = Scaling.standardize(shift, deviations_of(shift, np.diagonal(second)), hubs)
-        return Moments(units, second / np.outer(units.scale, units.scale), there)
+        return units, second / np.outer(units.scale, units.scale), there
 
     def _exactly(
         self, parts: Sequence[HeldPart], weights: Doubles, misses: bool

@@ -54,7 +54,8 @@ from vpem.sums.counted import add_vectors
 from vpem.sums.forecast import communication, labels_sent
 from vpem.sums.quantizer import ITEM
 from vpem.sums.server import IN_FLIGHT
-from vpem.terms.features import CHUNK_BYTES, FeatureTerms
+from vpem.terms.features import FeatureTerms
+from vpem.terms.rows import CHUNK_BYTES
 from vpem.terms.statistics import Message
 from vpem.terms.units import Scaling
 

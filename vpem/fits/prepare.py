@@ -47,8 +47,7 @@ from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import LOCATED, Kinds
 from vpem.terms.families.mixture import check_values_of
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import terms_of
-from vpem.terms.priors import Beliefs, MapMissingTerms, MapTerms, wishart_sizes
+from vpem.terms.priors import Beliefs, MapTerms, wishart_sizes
 from vpem.terms.rows import check_columns, check_missing, observed_moments
 from vpem.terms.units import Reach, Scaling, alone, floor_of, floors_of, sharing
 from vpem.terms.variational import variational_terms
@@ -420,7 +419,7 @@ def make_terms(
     """Return the terms of a fit of a mixture, with as many threads as its settings say."""
     assert settings.n_threads is not None
     others: dict[str, Any] = {}
-    kind: Any = partial(terms_of, missing=prepared.misses)
+    kind: Any = partial(FeatureTerms, missing=prepared.misses)
     if settings.n_factors:
         kind = partial(FactorTerms, n_factors=settings.n_factors)
     if local is not None and prepared.misses:
@@ -542,10 +541,9 @@ def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
         )  # fmt: skip
     prior = mode_prior(settings, terms.blocks)
     if prior is not None:
-        under = MapTerms if terms.observed is None else MapMissingTerms
         pull, freedom, factors = list(prior.values())[1:]
         freedom, factors = np.array(freedom), np.array(factors)
-        return under.from_terms(terms, pull=pull, freedom=freedom, scale=factors)
+        return MapTerms.from_terms(terms, pull=pull, freedom=freedom, scale=factors)
     means, scale = settings.mean_precision_prior, settings.prior_covariance
     beliefs = Beliefs(
         kind,

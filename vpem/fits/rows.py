@@ -83,7 +83,6 @@ from vpem.sums.stale import HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import degenerate
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import terms_of
 from vpem.terms.mixture import Mixture, is_diagonal
 from vpem.terms.row_statistics import WorkerTerms
 from vpem.terms.statistics import Message
@@ -545,7 +544,7 @@ def fit_next(
     network, mixture = fit.network, fit.mixture
     ledger = Ledger(network.graph)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = terms_of(
+        terms = FeatureTerms(
             data,
             network.blocks,
             mixture.covariance_type,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -422,8 +422,8 @@ class _OverFactors(_OverFeatures):
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
     ) -> tuple[Doubles, list[Statistics]]:
-        terms, total, mixture, loaded = self.whole, self.total, mixtures[0], factors[0]
-        assert isinstance(loaded, LoadedFactors)
+        terms, total, mixture = self.whole, self.total, mixtures[0]
+        loaded = cast(LoadedFactors, factors[0])
         statistics = None if kind == "check" else terms.empty_factors(mixture, total.n_roots)
         posterior = posterior_of(total, loaded, kind)
         n_numbers = numbers_of_a_row(mixture.n_components, terms.n_factors)

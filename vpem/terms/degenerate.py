@@ -118,9 +118,7 @@ def coinciding(mixture: Mixture) -> Flags:
     a posterior does not use are all as the prior is, those that were given up as all rows are; they
     coincide with none.
     """
-    given_up = (mixture.weights == 0).all(axis=0)
-    used: Flags = np.asarray(getattr(mixture, "in_use", ~given_up))
-    same: Flags = used & used[:, None]
+    same: Flags = mixture.in_use & mixture.in_use[:, None]
     if mixture.kinds is None:
         return same & _same_normals(mixture)
     for part in mixture.parts:

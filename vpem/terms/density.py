@@ -71,6 +71,16 @@ def normalised(mixture: Density, sums: Floats) -> tuple[Doubles, Doubles]:
     return responsibilities[0], log_likelihoods[0]
 
 
+def reweighted(weights: Doubles, component: int, weight: float) -> Doubles:
+    """Return mixing weights (R, K) of which one is so much, and the others as they were."""
+    weights = weights.copy()
+    others = np.delete(np.arange(weights.shape[1]), component)
+    rest = weights[:, others].sum(axis=1, keepdims=True)
+    weights[:, others] *= (1 - weight) / np.where(rest > 0, rest, 1.0)
+    weights[:, component] = weight
+    return weights
+
+
 @dataclass(frozen=True)
 class Runs:
     """Where parameters of each hub lie in an array: in block order along an axis, a run a hub.
@@ -168,6 +178,12 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Logarithms of the mixing weights, as each root holds them."""
         with np.errstate(divide="ignore"):
             return np.log(self.weights)
+
+    @property
+    def in_use(self) -> Mask:
+        """Components (K,) that are in use: those with weight at any root."""
+        in_use: Mask = ~(self.weights == 0).all(axis=0)
+        return in_use
 
     @property
     def assembled_weights(self) -> Doubles:

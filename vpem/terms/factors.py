@@ -284,6 +284,7 @@ class FactorMixture(Mixture, facts=FACTS):
 class FactorStatistics(Statistics):
     """Expected sufficient statistics of rows and their factors."""
 
+    has_factors = True
     scores: Doubles  # (R, K, q) ``sum g E f``
     squares: Doubles  # (R, K, q, q) ``sum g E f f'``, which is ``sum g (E f E f' + B)``
     products: Doubles  # (K, d, q) ``sum g (x - shift) E f'``
@@ -412,8 +413,9 @@ class FactorTerms(FeatureTerms):
         Those of a start, whose rows have no factors yet, are without (see `begun`).
         """
         plain = super().update(statistics)
-        if not isinstance(statistics, FactorStatistics):
+        if not statistics.has_factors:
             return plain
+        statistics = cast(FactorStatistics, statistics)
         counts = statistics.counts
         used = (counts > 0)[..., None]
         n = np.where(used, counts[..., None], 1.0)

@@ -1,7 +1,10 @@
 """Terms of data split by features: what each hub adds to the sum, and how it updates its own block.
 
-`FeatureTerms` are those of Gaussian mixtures, and what all other kinds of local terms answer to;
-`RowTerms` is what is the same for all, whatever the densities are.
+`FeatureTerms` are those of Gaussian mixtures, and what all other kinds of local terms answer to.
+
+Missing values are integrated out: with block-diagonal covariance a hub's term is the log-density of
+the values it has of its block, and nothing where it has none; the M-step of a block takes the rows
+of which it has something.
 """
 
 from __future__ import annotations
@@ -18,196 +21,38 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.covariances import covariances_diag, covariances_full
 from vpem._core.mahalanobis import mahalanobis_diag
 from vpem._core.moments import moments_diag, moments_full
-from vpem._core.normalise import normalise
 from vpem._core.sweep import sweep
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.density import Density
+from vpem.terms.density import reweighted
+from vpem.terms.missing import Gaps
 from vpem.terms.mixture import (
     Factors,
     Mixture,
     block_views,
     covariance_shape,
+    factorise,
     is_diagonal,
 )
-from vpem.terms.rows import Arranges, Known, Rows, arrange_rows
+from vpem.terms.rows import Arranges, MemoryRows, Rows, RowTerms, arrange_rows
 from vpem.terms.statistics import Statistics, enough_rows
-from vpem.terms.units import FLOOR, Scaling
-
-CHUNK_BYTES = 1 << 24
-"""Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
+from vpem.terms.units import FLOOR, Add, Reach, Scaling, alone
 
 NEGLIGIBLE = 1e-22
 """Responsibilities that together weigh less than this are left out of a component's moments."""
 
+LEAST_SEEN = 0.5
+"""Effective rows that a block needs of a component to change its parameters; where rows weigh less
+than 1 on average it shrinks with them."""
+
+LEAST_VARIANCE = 1e-100
+"""Of a constant feature, where values are expected by the spread of the data alone."""
+
+NO_ROWS = np.array(1e-200)
+"""Effective rows that are none: no mean could be taken of them."""
+
 NONE, NO_TABLE = np.zeros(0), np.zeros((0, 0))
 """What kernels take for row weights, or for statistics, that there are not."""
-
-
-class RowTerms:
-    """Rows in chunks, their weights, and responsibilities from sums."""
-
-    units = 0  # power of two in which squared distances are counted under masks
-    log_constant = 0.0
-    constant_in_sums = False
-    """Whether each hub adds its own part of that to what is summed, and it is 0 here."""
-    least_rows = 0.5
-    """Effective samples (sum of responsibilities) below which a component has collapsed, in rows:
-    see `vpem.steps.runs.least_weight`."""
-    known: Known | None = None  # labels, say, of some rows
-    n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
-    is_gaussian = True  # all features
-    observed: Any = None  # (M, d) in block order, 1 where a value is there; None: all are
-    looks_at_gaps = False  # in the working memory, of every feature
-    is_proper = False  # a prior keeps every component from being singular
-    add_up: Callable[[Doubles], float] = staticmethod(np.sum)
-    """Adds up a number of each hub here (B,), over all processes."""
-
-    def __init__(
-        self,
-        rows: Rows,  # give chunks runs and precision
-        blocks: Blocks,
-        covariance_type: str,
-        row_weights: Doubles | None,  # (M,); None: 1
-        n_threads: int,
-        dtype: np.dtype[np.floating],  # of the terms
-    ) -> None:
-        self.rows, self.blocks, self.covariance_type = rows, blocks, covariance_type
-        self.n_threads, self.n_samples = n_threads, rows.n_samples
-        self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
-        self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
-        self.itemsize = dtype.itemsize
-        """Bytes of a number that is sent."""
-        self.resolution = float(np.finfo(dtype).eps) / 2
-        """Relative change of a log-likelihood that rounding alone can make."""
-        # Of all processes: features, and those of the widest hub.
-        self.n_features = blocks.n_features
-        self.widest = int(blocks.widths.max(initial=0))
-
-    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
-        """Return the terms of a run of rows, which are counted from 0 in it.
-
-        ``following`` are rows that will be worked on next: of data in a file they are read ahead.
-        """
-        weights = None if self.row_weights is None else self.row_weights[rows]
-        chosen = self._having(self.rows.slice_rows(rows, following), weights)
-        chosen.known = None if self.known is None else self.known.slice_rows(rows)
-        return chosen
-
-    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> Self:
-        """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
-
-        They are read together, and kept in memory unless they are too many.
-        """
-        chosen = self._having(self.rows.select_rows(rows), row_weights)
-        chosen.known = None if self.known is None else self.known.select_rows(rows)
-        return chosen
-
-    def _having(self, rows: Rows, row_weights: Doubles | None) -> Self:
-        """Return the same terms of these rows."""
-        chosen = copy(self)
-        chosen.rows, chosen.row_weights, chosen.n_samples = rows, row_weights, rows.n_samples
-        total = rows.n_samples if row_weights is None else row_weights.sum()
-        chosen.total_weight = float(total)
-        return chosen
-
-    def __copy__(self) -> Self:
-        """Return the same terms; as `copy` would, but in less time than a small batch takes."""
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__)
-        return copied
-
-    def chunks(self, n_values: int) -> Iterator[slice]:
-        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
-        n_values = max(1, n_values, self.n_features if self.looks_at_gaps else 0)
-        step = max(64, CHUNK_BYTES // (self.itemsize * n_values))
-        for run in self.rows.runs():
-            for start in range(run.start, run.stop, step):
-                yield slice(start, min(start + step, run.stop))
-
-    def responsibilities(
-        self, mixture: Density, sums: Floats, rows: slice
-    ) -> tuple[Floats, Doubles]:
-        """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows.
-
-        Sums are of terms (R, m, K), or of how they differ from the first (R, m, K - 1): of these
-        the log-likelihood is without minus half of what they differ from.
-        """
-        log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_components))
-        out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
-        log_likelihoods = np.empty(sums.shape[:2])
-        normalise(sums, np.ascontiguousarray(log_weights), out, log_likelihoods, self.n_threads)
-        if self.known is not None:
-            self.known.look(out, rows)
-        if self.row_weights is None:
-            return out, log_likelihoods.sum(axis=1)
-        weights = self.row_weights[rows]
-        out *= weights[:, None].astype(out.dtype)
-        return out, log_likelihoods @ weights
-
-    def drawn(self, rng: np.random.Generator, n_components: int, columns: Indices) -> Self:
-        """Return the same terms with what they draw of a start, if anything."""
-        return self
-
-    def begun(self, start: Any) -> Any:
-        """Return parameters that come from elsewhere as those of these terms."""
-        return start
-
-    def resuming(self, mixture: Density) -> Self:
-        """Return these terms as they were when a mixture was saved."""
-        return self
-
-    def log_prior(self, mixture: Any) -> float:
-        """Log-density of parameters under a prior that terms have a part of; here there is none."""
-        return 0.0
-
-    def sweep(
-        self: Any, mixture: Any, factors: Any, mix: Doubles, statistics: Any = None
-    ) -> Doubles:
-        """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
-        totals = np.zeros(len(mix))
-        for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
-            sums = mixed(mix, self.local(factors, rows))
-            responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
-            totals += log_likelihoods
-            if statistics is not None:
-                self.summarize_by(statistics, responsibilities, rows, factors)
-        return totals
-
-    def summarize_by(
-        self: Any, statistics: Any, responsibilities: Floats, rows: slice, factors: Any,
-        varying: Floats | None = None,
-    ) -> None:  # fmt: skip
-        """Add rows to the statistics, by the parameters that their responsibilities come from.
-
-        What they miss is expected by these; ``varying`` weighs its spread.
-        """
-        self.summarize(statistics, responsibilities, rows)
-
-    def _weights(self, rows: slice) -> Doubles:
-        if self.row_weights is None:
-            return np.ones(rows.stop - rows.start)
-        return self.row_weights[rows]
-
-
-def reweighted(weights: Doubles, component: int, weight: float) -> Doubles:
-    """Return mixing weights (R, K) of which one is so much, and the others as they were."""
-    weights = weights.copy()
-    others = np.delete(np.arange(weights.shape[1]), component)
-    rest = weights[:, others].sum(axis=1, keepdims=True)
-    weights[:, others] *= (1 - weight) / np.where(rest > 0, rest, 1.0)
-    weights[:, component] = weight
-    return weights
-
-
-def mixed(mix: Doubles, terms: Floats) -> Floats:
-    """Sums ``mix @ terms`` (R, m, K) of terms (B, m, K)."""
-    flat = terms.reshape(len(terms), -1)
-    if len(mix) == 1 and bool((mix == 1).all()):
-        sums = flat.sum(axis=0, keepdims=True)
-    else:
-        sums = (mix @ flat).astype(flat.dtype)
-    return np.ascontiguousarray(sums).reshape(len(mix), *terms.shape[1:])
 
 
 class FeatureTerms(RowTerms):
@@ -218,6 +63,14 @@ class FeatureTerms(RowTerms):
     the data and of the terms; statistics are kept in float64. ``skip_negligible`` leaves rows out
     of a component's moments where their responsibility is so small (below `NEGLIGIBLE` / M) that
     all of them together are below the rounding of one row's weight.
+
+    Of data with ``missing`` values X is NaN where one is; every row and every column has a value.
+    ``add`` adds what every process finds of its own rows, where several have some; of rows in
+    ``reach``, in units of fitting, all is known already. ``centre`` and ``spread`` (d,) are mean
+    and variance of what is observed; missing values of rows that become means are filled by the
+    mean. ``share`` is the part of the rows' weight that has a feature (d,), where covariances are
+    diagonal, or something of a block (B,). A block changes parameters of a component of which it
+    has seen ``least_seen`` effective rows.
     """
 
     doubt = 0.0
@@ -228,9 +81,11 @@ class FeatureTerms(RowTerms):
     """Whether rows and their responsibilities are all that statistics are made of."""
     misses = False  # values: blocks have seen fewer rows than a component (`Statistics.seen`)
     least_seen = 0.0  # effective rows that a block needs of a component to change its parameters
-    latest: Any = None  # factors by which the M-step expects what is missing
-    spread: Any = None  # (d,) variances of what is observed, where values are missing
-    share: Any = 1.0  # of the rows' weight that hubs have something of (`vpem.terms.missing`)
+    latest: Factors | None = None  # by which the M-step expects what is missing; None: a start
+    centre: Doubles
+    spread: Doubles | None = None
+    share: Doubles | float = 1.0
+    _there: Doubles | None = None
     counting: Callable[..., Any] = staticmethod(np.min)  # rows of components, to be `enough`
     _sample_covariance: Doubles | None = None
     _precisions: tuple[Factors, Doubles] | None = None
@@ -247,6 +102,9 @@ class FeatureTerms(RowTerms):
         n_threads: int = 1,
         dtype: DTypeLike = np.float64,
         skip_negligible: bool = True,
+        missing: bool = False,
+        add: Add = alone,
+        reach: Reach | None = None,
     ) -> None:
         rows = arrange_rows(X, blocks, scaling, dtype)
         super().__init__(rows, blocks, covariance_type, row_weights, n_threads, rows.dtype)
@@ -259,19 +117,61 @@ class FeatureTerms(RowTerms):
             if row_weights is not None:
                 lightest = float(row_weights.min(initial=np.inf, where=row_weights > 0))
             self.least = NEGLIGIBLE * lightest / self.n_samples
-        self.log_constant = float(FeatureTerms.constants(self).sum())
+        self._add = add
+        if missing:
+            self._look_at_gaps(reach)
+        self.log_constant = float(self.constants().sum())
 
-    def constants(self) -> Doubles:
-        """What each hub here has of `log_constant`, (B,)."""
+    def _look_at_gaps(self, reach: Reach | None) -> None:
+        """Find what is missing, and moments of what is not, of the rows of all processes."""
+        blocks = self.blocks
+        self.misses = self.looks_at_gaps = True
+        # Where features of a block depend on each other, missing ones are expected by parameters.
+        self.by_responsibilities = self._is_diagonal
+        data = self.rows.read(slice(0, self.n_samples))
+        observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
+        self.gaps = Gaps(observed, blocks, self._is_diagonal)
+        data = np.where(observed, data, 0)
+        if reach is None:
+            weights, chunks = self._weights(slice(0, self.n_samples)), self.chunks
+            found = self.gaps.moments(data, weights, chunks, self._add)
+            self.share, self.centre, self.spread = found
+        else:
+            # Features are one block, of which every row has some.
+            order = blocks.order
+            assert reach.there is not None
+            self._there = (reach.mass * reach.there)[order]
+            self.share = reach.there[order] if self._is_diagonal else np.ones(1)
+            self.centre, self.spread = reach.points.centre[order], reach.points.variances[order]
+        np.copyto(data, self.centre.astype(data.dtype), where=observed == 0)
+        self.rows = MemoryRows.wrap(data)
+        self.least_seen = LEAST_SEEN * min(1.0, self.total_weight / max(self.n_samples, 1))
+
+    def constants(self, there: Doubles | None = None) -> Doubles:
+        """What each hub here has of `log_constant`, (B,), of rows that have a feature (d,)."""
         blocks, scale = self.blocks, self.scaling.scale
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(scale[blocks.order])
-        constants = np.bincount(blocks.block_of, per_feature, blocks.n_blocks)
-        return self.total_weight * constants.astype(np.float64, copy=False)
+        if self.gaps is None:
+            constants = np.bincount(blocks.block_of, per_feature, blocks.n_blocks)
+            return self.total_weight * constants.astype(np.float64, copy=False)
+        if there is None:
+            there = self._weights(slice(0, self.n_samples)) @ self.gaps.observed
+        constants = np.bincount(blocks.block_of, there * per_feature, blocks.n_blocks)
+        return constants.astype(np.float64, copy=False)
 
     def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
         chosen = super().slice_rows(rows, following)
-        chosen.log_constant = self.log_constant * (chosen.total_weight / self.total_weight)
         chosen._sample_covariance = None
+        if self.gaps is None:
+            chosen.log_constant = self.log_constant * (chosen.total_weight / self.total_weight)
+        else:
+            chosen.gaps = self.gaps.slice_rows(rows)
+            chosen.log_constant = float(chosen.constants().sum())
+        return chosen
+
+    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> Self:
+        chosen = super().select_rows(rows, row_weights)
+        chosen.gaps = self.gaps and self.gaps.select_rows(rows)
         return chosen
 
     def among(
@@ -287,26 +187,57 @@ class FeatureTerms(RowTerms):
         chosen.rows = rows
         chosen.n_samples = n_samples
         chosen.total_weight = float(n_samples) if total is None else total
-        chosen.log_constant = float(FeatureTerms.constants(chosen).sum())
         chosen.least = NEGLIGIBLE * lightest / n_samples if self.skips_negligible else 0.0
+        if self.gaps is not None and self._there is None:
+            chosen.log_constant = float(self._add(np.array([self.log_constant]))[0])
+        else:
+            chosen.log_constant = float(chosen.constants(self._there).sum())
+        if self.misses:
+            chosen.least_seen = LEAST_SEEN * min(1.0, chosen.total_weight / n_samples)
         return chosen
 
     # ---- E-step --------------------------------------------------------------------------------
 
     def prepare(self, mixture: Mixture) -> Factors:
-        """Factor every block for the E-step; see `Mixture.factored`."""
-        return mixture.factored(self.rows.dtype)
+        """Factor every block for the E-step; see `Mixture.factored`.
+
+        Where values are missing it is remembered whose expectations the M-step takes.
+        """
+        if self.gaps is None:
+            return mixture.factored(self.rows.dtype)
+        self.latest = factorise(mixture, np.float64)
+        return self.latest
 
     def local(self, factors: Factors, rows: slice) -> Floats:
-        """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12)."""
-        terms = factors.terms(self.rows.read(rows), self.blocks.offsets, self.n_threads)
+        """Terms ``Q`` of each hub for these rows, shape (B, m, K), Valdeira et al., (12).
+
+        They are of what rows have of each hub, 0 of nothing.
+        """
+        data = self.rows.read(rows)
+        if self.gaps is None:
+            terms = factors.terms(data, self.blocks.offsets, self.n_threads)
+        else:
+            terms = self.gaps.terms(data, factors.plain, rows, self.n_threads)
         if self.known is not None:
             self.known.add(terms, rows)
         return terms
 
     def distances(self, centres: Doubles, rows: slice) -> Floats:
-        """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L)."""
+        """Squared distances of each hub's part of these rows to centres (L, d), (B, m, L).
+
+        Where values are missing, of what is there times the share of it: a start follows.
+        """
+        squares = self.squares(centres, rows)
+        if self.gaps is not None:
+            self.latest = None
+            self.gaps.widen(squares, rows)
+        return squares
+
+    def squares(self, centres: Doubles, rows: slice) -> Floats:
+        """`distances` by what is there of each hub's part of these rows."""
         data = self.rows.read(rows)
+        if self.gaps is not None:
+            return self.gaps.squares(data, centres, rows, self.n_threads)
         points = np.ascontiguousarray(centres, dtype=data.dtype)
         out = np.empty((self.blocks.n_blocks, len(data), len(points)), dtype=data.dtype)
         ones = np.ones((1, points.shape[1]), dtype=data.dtype)
@@ -314,22 +245,13 @@ class FeatureTerms(RowTerms):
         mahalanobis_diag(data, self.blocks.offsets, points, ones, zeros, out, self.n_threads)
         return out
 
-    def apart(self, factors: Factors, rows: slice) -> tuple[Doubles, Doubles]:
-        """Mahalanobis distances (B, m, K) of what rows have, and log-determinants of that part."""
-        alone = replace(factors, log_dets=np.zeros_like(factors.log_dets))
-        log_dets = factors.log_dets.T[:, None, :].astype(np.float64)
-        return self.local(alone, rows).astype(np.float64), log_dets
-
     def widths_of(self, rows: slice) -> Indices:
         """Features that rows have of each hub, (B, m), or (B, 1) where they have all."""
-        return self.blocks.widths[:, None]
+        return self.blocks.widths[:, None] if self.gaps is None else self.gaps.widths_of(rows)
 
     def there(self, rows: slice) -> NDArray[np.uint8] | None:
         """Which values rows have (m, d), in block order; None: all."""
-        return None
-
-    squares = distances
-    """By what is there of each hub's part of these rows; here all is."""
+        return None if self.gaps is None else self.gaps.observed[rows]
 
     def sweep(
         self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None = None
@@ -337,8 +259,46 @@ class FeatureTerms(RowTerms):
         """Take the sum ``mix @ Q`` and all that depends on it in one pass over the rows.
 
         ``mix`` (R, B) is the sum as a matrix over the blocks' terms. The rows are added to
-        statistics about the current means; the log-likelihood (R,) is without `log_constant`.
+        statistics about the current means; the log-likelihood (R,) is without `log_constant`. Rows
+        that miss nothing go through the compiled sweep, others chunk by chunk.
         """
+        if self.gaps is None:
+            return self.sweep_complete(mixture, factors, mix, statistics)
+        if self.known is not None:
+            return RowTerms.sweep(self, mixture, factors, mix, statistics)
+        if not self.gaps.split:
+            complete = np.asarray(self.gaps.observed.all(axis=1))
+            for chosen in (complete, ~complete):
+                if chosen.all():
+                    part = copy(self)
+                    part.gaps = self.gaps.select_rows(slice(None))
+                else:
+                    weights = None if self.row_weights is None else self.row_weights[chosen]
+                    part = self.select_rows(np.flatnonzero(chosen), weights)
+                self.gaps.split.append(part)
+        whole, others = self.gaps.split
+        log_likelihoods = np.zeros(len(mix))
+        if whole.n_samples:
+            means, inverse, log_dets = (
+                np.ascontiguousarray(part, dtype=self.rows.dtype)
+                for part in (factors.means, factors.inverse, factors.log_dets)
+            )
+            rounded = replace(factors, means=means, inverse=inverse, log_dets=log_dets)
+            before = 0.0 if statistics is None else statistics.counts.copy()
+            log_likelihoods += whole.sweep_complete(mixture, rounded, mix, statistics)
+            if statistics is not None:
+                gained = statistics.counts - before
+                seen = statistics.seen
+                assert seen is not None
+                seen += self.blocks.of_feature(gained) if self._is_diagonal else gained
+        if others.n_samples:
+            log_likelihoods += RowTerms.sweep(others, mixture, factors, mix, statistics)
+        return log_likelihoods
+
+    def sweep_complete(
+        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None
+    ) -> Doubles:
+        """`sweep` rows that miss nothing."""
         if self.known is not None:
             return RowTerms.sweep(self, mixture, factors, mix, statistics)
         log_weights = mixture.log_weights
@@ -367,11 +327,30 @@ class FeatureTerms(RowTerms):
     # ---- M-step --------------------------------------------------------------------------------
 
     def summarize(self, statistics: Statistics, responsibilities: Floats, rows: slice) -> None:
-        """Add these rows to the statistics, each hub by its own root's responsibilities."""
+        """Add these rows to the statistics, each hub by its own root's responsibilities.
+
+        Missing values are as the latest mixture expects them.
+        """
+        factors = None if self.gaps is None else self._expecting(statistics.shifts)
+        self.summarize_by(statistics, responsibilities, rows, factors)
+
+    def summarize_by(
+        self, statistics: Statistics, responsibilities: Floats, rows: slice,
+        factors: Factors | None, varying: Floats | None = None,
+    ) -> None:  # fmt: skip
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
+        data = self.rows.read(rows)
+        if self.gaps is not None:
+            assert factors is not None
+            self.gaps.add_moments(
+                statistics, data, responsibilities,
+                responsibilities if varying is None else varying, factors.plain, rows,
+                self.n_threads,
+            )  # fmt: skip
+            return
         kernel = moments_diag if self._is_diagonal else moments_full
         kernel(
-            self.rows.read(rows),
+            data,
             responsibilities,
             self.blocks.offsets,
             statistics.shifts,
@@ -380,8 +359,32 @@ class FeatureTerms(RowTerms):
             self.n_threads,
         )
 
+    def _expecting(self, centres: Floats) -> Factors:
+        """The latest parameters; or a diagonal mixture about centres, one about the mean of all."""
+        n_components = len(centres)
+        if self.latest is not None and len(self.latest.means) == n_components:
+            return self.latest
+        assert self.spread is not None
+        spread = np.maximum(self.spread, LEAST_VARIANCE)
+        if self.covariance_type.endswith("spherical"):
+            spread = self._averaged(spread[None])[0]
+        one = spread[None]
+        if not self._is_diagonal:
+            parts = np.split(spread, self.blocks.offsets[1:-1])
+            one = np.concatenate([np.empty(0), *(np.diag(part).ravel() for part in parts)])
+        covariances = self._repeated(one, 1 if self._is_tied else n_components)
+        means = self.centre[None].copy() if n_components == 1 else centres.astype(np.float64)
+        weights = np.full((1, n_components), 1.0 / n_components)
+        return factorise(self.mixture(weights, means, covariances), np.float64)
+
     def update(self, statistics: Statistics) -> Mixture:
-        """Parameters from the statistics, Valdeira et al., equations (5a), (9) and (11)."""
+        """Parameters from the statistics, Valdeira et al., equations (5a), (9) and (11).
+
+        Where a block has next to no rows they are as they were: parameters of which nothing is seen
+        change no expectation, and keeping them is a generalised M-step.
+        """
+        if statistics.seen is not None:
+            return self._updated(statistics, self.least_seen)
         counts = statistics.counts
         n = self.blocks.of_feature(counts)
         used = n > 0
@@ -394,6 +397,40 @@ class FeatureTerms(RowTerms):
             covariances_diag(*common, spherical, covariances)
         else:
             covariances_full(*common, covariances)
+        return self.mixture(counts / counts.sum(axis=1, keepdims=True), means, covariances)
+
+    def _updated(self, statistics: Statistics, least: Doubles | float = NO_ROWS) -> Mixture:
+        """Parameters from statistics, where a block has seen at least so much."""
+        before, n = self._expecting(statistics.shifts), statistics.seen
+        assert n is not None
+        few = n < least
+        columns = few if self._is_diagonal else self.blocks.of_feature(few)
+        first = np.where(columns, 0.0, statistics.first)
+        per_feature = statistics.per_feature(self.blocks)
+        means = statistics.shifts.astype(np.float64)
+        np.add(means, first / np.where(columns, 1.0, per_feature), out=means, where=~columns)
+        means = np.where(columns, before.means, means)
+        if self._is_diagonal:
+            # Of every feature by its own rows, of a block by all its values if spherical.
+            drop, value, total = np.square(first) / np.where(few, 1.0, n), statistics.second, n
+            if self._is_tied:
+                drop, total = drop.sum(axis=0, keepdims=True), n.sum(axis=0, keepdims=True)
+            value = value - drop
+            if self.covariance_type.endswith("spherical"):
+                value, total = (self._over_blocks(np.maximum(part, 0.0)) for part in (value, total))
+            variances = np.maximum(value / np.where(total > 0, total, 1.0), 0.0) + self.reg_covar
+            covariances = np.where(total < least, before.covariances, variances)
+        else:
+            covariances = np.empty_like(statistics.second)
+            covariances_full(
+                first, statistics.second, n, self.blocks.offsets, self.reg_covar, covariances
+            )
+            if not self._is_tied and few.any():
+                new = block_views(covariances, self.blocks.widths, len(means))
+                old = block_views(before.covariances, self.blocks.widths, len(means))
+                for b, k in np.argwhere(few):
+                    new[b][k] = old[b][k]
+        counts = statistics.counts
         return self.mixture(counts / counts.sum(axis=1, keepdims=True), means, covariances)
 
     def mixture(self, weights: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
@@ -491,32 +528,51 @@ class FeatureTerms(RowTerms):
         return np.asarray(self.counting(counts, axis=1) >= enough_rows(widest))
 
     def update_early(self, statistics: Statistics, row: float) -> Mixture:
-        """Parameters from statistics in which `enough` rows count, each of them this much."""
-        return self.update(statistics)
+        """Parameters from statistics in which `enough` rows count, each of them this much.
+
+        Those of blocks that have seen less of a component, where values are missing, stay.
+        """
+        if statistics.seen is None:
+            return self.update(statistics)
+        widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
+        return self._updated(statistics, row * enough_rows(widths))
 
     def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics of rows of this total weight for which `update` gives ``mixture``."""
         return self.recentred(self._about_means(mixture, weight, n_roots), mixture.means)
 
     def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
-        """`statistics_of` about the means as they are, in double precision."""
+        """`statistics_of` about the means as they are, in double precision.
+
+        Where values are missing every block sees the same part of each component's rows, as it does
+        of all. Where stochastic EM settles does not depend on that, only how far a step moves a
+        block.
+        """
         counts = weight * mixture.weights
         if len(counts) != n_roots:
             counts = np.repeat(counts.mean(axis=0, keepdims=True), n_roots, axis=0)
         n = self.blocks.of_feature(counts)
         if self._is_diagonal:
             n = n.sum(axis=0, keepdims=True) if self._is_tied else n
-            second = n * (mixture.covariances - self.reg_covar)
+            second = n * (mixture.covariances - self.reg_covar) * self.share
         else:
             second = mixture.covariances.copy()
             copies = 1 if self._is_tied else mixture.n_components
+            share = np.broadcast_to(self.share, self.blocks.n_blocks)[self.blocks.block_of]
             for columns, count, width, view in self._banded(second, copies):
                 floors = self.reg_covar[columns].reshape(count, 1, width)
                 view[..., np.arange(width), np.arange(width)] -= floors
                 of_hubs = n[:, columns].reshape(-1, count, width)[..., 0].T
                 of_hubs = of_hubs.sum(axis=1, keepdims=True) if self._is_tied else of_hubs
                 view *= of_hubs[..., None, None]
-        return Statistics(counts, np.zeros_like(mixture.means), second, mixture.means)
+                view *= share[columns].reshape(count, width)[:, 0, None, None, None]
+        seen = None
+        if self.misses:
+            if self._is_diagonal:
+                seen = self.blocks.of_feature(counts) * self.share
+            else:
+                seen = counts * np.reshape(self.share, (-1, 1))
+        return Statistics(counts, np.zeros_like(mixture.means), second, mixture.means, seen=seen)
 
     def expected(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> float:
         """Expected ``log g~`` of the rows in statistics that all roots share, under a mixture.
@@ -539,6 +595,12 @@ class FeatureTerms(RowTerms):
     def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
         """Log-determinants (B,) of hubs' covariances, each as often as its component is found."""
         counts, log_dets = statistics.counts[0], factors.log_dets.astype(np.float64)
+        seen = statistics.seen
+        if seen is not None and self._is_diagonal:
+            covariances = mixture.covariances
+            return self._over_hubs(np.log(np.where(covariances > 0, covariances, 1.0)) * seen)
+        if seen is not None:
+            return np.asarray((log_dets.T * seen).sum(axis=1))
         return np.asarray(counts @ np.broadcast_to(log_dets, (len(counts), log_dets.shape[1])))
 
     def _over_hubs(self, seconds: Doubles) -> Doubles:
@@ -617,16 +679,23 @@ class FeatureTerms(RowTerms):
         return self._sample_covariance
 
     def sample(self) -> Mixture:
-        """Return the mixture of one component that is fitted to all rows."""
-        statistics = self.empty(np.zeros((1, self.blocks.n_features)), 1)
-        for rows in self.chunks(self.blocks.n_features):
+        """Return the mixture of one component that is fitted to all rows.
+
+        Missing values are expected by the features' own variances.
+        """
+        terms = copy(self)
+        terms.latest = None
+        about = np.zeros(self.blocks.n_features) if self.gaps is None else self.centre
+        statistics = terms.empty(about[None], 1)
+        for rows in terms.chunks(self.blocks.n_features):
             weights = self._weights(rows)
-            if rows.start == 0 and weights.sum() > 0:  # about a point among the rows that weigh
+            if self.gaps is None and rows.start == 0 and weights.sum() > 0:
+                # About a point among the rows that weigh.
                 near = weights @ self.rows.read(rows).astype(np.float64, copy=False)
                 statistics = self.empty(near[None] / weights.sum(), 1)
             shares = weights[None, :, None].astype(self.rows.dtype)
-            self.summarize(statistics, np.ascontiguousarray(shares), rows)
-        return self.update(statistics)
+            terms.summarize(statistics, np.ascontiguousarray(shares), rows)
+        return terms.update(statistics)
 
     def start(self, centres: Doubles) -> Mixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the block's sample one."""

@@ -6,7 +6,7 @@ The M-step makes a mixture of a mean statistic, whatever noise has made of it (`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -255,6 +255,11 @@ class StatisticMap:
     projected. Raises InputError for known covariances that are not positive definite, or of another
     shape, and NumericalError if a feature is constant and ``reg_covar`` is 0.
 
+    ``scaling`` says how the units of fitting, y, come from the user's; ``second`` is ``mean y y^T``
+    (d, d) over all rows, each weighing as in the algorithm's means, where missing values are filled
+    by the mean and have the variance of those that are there. ``there`` (d,) are the shares of rows
+    that have a value of each feature; None: all have all.
+
     A statistic has ``size`` numbers, P. Its ``pieces`` (weights, first moments, second moments of
     each component) have a scale of their own each where statistics are quantized. The slices
     ``counts``, ``seen``, ``first`` and ``squares`` are its parts, of which ``seen`` and ``squares``
@@ -266,7 +271,9 @@ class StatisticMap:
         blocks: Blocks,
         covariance_type: str,
         n_components: int,
-        moments: Moments,
+        scaling: Scaling,
+        second: Doubles,
+        there: Doubles | None = None,
         *,
         n_rows: float,
         reg_covar: float | Doubles = RIDGE,
@@ -276,8 +283,7 @@ class StatisticMap:
         self.blocks, self.covariance_type = blocks, covariance_type
         self.n_components = n_components
         self.n_features = d = blocks.n_features
-        self.moments = moments
-        self.scaling, self.second = moments.scaling, moments.second
+        self.scaling, self.second, self.there = scaling, second, there
         self.n_rows = n_rows
         self.reg_covar = reg_covar = np.broadcast_to(reg_covar, (d,))
         self.floor = floor
@@ -319,7 +325,7 @@ class StatisticMap:
                 raise InputError("known covariances must be symmetric and positive definite")
             self._known = covariances.ravel()
         self._lower = np.tril_indices(d)
-        k, misses = n_components, moments.there is not None
+        k, misses = n_components, there is not None
         widths = [k, k * d]
         if misses and self.is_diagonal:
             widths.insert(1, k * d)
@@ -336,8 +342,8 @@ class StatisticMap:
         self.seen = slice(k, self.first.start)
         self.squares = slice(self.first.stop, self.size)
         self._has_seen, self._has_squares = n_first > 2, self.size > self.first.stop
-        there = moments.there  # each feature counts its own values
-        second = self.second if there is None or not self.is_diagonal else self.second * there
+        if there is not None and self.is_diagonal:  # each feature counts its own values
+            second = second * there
         self._of_all_rows = self.second_moments(second)
 
     def second_moments(self, matrix: Doubles) -> Doubles:
@@ -445,7 +451,7 @@ class StatisticMap:
     ) -> tuple[Doubles, Doubles | None, int]:
         """Squares, and weights of features (K, d), once components have enough of all rows."""
         k, d = self.n_components, self.n_features
-        squares, there = statistic[self.squares], self.moments.there
+        squares, there = statistic[self.squares], self.there
         if squares.size and self._is_tied:
             squares = squares + missing.sum() * self._of_all_rows
         elif squares.size:
@@ -489,10 +495,9 @@ class StatisticMap:
 
     def _over_features(self, variances: Doubles) -> Any:
         """Mean over the observed values of variances of their features (..., d)."""
-        there = self.moments.there
-        if there is None:
+        if self.there is None:
             return variances.mean(axis=-1)
-        return variances @ there / there.sum()
+        return variances @ self.there / self.there.sum()
 
     def _variances(
         self, squares: Doubles, n: Doubles, weights: Doubles, means: Doubles, seen: Doubles | None
@@ -528,16 +533,3 @@ class StatisticMap:
             (matrices,), (into, _) = mixture.covariance_blocks, self._white
             smallest = np.linalg.eigvalsh(into @ matrices @ into.T)[:, 0]
         return np.broadcast_to(smallest <= most, self.n_components)
-
-
-@dataclass(frozen=True)
-class Moments:
-    """What all workers know of the data."""
-
-    scaling: Scaling
-    """How the units of fitting, y, come from the user's; y is about the mean."""
-    second: Doubles
-    """``mean y y^T`` (d, d) over all rows, each weighing as in the algorithm's means. Missing
-    values are filled by the mean, and have the variance of those that are there."""
-    there: Doubles | None = None
-    """Share of the rows (d,) that have a value of each feature; None: all have all."""

@@ -26,7 +26,7 @@ from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Report, Schema, State, check
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.density import Density, Runs, runs_of_roots
-from vpem.terms.rows import marginal_terms, pattern_plan
+from vpem.terms.missing import Gaps
 from vpem.terms.units import Scaling
 
 
@@ -449,13 +449,9 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             constant = -0.5 * self.n_features * np.log(2 * np.pi) - np.log(scaling.scale).sum()
             data = blocks.arrange(scaling.apply(values), np.float64)
             return factors.terms(data, blocks.offsets, threads), constant
-        observed = blocks.arrange(there, np.uint8)
-        plan = None if self.is_diagonal else pattern_plan(observed, blocks)
-        filled = np.where(there, scaling.apply(values), 0.0)
-        terms = marginal_terms(
-            blocks.arrange(filled, np.float64), observed, plan, blocks, factors.means,
-            self.covariances, factors.inverse, factors.log_dets, threads,
-        )  # fmt: skip
+        gaps = Gaps(blocks.arrange(there, np.uint8), blocks, self.is_diagonal)
+        filled = blocks.arrange(np.where(there, scaling.apply(values), 0.0), np.float64)
+        terms = gaps.terms(filled, factors, slice(None), threads)
         return terms, there @ (-0.5 * np.log(2 * np.pi) - np.log(scaling.scale))
 
     def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:

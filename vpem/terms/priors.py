@@ -23,7 +23,6 @@ from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.settings import MAP
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, factorise
 from vpem.terms.statistics import Statistics
 
@@ -188,11 +187,18 @@ class ConjugateTerms(FeatureTerms):
 
     def prepare(self, mixture: Mixture) -> Factors:
         """Factor every block, for terms that have the prior's part in them."""
-        return self._expected(mixture, factorise(mixture, np.float64), self.rows.dtype)
+        self.latest = plain = factorise(mixture, np.float64)
+        return self._expected(mixture, plain, np.float64 if self.misses else self.rows.dtype)
 
-    # However few rows there are, the prior makes parameters sound.
-    update_early = FeatureTerms.update_early
-    _maximised = FeatureTerms.update
+    def update_early(self, statistics: Statistics, row: float) -> Mixture:
+        # However few rows there are, the prior makes parameters sound.
+        return self.update(statistics)
+
+    def _maximised(self, statistics: Statistics) -> Mixture:
+        """Parameters without the prior, of whatever has been seen at all."""
+        if statistics.seen is None:
+            return FeatureTerms.update(self, statistics)
+        return self._updated(statistics)
 
     def _log_dets_of_prior(self, means: Doubles, covariances: Doubles) -> Doubles:
         """Log-determinants (B,) of the prior scale matrices; NumericalError where there is none."""
@@ -240,16 +246,6 @@ class ConjugateTerms(FeatureTerms):
                 view[:, 0] += weighed.swapaxes(1, 2) @ of_hubs
             else:
                 view += weighed[..., None] * of_hubs[:, :, None]
-
-
-class ConjugateMissingTerms(ConjugateTerms, MissingTerms):
-    """The same of data that miss values."""
-
-    def prepare(self, mixture: Mixture) -> Factors:
-        """Factor every block for the E-step, and remember whose expectations the M-step takes."""
-        return self._expected(mixture, MissingTerms.prepare(self, mixture), np.float64)
-
-    _maximised = MissingTerms._updated
 
 
 class MapTerms(ConjugateTerms):
@@ -309,6 +305,24 @@ class MapTerms(ConjugateTerms):
             shared = shared - 2 * self._log_densities(mixture, plain) / self.total_weight
         return self._with_shares(plain, shared, dtype, plain)
 
+    def local(self, factors: Factors, rows: slice) -> Floats:
+        terms = super().local(factors, rows)
+        if self.misses:
+            terms += self._shares(factors)[:, None, None].astype(terms.dtype)
+        return terms
+
+    def _shares(self, factors: Factors) -> Floats:
+        """What each row has of the prior in the terms of each hub, (B,)."""
+        shares: Floats = (factors.log_dets - factors.plain.log_dets)[0]
+        return shares
+
+    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
+        """Log-determinants (B,) of hubs' covariances, and the prior's part of these rows."""
+        if not self.misses:
+            return super()._determinants(statistics, mixture, factors)
+        determinants = super()._determinants(statistics, mixture, factors.plain)
+        return np.asarray(determinants + statistics.counts[0].sum() * self._shares(factors))
+
     def _log_densities(self, mixture: Mixture, plain: Factors) -> Doubles:
         """Log-density (B,) of each hub's parameters under the prior, less that at its mode."""
         copies = mixture.n_copies
@@ -355,20 +369,3 @@ class MapTerms(ConjugateTerms):
         statistics.second -= self._repeated(self._scales, mixture.n_copies)
         self._add_squares(statistics.second, mixture.means, -self.pull)
         return statistics
-
-
-class MapMissingTerms(MapTerms, ConjugateMissingTerms):
-    """The same of data that miss values."""
-
-    def local(self, factors: Factors, rows: slice) -> Floats:
-        """Terms of each hub for what it has of these rows, and its part of the prior, (B, m, K)."""
-        terms = MissingTerms.local(self, factors.plain, rows)
-        shares = (factors.log_dets - factors.plain.log_dets)[0]
-        terms += shares[:, None, None].astype(terms.dtype)
-        return terms
-
-    def _determinants(self, statistics: Statistics, mixture: Mixture, factors: Factors) -> Doubles:
-        """Log-determinants (B,) of hubs' covariances, and the prior's part of these rows."""
-        shares = (factors.log_dets - factors.plain.log_dets)[0]
-        determinants = MissingTerms._determinants(self, statistics, mixture, factors.plain)
-        return np.asarray(determinants + statistics.counts[0].sum() * shares)

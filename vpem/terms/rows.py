@@ -1,6 +1,6 @@
 """Rows of the data where the kernels want them, which values they miss, and labels of some of them.
 
-Where values are missing rows of a block are worked on in an order by what they miss (`Plan`).
+`RowTerms` is what is the same for all local terms, whatever the densities are.
 
 A label is a term of the sum (`Known`). With a label ``y`` the term of the hub whose party has it
 grows by 0 for component ``y`` and by a number too large to be outweighed for all others, with
@@ -13,20 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vpem._core.missing import marginal_diag, marginal_full
+from vpem._core.normalise import normalise
 from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, check_finite, row_blocks
 from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.terms.units import Add, Scaling, alone, deviations_of
 
-TILE = 256
-"""Most rows of a tile, as in the kernels."""
+if TYPE_CHECKING:
+    from vpem.terms.density import Density
+    from vpem.terms.missing import Gaps
+
+CHUNK_BYTES = 1 << 24
+"""Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
 
 LEAST_APART, A_FEATURE = 2.0**12, 64.0
 """Twice the nats by which features of a row may at least speak against its label, in vain, and
@@ -145,99 +148,6 @@ def arrange_rows(X: Floats | Arranges, blocks: Blocks, scaling: Scaling, dtype: 
     if isinstance(X, np.ndarray):
         return MemoryRows(X, blocks, scaling, dtype)
     return X.arranged(blocks, scaling, dtype)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """In which order rows are worked on, block by block."""
-
-    tiles: NDArray[np.intc]
-    """Block, first place and end of a tile in ``order``, and 1 where more than half of the block is
-    missing in its rows, (T, 4)."""
-    order: NDArray[np.intc]
-    """Rows (n,), those next to each other that miss the same values of the block. Rows of which a
-    block has nothing are in none of its tiles."""
-    pattern: NDArray[np.intc]  # (n,) equal for neighbours that miss the same values
-
-
-def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
-    """Sort rows by what they miss of each block; ``observed`` (m, d) is in block order."""
-    n_samples = len(observed)
-    orders, patterns, tiles = [], [], []
-    place = 0
-    whole: int | None = None
-    for b in range(blocks.n_blocks):
-        width = int(blocks.widths[b])
-        if width == 0 or n_samples == 0:
-            continue
-        of_block = observed[:, blocks.offsets[b] : blocks.offsets[b + 1]]
-        if of_block.all():
-            # Rows as they come, once for all such blocks.
-            if whole is None:
-                whole = place
-                orders.append(np.arange(n_samples, dtype=np.intc))
-                patterns.append(np.zeros(n_samples, dtype=np.intc))
-                place += n_samples
-            tiles.append(_tiles(b, whole, n_samples, 0))
-            continue
-        packed = np.packbits(of_block, axis=1)
-        keys = np.ascontiguousarray(packed).view(f"V{packed.shape[1]}").ravel()
-        if packed.shape[1] <= 8:
-            wide = np.zeros((n_samples, 8), dtype=np.uint8)
-            wide[:, : packed.shape[1]] = packed
-            keys = wide.view(np.uint64).ravel()
-        _, number = np.unique(keys, return_inverse=True)
-        n_there = of_block.sum(axis=1, dtype=np.intp)
-        for direct in (False, True):
-            rows = np.flatnonzero((n_there > 0) & ((2 * n_there < width) == direct))
-            if len(rows) == 0:
-                continue
-            rows = rows[np.argsort(number[rows], kind="stable")]
-            orders.append(rows.astype(np.intc))
-            patterns.append(number[rows].astype(np.intc))
-            tiles.append(_tiles(b, place, len(rows), int(direct)))
-            place += len(rows)
-    if not tiles:
-        nothing = np.empty(0, dtype=np.intc)
-        return Plan(np.empty((0, 4), dtype=np.intc), nothing, nothing)
-    return Plan(np.concatenate(tiles), np.concatenate(orders), np.concatenate(patterns))
-
-
-def _tiles(b: int, place: int, count: int, direct: int) -> NDArray[np.intc]:
-    begins = np.arange(place, place + count, TILE)
-    ends = np.minimum(begins + TILE, place + count)
-    columns = [np.full(len(begins), b), begins, ends, np.full(len(begins), direct)]
-    return np.ascontiguousarray(np.stack(columns, axis=1), dtype=np.intc)
-
-
-def marginal_terms(
-    rows: Floats,
-    observed: NDArray[np.uint8],
-    plan: Plan | None,
-    blocks: Blocks,
-    means: Floats,
-    covariances: Floats,
-    inverse: Floats,
-    log_dets: Floats,
-    n_threads: int,
-) -> Floats:
-    """Terms of each hub for what is observed, exactly 0 where it is nothing, shape (B, m, K).
-
-    Rows and ``observed`` (m, d) are in block order; rows are finite where values are missing. A
-    plan is needed where covariances are full. The parameters are as in `Mixture` and
-    `vpem.terms.mixture.Factors`, in double precision.
-    """
-    out = np.zeros((blocks.n_blocks, len(rows), len(means)), dtype=rows.dtype)
-    if covariances.ndim == 2:
-        logs = np.ascontiguousarray(np.log(np.where(covariances > 0, covariances, 1.0)))
-        marginal_diag(rows, observed, blocks.offsets, means, inverse, logs, out, n_threads)
-    else:
-        assert plan is not None
-        marginal_full(
-            rows, observed, blocks.offsets, plan.tiles, plan.order, plan.pattern, means,
-            covariances, inverse, log_dets, out, n_threads,
-        )  # fmt: skip
-    return out
 
 
 def check_missing(X: Matrix, feature_names: Sequence[str] | None = None) -> bool:
@@ -362,3 +272,164 @@ class Known:
         place[place == len(self.rows)] = 0
         known = np.flatnonzero(self.rows[place] == rows) if len(self.rows) else place[:0]
         return Known(self.hub, known, self.costs[place[known]], self.far)
+
+
+class RowTerms:
+    """Rows in chunks, their weights, and responsibilities from sums."""
+
+    units = 0  # power of two in which squared distances are counted under masks
+    log_constant = 0.0
+    constant_in_sums = False
+    """Whether each hub adds its own part of that to what is summed, and it is 0 here."""
+    least_rows = 0.5
+    """Effective samples (sum of responsibilities) below which a component has collapsed, in rows:
+    see `vpem.steps.runs.least_weight`."""
+    known: Known | None = None  # labels, say, of some rows
+    n_factors = 0  # that hubs share (`vpem.terms.factors.FactorTerms`)
+    is_gaussian = True  # all features
+    gaps: Gaps | None = None  # which values are missing; None: none are
+    looks_at_gaps = False  # in the working memory, of every feature
+    is_proper = False  # a prior keeps every component from being singular
+    add_up: Callable[[Doubles], float] = staticmethod(np.sum)
+    """Adds up a number of each hub here (B,), over all processes."""
+
+    def __init__(
+        self,
+        rows: Rows,  # give chunks runs and precision
+        blocks: Blocks,
+        covariance_type: str,
+        row_weights: Doubles | None,  # (M,); None: 1
+        n_threads: int,
+        dtype: np.dtype[np.floating],  # of the terms
+    ) -> None:
+        self.rows, self.blocks, self.covariance_type = rows, blocks, covariance_type
+        self.n_threads, self.n_samples = n_threads, rows.n_samples
+        self.row_weights = None if row_weights is None else np.ascontiguousarray(row_weights)
+        self.total_weight = float(self.n_samples if row_weights is None else row_weights.sum())
+        self.itemsize = dtype.itemsize
+        """Bytes of a number that is sent."""
+        self.resolution = float(np.finfo(dtype).eps) / 2
+        """Relative change of a log-likelihood that rounding alone can make."""
+        # Of all processes: features, and those of the widest hub.
+        self.n_features = blocks.n_features
+        self.widest = int(blocks.widths.max(initial=0))
+
+    @property
+    def observed(self) -> NDArray[np.uint8] | None:
+        """1 where a value is there (M, d), in block order; None: all are."""
+        return None if self.gaps is None else self.gaps.observed
+
+    def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
+        """Return the terms of a run of rows, which are counted from 0 in it.
+
+        ``following`` are rows that will be worked on next: of data in a file they are read ahead.
+        """
+        weights = None if self.row_weights is None else self.row_weights[rows]
+        chosen = self._having(self.rows.slice_rows(rows, following), weights)
+        chosen.known = None if self.known is None else self.known.slice_rows(rows)
+        return chosen
+
+    def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> Self:
+        """Return the terms of some rows, for sweeps: rows may come twice, and weigh 1 or so much.
+
+        They are read together, and kept in memory unless they are too many.
+        """
+        chosen = self._having(self.rows.select_rows(rows), row_weights)
+        chosen.known = None if self.known is None else self.known.select_rows(rows)
+        return chosen
+
+    def _having(self, rows: Rows, row_weights: Doubles | None) -> Self:
+        """Return the same terms of these rows."""
+        chosen = copy(self)
+        chosen.rows, chosen.row_weights, chosen.n_samples = rows, row_weights, rows.n_samples
+        total = rows.n_samples if row_weights is None else row_weights.sum()
+        chosen.total_weight = float(total)
+        return chosen
+
+    def __copy__(self) -> Self:
+        """Return the same terms; as `copy` would, but in less time than a small batch takes."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def chunks(self, n_values: int) -> Iterator[slice]:
+        """Yield runs of rows for which ``n_values`` numbers a row fit in the working memory."""
+        n_values = max(1, n_values, self.n_features if self.looks_at_gaps else 0)
+        step = max(64, CHUNK_BYTES // (self.itemsize * n_values))
+        for run in self.rows.runs():
+            for start in range(run.start, run.stop, step):
+                yield slice(start, min(start + step, run.stop))
+
+    def responsibilities(
+        self, mixture: Density, sums: Floats, rows: slice
+    ) -> tuple[Floats, Doubles]:
+        """Responsibilities (R, m, K) times row weights, and log-likelihood (R,) of these rows.
+
+        Sums are of terms (R, m, K), or of how they differ from the first (R, m, K - 1): of these
+        the log-likelihood is without minus half of what they differ from.
+        """
+        log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_components))
+        out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
+        log_likelihoods = np.empty(sums.shape[:2])
+        normalise(sums, np.ascontiguousarray(log_weights), out, log_likelihoods, self.n_threads)
+        if self.known is not None:
+            self.known.look(out, rows)
+        if self.row_weights is None:
+            return out, log_likelihoods.sum(axis=1)
+        weights = self.row_weights[rows]
+        out *= weights[:, None].astype(out.dtype)
+        return out, log_likelihoods @ weights
+
+    def drawn(self, rng: np.random.Generator, n_components: int, columns: Indices) -> Self:
+        """Return the same terms with what they draw of a start, if anything."""
+        return self
+
+    def begun(self, start: Any) -> Any:
+        """Return parameters that come from elsewhere as those of these terms."""
+        return start
+
+    def resuming(self, mixture: Density) -> Self:
+        """Return these terms as they were when a mixture was saved."""
+        return self
+
+    def log_prior(self, mixture: Any) -> float:
+        """Log-density of parameters under a prior that terms have a part of; here there is none."""
+        return 0.0
+
+    def sweep(
+        self: Any, mixture: Any, factors: Any, mix: Doubles, statistics: Any = None
+    ) -> Doubles:
+        """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
+        totals = np.zeros(len(mix))
+        for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
+            sums = mixed(mix, self.local(factors, rows))
+            responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
+            totals += log_likelihoods
+            if statistics is not None:
+                self.summarize_by(statistics, responsibilities, rows, factors)
+        return totals
+
+    def summarize_by(
+        self: Any, statistics: Any, responsibilities: Floats, rows: slice, factors: Any,
+        varying: Floats | None = None,
+    ) -> None:  # fmt: skip
+        """Add rows to the statistics, by the parameters that their responsibilities come from.
+
+        What they miss is expected by these; ``varying`` weighs its spread.
+        """
+        self.summarize(statistics, responsibilities, rows)
+
+    def _weights(self, rows: slice) -> Doubles:
+        if self.row_weights is None:
+            return np.ones(rows.stop - rows.start)
+        return self.row_weights[rows]
+
+
+def mixed(mix: Doubles, terms: Floats) -> Floats:
+    """Sums ``mix @ terms`` (R, m, K) of terms (B, m, K)."""
+    flat = terms.reshape(len(terms), -1)
+    if len(mix) == 1 and bool((mix == 1).all()):
+        sums = flat.sum(axis=0, keepdims=True)
+    else:
+        sums = (mix @ flat).astype(flat.dtype)
+    return np.ascontiguousarray(sums).reshape(len(mix), *terms.shape[1:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ class Sums:
 class Statistics(Sums):
     """Sufficient statistics of every hub about a shift, summed over rows."""
 
+    has_factors: ClassVar[bool] = False  # that hubs share (`vpem.terms.factors.FactorStatistics`)
     counts: Doubles  # (R, K) n_k of each root; R = 1 where all share one estimate
     first: Doubles  # (K, d) ``sum g (x - shift)``
     second: Doubles

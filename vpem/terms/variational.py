@@ -27,11 +27,9 @@ from vpem.network.schema import Array, Schema, State
 from vpem.settings import MAP
 from vpem.terms.density import Density
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import MissingTerms
 from vpem.terms.mixture import Factors, Mixture, covariance_shape, is_diagonal
 from vpem.terms.priors import (
     Beliefs,
-    ConjugateMissingTerms,
     ConjugateTerms,
     Prior,
     wishart_sizes,
@@ -228,7 +226,9 @@ class VariationalTerms(ConjugateTerms):
 
     Statistics are those of EM, and `update` gives the posterior that they and the prior make.
     Components may be empty: their posterior is the prior. Made by `from_terms`; there is no prior
-    before `centre_prior`, `knowing` or `resuming`.
+    before `centre_prior`, `knowing` or `resuming`. Where values are missing covariances are full or
+    tied, or of one feature a hub: rows are counted hub by hub, but features of a diagonal block are
+    seen in different numbers of rows.
     """
 
     beliefs: Beliefs
@@ -323,18 +323,28 @@ class VariationalTerms(ConjugateTerms):
             inverse = self._repeated(np.asarray(inverse, np.float64), mixture.n_components)
         return self._with_shares(replace(plain, inverse=inverse), log_dets, dtype, plain)
 
-    def sweep(
-        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None = None
+    def local(self, factors: Factors, rows: slice) -> Floats:
+        """Expected terms of each hub for what it has of these rows, shape (B, m, K)."""
+        terms = super().local(factors, rows)
+        if self.gaps is not None:
+            more, offsets = (factors.log_dets - factors.plain.log_dets).T, self.blocks.offsets
+            for b, term in enumerate(terms):
+                there = self.gaps.observed[rows, offsets[b] : offsets[b + 1]].any(axis=1)
+                term += np.outer(there, more[b]).astype(term.dtype)
+        return terms
+
+    def sweep_complete(
+        self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None
     ) -> Doubles:
-        """Take the sum ``mix @ Q`` and all that depends on it in one pass over the rows.
+        """`sweep` rows that miss nothing.
 
         Tied covariances have K terms, and as many moments, of which the sum is one.
         """
         if statistics is None or not self._is_tied:
-            return FeatureTerms.sweep(self, mixture, factors, mix, statistics)
+            return super().sweep_complete(mixture, factors, mix, statistics)
         k, second = mixture.n_components, statistics.second
         each = replace(statistics, second=self._repeated(np.zeros_like(second), k))
-        log_likelihoods = FeatureTerms.sweep(self, mixture, factors, mix, each)
+        log_likelihoods = super().sweep_complete(mixture, factors, mix, each)
         if second.ndim == 2:
             second += each.second.sum(axis=0)
             return log_likelihoods
@@ -407,35 +417,12 @@ class VariationalTerms(ConjugateTerms):
         )  # fmt: skip
 
 
-class VariationalMissingTerms(VariationalTerms, ConjugateMissingTerms):
-    """Local terms under a posterior of data that miss values; made by `from_terms`.
-
-    Covariances are full or tied, or of one feature a hub: rows are counted hub by hub, but features
-    of a diagonal block are seen in different numbers of rows.
-    """
-
-    def local(self, factors: Factors, rows: slice) -> Floats:
-        """Expected terms of each hub for what it has of these rows, shape (B, m, K)."""
-        terms = MissingTerms.local(self, factors.plain, rows)
-        more = (factors.log_dets - factors.plain.log_dets).T
-        offsets = self.blocks.offsets
-        for b, term in enumerate(terms):
-            there = self.observed[rows, offsets[b] : offsets[b + 1]].any(axis=1)
-            term += np.outer(there, more[b]).astype(term.dtype)
-        return terms
-
-    sweep = MissingTerms.sweep
-    _sweep_complete = VariationalTerms.sweep
-
-
 def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms:
     """Return the variational terms of the rows that plain terms have.
 
     Values may not be missing of features that share a diagonal hub.
     """
-    if not plain.misses:
-        return VariationalTerms.from_terms(plain, beliefs=beliefs, least_rows=0.0)
-    if is_diagonal(plain.covariance_type) and plain.widest > 1:
+    if plain.misses and is_diagonal(plain.covariance_type) and plain.widest > 1:
         alone = "give each feature an agent of its own, which changes nothing else, or "
         alone = alone if plain.covariance_type.endswith("diag") else ""
         raise InputError(
@@ -445,4 +432,4 @@ def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms
             Setting("weight_concentration_prior_type", MAP), " or ",
             Setting("covariance_type", "full"),
         )  # fmt: skip
-    return VariationalMissingTerms.from_terms(plain, beliefs=beliefs, least_rows=0.0)
+    return VariationalTerms.from_terms(plain, beliefs=beliefs, least_rows=0.0)

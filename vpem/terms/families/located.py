@@ -25,7 +25,6 @@ from vpem.terms.families.family import (
     Table,
 )
 from vpem.terms.features import FeatureTerms
-from vpem.terms.missing import terms_of
 from vpem.terms.mixture import Mixture, variances_of
 from vpem.terms.rows import observed_moments
 from vpem.terms.units import Scaling, floors_of, sharing
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class LocatedTerms(RowsOfPart):
-    """Rows of Gaussian features: ``inner`` are the terms of a fit of these alone."""
+    """Rows of features that are Gaussian, or whose logarithms are: ``inner`` are their terms."""
 
     own_sums = False
 
@@ -49,7 +48,7 @@ class LocatedTerms(RowsOfPart):
             scaling = Scaling.standardize(*observed_moments(columns, whole.row_weights), hubs)
         else:
             scaling = Scaling.standard(columns, whole.row_weights, hubs=hubs)
-        self.inner: FeatureTerms = terms_of(
+        self.inner: FeatureTerms = FeatureTerms(
             columns, features.blocks, whole.covariance_type, missing=misses, scaling=scaling,
             row_weights=whole.row_weights, reg_covar=floors_of(whole.floor, whole.scale, scaling),
             n_threads=whole.n_threads, dtype=whole.dtype, skip_negligible=whole.skips_negligible,
@@ -68,8 +67,20 @@ class LocatedTerms(RowsOfPart):
         out += self.constants(rows)[:, :, None]
 
     def constants(self, rows: slice) -> Doubles:
-        """What ``-2 log f`` has whatever the parameters are, (B, m) or (B, 1)."""
-        return _constants(self.inner.there(rows), self.inner.blocks, self.inner.scaling)
+        """What ``-2 log f`` has whatever the parameters are, (B, m) or (B, 1).
+
+        Of logarithms of the values also how dense these lie.
+        """
+        inner, there = self.inner, self.inner.there(rows)
+        constants = _constants(there, inner.blocks, inner.scaling)
+        if self.law.change is None:
+            return constants
+        scale, shift = inner.scaling.scale[inner.blocks.order], inner.scaling.shift
+        logs = inner.rows.read(rows) * scale + shift[inner.blocks.order]
+        if there is not None:
+            logs = logs * there
+        sums = [logs[:, a:b].sum(axis=1) for a, b in pairwise(inner.blocks.offsets)]
+        return np.asarray(constants + 2 * np.stack(sums))
 
     def numbers(self, rows: slice) -> Floats:
         data, there = self.inner.rows.read(rows), self.inner.there(rows)
@@ -158,20 +169,6 @@ def _logs(values: Floats) -> Floats:
     return logs
 
 
-class LogNormalTerms(LocatedTerms):
-    """Rows of log-normal features: the terms of their logarithms, and how dense these lie."""
-
-    def constants(self, rows: slice) -> Doubles:
-        inner = self.inner
-        scale, shift = inner.scaling.scale[inner.blocks.order], inner.scaling.shift
-        logs = inner.rows.read(rows) * scale + shift[inner.blocks.order]
-        if (there := inner.there(rows)) is not None:
-            logs = logs * there
-        sums = [logs[:, a:b].sum(axis=1) for a, b in pairwise(inner.blocks.offsets)]
-        constants: Doubles = super().constants(rows) + 2 * np.stack(sums)
-        return constants
-
-
 class LogNormalLaw(GaussianLaw):
     """Log-normal features: the core of a part is that of their logarithms.
 
@@ -181,7 +178,6 @@ class LogNormalLaw(GaussianLaw):
     name = "log-normal"
     change = staticmethod(_logs)
     between = (ABOVE_0, np.inf)
-    terms = LogNormalTerms
 
     def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         logs = np.where(there, _logs(values), 0.0)

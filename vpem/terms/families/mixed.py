@@ -15,13 +15,21 @@ from numpy.typing import DTypeLike, NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
+from vpem.terms.density import reweighted
 from vpem.terms.families.family import Columns, IndependentTerms, PartRows
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.located import LocatedTerms
 from vpem.terms.families.mixture import LAWS, MixedMixture, scaling_of
-from vpem.terms.features import FeatureTerms, RowTerms, reweighted
-from vpem.terms.missing import terms_of
-from vpem.terms.rows import Arranges, MemoryRows, Rows, Shaped, arrange_rows, observed_moments
+from vpem.terms.features import FeatureTerms
+from vpem.terms.rows import (
+    Arranges,
+    MemoryRows,
+    Rows,
+    RowTerms,
+    Shaped,
+    arrange_rows,
+    observed_moments,
+)
 from vpem.terms.statistics import Sums, enough_rows
 from vpem.terms.units import Scaling
 
@@ -318,7 +326,7 @@ class MixedTerms(RowTerms):
                 np.bincount(matrix.feature_of, np.square(deviations), len(matrix.widths))
             )
             scaling = Scaling.standardize(means, together[matrix.feature_of])
-            measured = terms_of(
+            measured = FeatureTerms(
                 matrix, matrix.blocks, "diag", missing=self.misses, scaling=scaling,
                 row_weights=self.row_weights, n_threads=self.n_threads, dtype=self.dtype,
             )  # fmt: skip

@@ -8,9 +8,10 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -250,57 +251,55 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
     def convert_to(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> MixedMixture:
         """Return this mixture's parameters over other blocks; see `Mixture.convert_to`."""
         self.check_start(blocks)
-        columns = np.arange(self.n_features, dtype=np.intp)
-        parts = []
-        for part, features in zip(self.parts, self.kinds.split(blocks).values(), strict=True):
-            core = part.core
-            if core is not None:
-                units = scaling.take_features(features.columns)
-                core = core.convert_to(features.blocks, covariance_type, units)
-            parts.append(self._moved(part, features, columns, core))
-        weights = self.assembled_weights[None].copy()
-        return replace(
-            self, blocks=blocks, covariance_type=covariance_type, weights=weights,
-            parts=tuple(parts),
-        )  # fmt: skip
+
+        def converted(core: Mixture, columns: Indices, features: Features) -> Mixture:
+            units = scaling.take_features(columns)
+            return core.convert_to(features.blocks, covariance_type, units)
+
+        others = {
+            "covariance_type": covariance_type,
+            "weights": self.assembled_weights[None].copy(),
+        }
+        return self._moved(blocks, np.arange(self.n_features), converted, **others)
 
     def marginal(self, features: Sequence[int]) -> MixedMixture:
         """Return the mixture of some of the features; see `Mixture.marginal`."""
         chosen = np.asarray(features, dtype=np.intp)
-        blocks = self.blocks.among(chosen)
-        kinds, parts = self.kinds.take_features(chosen), []
-        for part in self.parts:
-            if part.family in kinds.present:
-                remaining = kinds.features(part.family, blocks)
-                core = part.core
-                if core is not None:
-                    columns = np.searchsorted(part.features.columns, chosen[remaining.columns])
-                    core = core.marginal(columns.tolist())
-                parts.append(self._moved(part, remaining, chosen, core))
-        return replace(self, blocks=blocks, kinds=kinds, parts=tuple(parts))
+
+        def remaining(core: Mixture, columns: Indices, features: Features) -> Mixture:
+            return core.marginal(np.searchsorted(columns, chosen[features.columns]).tolist())
+
+        return self._moved(self.blocks.among(chosen), chosen, remaining)
 
     def renumbered(self, columns: Sequence[int]) -> MixedMixture:
         place = np.asarray(columns, dtype=np.intp)
-        blocks = self.blocks.renumbered(place)
-        order = np.argsort(place)
-        kinds, parts = self.kinds.take_features(order), []
-        for part in self.parts:
-            features = kinds.features(part.family, blocks)
-            core = part.core
-            if core is not None:
-                before = np.searchsorted(features.columns, place[part.features.columns])
-                core = core.renumbered(before.tolist())
-            parts.append(self._moved(part, features, order, core))
-        return replace(self, blocks=blocks, kinds=kinds, parts=tuple(parts))
+
+        def renumbered(core: Mixture, columns: Indices, features: Features) -> Mixture:
+            return core.renumbered(np.searchsorted(features.columns, place[columns]).tolist())
+
+        return self._moved(self.blocks.renumbered(place), np.argsort(place), renumbered)
 
     def _moved(
-        self, part: Part, features: Features, columns: Indices, core: Mixture | None
-    ) -> Part:
-        """Return a part of other features, whose columns were these (d,), or over other hubs."""
-        inside = np.searchsorted(part.features.columns, columns[features.ordered])
-        origin = part.features.blocks.position[inside]
-        tables = part.law.tables_over(part, features, origin)
-        return replace(part, features=features, tables=tables, core=core)
+        self,
+        blocks: Blocks,
+        columns: Indices,
+        core: Callable[[Mixture, Indices, Features], Mixture],
+        **others: Any,
+    ) -> MixedMixture:
+        """Return these parameters over other hubs, whose features were these ``columns`` (d,).
+
+        ``core`` moves that of a part, whose features had some columns here, to its features there.
+        """
+        kinds, parts = self.kinds.take_features(columns), []
+        for part in self.parts:
+            if part.family in kinds.present:
+                features = kinds.features(part.family, blocks)
+                inside = np.searchsorted(part.features.columns, columns[features.ordered])
+                origin = part.features.blocks.position[inside]
+                tables = part.law.tables_over(part, features, origin)
+                moved = part.core and core(part.core, part.features.columns, features)
+                parts.append(replace(part, features=features, tables=tables, core=moved))
+        return replace(self, blocks=blocks, kinds=kinds, parts=tuple(parts), **others)
 
     def coordinates(self, floor: Doubles) -> Coordinates:
         """Return the coordinates of this mixture; see `Mixture.coordinates`."""

@@ -113,7 +113,19 @@ class StudentTerms(LocatedTerms):
 
     def _apart(self, factors: StudentFactors, rows: slice) -> tuple[Table, Table]:
         """Mahalanobis distances (B, m, K) of what rows have, and log-determinants of that part."""
-        distances, log_dets = self.inner.apart(factors.gaussian, rows)
+        inner, gaussian = self.inner, factors.gaussian
+        if inner.gaps is None:
+            alone = replace(gaussian, log_dets=np.zeros_like(gaussian.log_dets))
+            distances = inner.local(alone, rows).astype(np.float64)
+            log_dets = gaussian.log_dets.T[:, None, :].astype(np.float64)
+        else:
+            # Log-determinants of the scatter of what rows have: terms of rows at the means.
+            centred = replace(gaussian, means=np.zeros_like(gaussian.means))
+            nowhere = np.zeros(inner.gaps.observed[rows].shape)
+            at_means = inner.gaps.terms(nowhere, centred, rows, inner.n_threads)
+            log_dets = at_means.astype(np.float64, copy=False)
+            distances = inner.local(gaussian, rows).astype(np.float64) - log_dets
+            np.maximum(distances, 0.0, out=distances)
         self._distances = (factors, rows, distances)
         return distances, log_dets
 
