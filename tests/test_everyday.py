@@ -13,7 +13,7 @@ from sklearn.mixture import GaussianMixture
 import vpem
 from vpem import VPEM, DistributedGaussianMixture, DistributedKMeans, FedEM, FedMissEM, InputError
 from vpem.files.checkpoints import write_state
-from vpem.fits.estimators.rows import workers_of
+from vpem.fits.estimators.base import workers_of
 from vpem.network.partition import evenly
 from vpem.records import Shown
 from vpem.steps.starts import GivenStart

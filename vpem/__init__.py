@@ -40,8 +40,10 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.fits.estimators.clustering import DistributedKMeans as DistributedKMeans
     from vpem.fits.estimators.completion import FedMissEM as FedMissEM
     from vpem.fits.estimators.mixtures import VPEM as VPEM
-    from vpem.fits.estimators.rows import DistributedGaussianMixture as DistributedGaussianMixture
-    from vpem.fits.estimators.rows import FedEM as FedEM
+    from vpem.fits.estimators.mixtures import (
+        DistributedGaussianMixture as DistributedGaussianMixture,
+    )
+    from vpem.fits.estimators.mixtures import FedEM as FedEM
     from vpem.fits.exponential import ExponentialFamily as ExponentialFamily
     from vpem.fits.exponential import fit_family as fit_family
     from vpem.fits.feature_kmeans import kmeans_features as kmeans_features
@@ -90,10 +92,10 @@ _HOMES = {
     "Codec": "vpem.network.codecs",
     "Contribution": "vpem.fits.contribution",
     "Dataset": "vpem.files.datasets",
-    "DistributedGaussianMixture": "vpem.fits.estimators.rows",
+    "DistributedGaussianMixture": "vpem.fits.estimators.mixtures",
     "DistributedKMeans": "vpem.fits.estimators.clustering",
     "ExponentialFamily": "vpem.fits.exponential",
-    "FedEM": "vpem.fits.estimators.rows",
+    "FedEM": "vpem.fits.estimators.mixtures",
     "FedMissEM": "vpem.fits.estimators.completion",
     "FileError": "vpem.errors",
     "Fit": "vpem.fits.results",
@@ -179,8 +181,8 @@ class _Moved:
 
     homes: ClassVar = {
         "vpem.convergence": "vpem",
-        "vpem.fits.estimators.federated": "vpem.fits.estimators.rows",
-        "vpem.fits.estimators.row_estimators": "vpem.fits.estimators.rows",
+        "vpem.fits.estimators.federated": "vpem.fits.estimators.mixtures",
+        "vpem.fits.estimators.row_estimators": "vpem.fits.estimators.mixtures",
         "vpem.network.holdings": "vpem.network.partition",
         "vpem.saem.corpus": "vpem.saem.individuals",
         "vpem.saem.formats.corpora": "vpem.saem.formats.individuals",

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
+import textwrap
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from datetime import date
 from functools import partial
 from html import escape
@@ -21,7 +22,7 @@ from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _get_feature_names, validate_data
@@ -47,17 +48,24 @@ from vpem.files.families import (
     settle_for_model,
     words_for_model,
 )
-from vpem.files.models import Model, match_features, write_model
+from vpem.files.models import match_features, write_model
 from vpem.files.networks import numbered
 from vpem.files.readers.frames import MOST_NUMBERS, LazyFrame, ReadOptions
-from vpem.files.results import StoredClustering
 from vpem.files.table_settings import TableSettings
 from vpem.fits.answer import answer_of, as_table
 from vpem.fits.prepare import MARGINALIZE
+from vpem.fits.results import Result
 from vpem.network.graph import Graph, from_networkx, make_graph
-from vpem.network.partition import Partition, contiguous, from_lists
+from vpem.network.partition import (
+    Partition,
+    Workers,
+    contiguous,
+    evenly,
+    from_lists,
+    from_worker_of_row,
+)
 from vpem.network.schema import Report
-from vpem.records import Settings, html_table, table
+from vpem.records import Settings, describe_field, html_table, setting, table
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.rows import check_missing
 
@@ -85,126 +93,6 @@ MEANT = {
     "workers": ("clients", "sites", "n_workers", "n_clients"),
 }
 """What users call parameters, by what they are called here."""
-
-
-class StoredEstimator(BaseEstimator):
-    """Estimator that can be stored in a file, and sums up what was fitted."""
-
-    graph: Any
-    verbose: int
-    verbose_interval: int
-    _stored: Any
-    """What a file that it was loaded from kept."""
-    _without: ClassVar[dict[str, str]] = {}
-    """Parameters of scikit-learn that do not exist here, and why."""
-
-    def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """Refuse unknown parameters, with the name of the one that is meant."""
-        parameters = inspect.signature(cls.__init__).parameters
-        known = [name for name in parameters if name != "self"]
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-        for name in () if takes_any else kwargs:
-            if name not in known:
-                meant = [one for one in known if name in MEANT.get(one, ())]
-                hint = f"; it is called {meant[0]}" if meant else did_you_mean(name, known)
-                hint = f": {cls._without[name]}" if name in cls._without else hint
-                raise TypeError(f"{cls.__name__} has no parameter {name!r}{hint}")
-        estimator: Self = super().__new__(cls)
-        return estimator
-
-    _write: ClassVar[Callable[..., None]] = staticmethod(write_model)
-    """Writes what is kept to a file."""
-
-    @abstractmethod
-    def kept(self) -> Model | StoredClustering:
-        """Return what a file keeps; `InputError` if nothing was fitted."""
-
-    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write what was fitted to a file that `vpem.load` and the command line read.
-
-        Parameters
-        ----------
-        path : path
-            The file, HDF5; written completely or not at all.
-        force : bool
-            Replace an existing file.
-
-        Raises
-        ------
-        InputError
-            If nothing was fitted.
-        FileError
-            If the file exists and ``force`` is False, or cannot be written.
-        """
-        self._write(path, self.kept(), force=force)
-
-    def summary(self) -> str:
-        """Return what was fitted, in lines: components or clusters, and how each differs.
-
-        Raises
-        ------
-        InputError
-            If nothing was fitted.
-        """
-        title, cells = self._table()
-        if cells is None:
-            return title
-        heads, rows = cells
-        return f"{title}\n\n{table([[*map(printable, row)] for row in rows], [*heads])}"
-
-    _noun = "component"
-
-    def _table(self) -> tuple[str, Cells | None]:
-        saved = self.kept()
-        report = saved.report
-        size = f"{len(saved.feature_names)} features"
-        n_workers, n_agents = report.get("n_workers"), report.get("n_agents")
-        if n_workers is None and n_agents is not None and n_agents > 1:
-            size += f" of {n_agents} agents"
-        if report.get("n_samples") is not None:
-            rows = f"{report['n_samples']} rows"
-            rows += f" of {n_workers} workers" if n_workers is not None and n_workers > 1 else ""
-            size = f"{rows}, {size}"
-        answer = answer_of(saved)
-        title = f"{len(answer.weights)} {self._noun}s, {size}: {describe_end(report)}"
-        noisy = report.get("privacy") is not None
-        cells = as_table(answer.describe(self._noun), self._noun, noisy)
-        return f"{type(self).__name__} of {title}", cells
-
-    @property
-    def _repr_html_(self) -> Callable[[], str]:
-        shown: Callable[[], str] = super()._repr_html_
-        return lambda: shown() + self._table_as_html()
-
-    def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
-        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
-        if "text/html" in bundle:
-            bundle["text/html"] += self._table_as_html()
-        return bundle
-
-    def _table_as_html(self) -> str:
-        """Return what was fitted, or nothing before `fit`."""
-        if not self.__sklearn_is_fitted__():
-            return ""
-        title, cells = self._table()
-        shown = f"<p>{escape(printable(title))}</p>"
-        if cells is None:
-            return shown
-        heads, rows = cells
-        return shown + html_table(
-            [[escape(printable(cell)) for cell in row] for row in rows], [*heads]
-        )
-
-    @abstractmethod
-    def __sklearn_is_fitted__(self) -> bool:
-        """Whether `fit` was called."""
-
-    def _lines(self) -> ProgressPrinter | None:
-        """Return a printer of progress, if there is anything to print."""
-        flag = isinstance(self.verbose, bool | np.bool_)
-        verbose = check_int("verbose", int(self.verbose) if flag else self.verbose, least=0)
-        every = check_int("verbose_interval", self.verbose_interval, least=1)
-        return ProgressPrinter(verbose, every) if verbose else None
 
 
 def describe_end(report: Report, unit: str = "sample") -> str:
@@ -353,6 +241,22 @@ Rows = ArrayLike | Dataset
 """What rows are given as: an array, a data frame, or a dataset."""
 
 T = TypeVar("T", bound=Settings)
+C = TypeVar("C", bound="OnGraph")
+
+DRAWN = ("seed", "dtype")
+"""Settings that estimators find by ``random_state``, and by the data."""
+
+WORKERS = (
+    "Who holds which rows: that many contiguous nearly equal parts, the worker of each row (number "
+    "or name), the rows of each worker by its name, or vpem.Workers."
+)
+AGENTS = (
+    "Who holds which features: that many contiguous nearly equal parts, the features of each "
+    'agent, {"lab": ["ast", "alt"], ...}, by names of columns or numbers, or a vpem.Partition.'
+)
+"""What estimators say of these parameters."""
+
+OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")
 
 
 def _plain(value: object) -> object:
@@ -444,24 +348,255 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
         )
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class OnGraph(StoredEstimator):
-    """Estimator with a parameter ``graph``, settings of a recipe, and parameters of all fits."""
+def with_settings(
+    *records: type[Settings], first: Sequence[str], without: Sequence[str]
+) -> Callable[[type[C]], type[C]]:
+    """Make the settings of records the parameters of an estimator, in signature and docstring.
 
-    sum: str | None = None
-    weights: str = "metropolis"
-    acceleration: str | None = None
-    consensus_tol: float = 1e-6
-    eigenvalue: str = "computed"
-    consensus: str = "auto"
-    link_failure: float = 0.0
-    stragglers: float = 0.0
-    secure_sum: bool = False
-    random_state: Any = 0
+    Besides them there are those that its class and bases declare by `vpem.records.setting`. The
+    ``first`` may be given by position. Settings that an estimator is ``without`` are no parameters,
+    nor are seed and precision, which ``random_state`` and the data have.
+    """
+
+    def complete(cls: type[C]) -> type[C]:
+        known: dict[str, Field[object]] = {}
+        for record in records:
+            known |= {name: one for name, one in record.settings_by_name.items()
+                      if name not in (*known, *without, *DRAWN)}  # fmt: skip
+        kinds = {name: one.type for name, one in known.items()}
+        for base in reversed(cls.__mro__):
+            own = {name: one for name, one in vars(base).items() if type(one) is Field}
+            known |= own
+            kinds |= {name: inspect.get_annotations(base)[name] for name in own}
+        names = dict.fromkeys((*first, *known))
+        cls.__annotations__ = {name: kinds[name] for name in names}
+        for name in names:
+            default, metadata = known[name].default, known[name].metadata
+            setattr(cls, name, field(default=default, metadata=metadata, kw_only=name not in first))
+        head, mark, tail = inspect.cleandoc(cls.__doc__ or "").partition("Attributes\n")
+        cls = dataclass(eq=False, repr=False)(cls)
+        described = "\n".join(_described(fields(cls), cls._also))
+        cls.__doc__ = f"{head}Parameters\n----------\n{described}\n\n{mark}{tail}"
+        return cls
+
+    return complete
+
+
+def _described(parameters: Sequence[Field[object]], also: Mapping[str, str]) -> Iterator[str]:
+    """Yield what numpydoc's section says of each parameter, by the help that a shell shows.
+
+    Options become names of parameters; sentences about options that are none are left out.
+    """
+    names = {f"--{one.name.replace('_', '-')}": one.name for one in parameters}
+    for one in parameters:
+        names |= dict.fromkeys(describe_field(one).flags.split(), one.name)
+
+    def named(match: re.Match[str]) -> str:
+        return f"``{names.get(match[0], match[0][2:].replace('-', '_'))}``"
+
+    for one in parameters:
+        about = describe_field(one)
+        start, *others = re.split(r"(?<=[.;]) (?=[A-Z])", about.help)
+        others = [text for text in others if {*re.findall(OPTION, text)} <= {*names}]
+        text = " ".join([start, *others, *filter(None, [also.get(one.name)])])
+        words = ", ".join(f'"{word}"' for word in about.choices)
+        kind = str(one.type).removesuffix(" | None").replace(" | ", " or ")
+        kind = {"Any": "object"}.get(kind, kind)
+        if words:
+            kind = f"{{{words}}}" if kind in ("str", "object") else kind.replace("str", words)
+        default = "optional" if one.default is None else f"default={one.default!r}"
+        lines = textwrap.wrap(re.sub(OPTION, named, text), 96, break_on_hyphens=False)
+        yield "\n    ".join([f"{one.name} : {kind}, {default}", *lines])
+
+
+class OnGraph(BaseEstimator):
+    """Estimator with a graph, settings of recipes, and the parameters of all fits.
+
+    It can be stored in a file, and sums up what was fitted.
+    """
+
+    graph: Any = setting(
+        "star",
+        "The communication graph: a topology's name, a networkx.Graph or "
+        "a vpem.Graph. A star sums exactly at a server; every other graph by consensus.",
+    )
+    random_state: Any = setting(
+        0,
+        "Seed of all that is drawn: an integer, Generator or "
+        "RandomState; None: another one in every fit.",
+    )
+    verbose: int = setting(
+        0, "1: print progress, a line every so many iterations; 2: a line every iteration."
+    )
+    verbose_interval: int = setting(10, "Iterations from one such line to the next.")
     missing = "refuse"  # of estimators that do not ask
-    verbose: int = 0
-    verbose_interval: int = 10
-    n_threads: int | None = None
+    _also: ClassVar[dict[str, str]] = {}
+    """Sentences about parameters besides those of the settings."""
+
+    _holders: Sequence[str]
+    """Names of the agents or workers."""
+    _stored: Any
+    """What a file that it was loaded from kept."""
+    _without: ClassVar[dict[str, str]] = {}
+    """Parameters of scikit-learn that do not exist here, and why."""
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        """Refuse unknown parameters, with the name of the one that is meant."""
+        parameters = inspect.signature(cls.__init__).parameters
+        known = [name for name in parameters if name != "self"]
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+        for name in () if takes_any else kwargs:
+            if name not in known:
+                meant = [one for one in known if name in MEANT.get(one, ())]
+                hint = f"; it is called {meant[0]}" if meant else did_you_mean(name, known)
+                hint = f": {cls._without[name]}" if name in cls._without else hint
+                raise TypeError(f"{cls.__name__} has no parameter {name!r}{hint}")
+        estimator: Self = super().__new__(cls)
+        return estimator
+
+    _write: ClassVar[Callable[..., None]] = staticmethod(write_model)
+    """Writes what is kept to a file."""
+
+    _result: ClassVar[tuple[str, str]]
+    """Attributes that are there after `fit`: also of what a file held, and the full result."""
+
+    def kept(self) -> Any:
+        """Return what a file keeps, as the command line writes it; `InputError` before `fit`.
+
+        Its options are the estimator's parameters.
+        """
+        self._refuse_unfitted()
+        if self._result[1] not in vars(self):
+            return self._stored
+        found = vars(self)[self._result[1]]
+        names, options = self._names(found.n_features), self._options()
+        report = {**found.describe(names, self._holders), "seed": options["random_state"]}
+        return found.kept(names, report, options)
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write what was fitted to a file that `vpem.load` and the command line read.
+
+        Parameters
+        ----------
+        path : path
+            The file, HDF5; written completely or not at all.
+        force : bool
+            Replace an existing file.
+
+        Raises
+        ------
+        InputError
+            If nothing was fitted.
+        FileError
+            If the file exists and ``force`` is False, or cannot be written.
+        """
+        self._write(path, self.kept(), force=force)
+
+    def summary(self) -> str:
+        """Return what was fitted, in lines: components or clusters, and how each differs.
+
+        Raises
+        ------
+        InputError
+            If nothing was fitted.
+        """
+        title, cells = self._table()
+        if cells is None:
+            return title
+        heads, rows = cells
+        return f"{title}\n\n{table([[*map(printable, row)] for row in rows], [*heads])}"
+
+    _noun = "component"
+
+    def _table(self) -> tuple[str, Cells | None]:
+        saved = self.kept()
+        report = saved.report
+        size = f"{len(saved.feature_names)} features"
+        n_workers, n_agents = report.get("n_workers"), report.get("n_agents")
+        if n_workers is None and n_agents is not None and n_agents > 1:
+            size += f" of {n_agents} agents"
+        if report.get("n_samples") is not None:
+            rows = f"{report['n_samples']} rows"
+            rows += f" of {n_workers} workers" if n_workers is not None and n_workers > 1 else ""
+            size = f"{rows}, {size}"
+        answer = answer_of(saved)
+        title = f"{len(answer.weights)} {self._noun}s, {size}: {describe_end(report)}"
+        noisy = report.get("privacy") is not None
+        cells = as_table(answer.describe(self._noun), self._noun, noisy)
+        return f"{type(self).__name__} of {title}", cells
+
+    @property
+    def _repr_html_(self) -> Callable[[], str]:
+        shown: Callable[[], str] = super()._repr_html_
+        return lambda: shown() + self._table_as_html()
+
+    def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] += self._table_as_html()
+        return bundle
+
+    def _table_as_html(self) -> str:
+        """Return what was fitted, or nothing before `fit`."""
+        if not self.__sklearn_is_fitted__():
+            return ""
+        title, cells = self._table()
+        shown = f"<p>{escape(printable(title))}</p>"
+        if cells is None:
+            return shown
+        heads, rows = cells
+        return shown + html_table(
+            [[escape(printable(cell)) for cell in row] for row in rows], [*heads]
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether `fit` was called."""
+        return hasattr(self, self._result[0])
+
+    def _lines(self) -> ProgressPrinter | None:
+        """Return a printer of progress, if there is anything to print."""
+        flag = isinstance(self.verbose, bool | np.bool_)
+        verbose = check_int("verbose", int(self.verbose) if flag else self.verbose, least=0)
+        every = check_int("verbose_interval", self.verbose_interval, least=1)
+        return ProgressPrinter(verbose, every) if verbose else None
+
+    def fit(self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit to rows.
+
+        Parameters
+        ----------
+        X : array of shape (M, d), data frame or Dataset
+            One row per sample; a dataset brings names of features and weights of rows.
+        y : ignored
+            Present by scikit-learn's convention.
+        sample_weight : array of shape (M,), optional
+            Weight of each row: zero has no effect, an integer equals as many copies. Rows of
+            batches that are drawn are drawn in proportion.
+
+        Returns
+        -------
+        object
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        NumericalError
+            If a computation has no finite answer.
+        """
+        data, lines = self._validate(X, reset=True), self._lines()
+        found = self._fit_to(
+            data, sample_weight=self._weights_of(X, sample_weight),
+            feature_names=self._given_names, callback=lines,
+        )  # fmt: skip
+        if lines is not None:
+            lines.end(found.converged, found.n_iter)
+        return self
+
+    def _fit_to(self, data: Floats, **known: Any) -> Result:
+        """Fit to rows (M, d), and take the result."""
+        raise NotImplementedError
 
     def _settings(self, record: type[T], **changes: object) -> T:
         own = {one.name for one in fields(self) if one.init}
@@ -532,9 +667,9 @@ class OnGraph(StoredEstimator):
     def _options(self) -> Report:
         return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
 
-    def _refuse_unfitted(self, attribute: str) -> None:
+    def _refuse_unfitted(self) -> None:
         """Raise InputError where there is nothing yet that a file could keep."""
-        if not hasattr(self, attribute):
+        if not self.__sklearn_is_fitted__():
             raise InputError(f"this {type(self).__name__} is not fitted: call fit first")
 
     def _graph(self, n_agents: int, seed: int) -> Graph:
@@ -566,3 +701,48 @@ class OnGraph(StoredEstimator):
             "agents must be None, a number of agents, the features of each agent by its name, "
             f"{{'lab': ['ast', 'alt'], ...}}, or a list of lists of features, got {agents!r}"
         )
+
+
+def workers_of(workers: Any, n_samples: int) -> Workers:
+    """Return who holds which rows, each held once, of an estimator's parameter ``workers``."""
+    if isinstance(workers, Workers):
+        return workers
+    if isinstance(workers, Integral):
+        return evenly(n_samples, check_int("workers", workers, least=1))
+    if isinstance(workers, Mapping):
+        return from_worker_of_row(_holders(workers, n_samples), list(map(str, workers)))
+    listed = isinstance(workers, Sequence) or hasattr(workers, "__array__")
+    if listed and not isinstance(workers, str | bytes):
+        return from_worker_of_row(workers)
+    raise InputError(
+        "workers must be a number of workers, the worker of each row, the rows of each by its "
+        f"name, or vpem.Workers, got {workers!r}"
+    )
+
+
+def _holders(rows_of: Mapping[object, ArrayLike], n_samples: int) -> NDArray[np.intp]:
+    """Return the number of the worker of each row (M,), of the rows that each has by its name."""
+    holders = np.full(n_samples, -1)
+    for number, (name, listed) in enumerate(rows_of.items()):
+        rows = np.asarray(listed)
+        if rows.dtype == bool and rows.shape == (n_samples,):
+            rows = np.flatnonzero(rows)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise InputError(
+                f"worker {name!r} must have a list of row numbers, or of {n_samples} truth values, "
+                f"got {rows.dtype} of shape {rows.shape}"
+            )
+        rows = rows.astype(np.intp)
+        if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
+            raise InputError(
+                f"worker {name!r} has rows beyond those of the data, which are numbered 0 to "
+                f"{n_samples - 1}"
+            )
+        taken = rows[holders[rows] >= 0]
+        if len(taken) or len(np.unique(rows)) < len(rows):
+            first = taken[0] if len(taken) else np.sort(rows)[np.diff(np.sort(rows)) == 0][0]
+            raise InputError(f"row {first} is given twice, last to worker {name!r}")
+        holders[rows] = number
+    if (holders < 0).any():
+        raise InputError(f"row {int(np.argmin(holders))} has no worker; every row needs one")
+    return holders

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -14,18 +13,32 @@ from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
-from vpem.fits.estimators.base import Cells, OnGraph, Rows, describe_end, stored_in, validated
+from vpem.fits.estimators.base import (
+    Cells,
+    OnGraph,
+    Rows,
+    describe_end,
+    stored_in,
+    validated,
+    with_settings,
+)
 from vpem.fits.imputation import fit_imputation
 from vpem.fits.mixture_imputation import write_imputation
 from vpem.fits.observers import Completed
 from vpem.fits.settings import ImputeSettings
-from vpem.settings import SumSettings
+from vpem.records import setting
+from vpem.settings import DEALS, SumSettings
 from vpem.sums.connect import connect_workers, way_of
 from vpem.terms.lowrank.entries import from_matrices, split
 from vpem.terms.lowrank.observations import Observations
 
 
-@dataclass(eq=False, repr=False)
+@with_settings(
+    ImputeSettings,
+    SumSettings,
+    first=("rank", "ridge", "law"),
+    without=("agent_dropout", "hops", "hubs"),
+)
 class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     """Imputation of a matrix from what observers saw of it, by federated EM.
 
@@ -33,72 +46,6 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     heterogeneity mitigation and variance reduction". With one observer, everything sent exactly
     and the Gaussian law it is the iterated soft-thresholded singular value decomposition
     ("softImpute") of that rank. With ``method="mixture"`` a Gaussian mixture fills the gaps.
-
-    Parameters
-    ----------
-    rank : int or "auto", optional
-        Of the matrix of natural parameters; where the data's smaller side is less, that. "auto":
-        chosen by held-out entries. Default: "auto", or beside a ``ridge`` 2.
-    ridge : float or "auto", optional
-        Penalty of the factors; above 0 unless the law is Gaussian. Default: "auto", or beside a
-        ``rank`` 1.
-    law : {"gaussian", "poisson", "bernoulli"}, default="gaussian"
-        Of an entry, whose natural parameter is the mean, the log intensity or the log odds.
-    variance : float, default=1.0
-        Of the Gaussian law.
-    method : {"auto", "lowrank", "mixture"}, default="auto"
-        What fills the gaps. "auto": a matrix of low rank with several observers, another law, or
-        an option of it; else that or a mixture, whichever predicts held-out entries best.
-    n_components, covariance_type, reg_covar, n_init
-        Of a mixture; see `vpem.ImputeSettings`.
-    draws : int, optional
-        With a mixture: number of multiple imputations, for Rubin's rules
-        (``imputation_.completed``).
-    n_workers : int, default=1
-        Number of observers that share the entries of one matrix.
-    split : {"random", "rows", "features"}, optional
-        How they share them: entries at random, or whole rows or columns. Default: at random, with
-        a mixture by rows.
-    copies : {"auto", "observers", "fewest"}, default="auto"
-        Number of copies of the matrix that observers saw parts of; see
-        `vpem.fits.imputation.fit_imputation`.
-    scale : {"auto", "none", "standard"}, default="auto"
-        Whether columns are standardized before, and results scaled back; Gaussian law only, where
-        it is the default.
-    graph : str, networkx.Graph or vpem.Graph, default="star"
-        "star": a server. On any other graph every observer keeps a statistic of its own.
-    compress : str, optional
-        Codec of what observers send, such as "qsgd:8bits"; on a graph that of the rounds.
-    participation : float, default=1.0
-        Probability that an observer takes part in an iteration.
-    step_size : str, float or callable, default="auto"
-        Steps of the statistic.
-    batch_size : int, optional
-        Entries of its own that an observer draws in an iteration. Default: all.
-    variance_reduction : bool, default=False
-        VR-FedEM.
-    memory : {"first", "zero", "none"}, default="first"
-        Start of the observers' memories.
-    alpha : float, optional
-        Step of the memories. Default: ``1 / (1 + omega)`` of the codec.
-    sum : {"server", "tree", "consensus"}, optional
-        How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
-        graph.
-    n_rounds, weights, acceleration, consensus_tol, eigenvalue, consensus, link_failure, stragglers
-        Of the rounds on a graph; see `vpem.VPEM`.
-    secure_sum : bool, default=False
-        Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
-    max_iter : int, optional
-        Maximum number of iterations. Default: 1000 with steps of 1, and more with shorter steps.
-    tol : float, optional
-        Stop when the statistic moves by less than this part of its norm, with a mixture when the
-        log-likelihood per sample changes by less. Default: 1e-5, with a mixture 1e-7.
-    verbose, verbose_interval : int, default=0 and 10
-        1: print progress, a line every so many iterations; 2: a line every iteration.
-    random_state : int, Generator, RandomState or None, default=0
-        Seed of the split, observers, batches and noise; None: another seed in every fit.
-    n_threads : int, optional
-        Threads of the codec. Default: all processors.
 
     Attributes
     ----------
@@ -135,32 +82,18 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     16.0
     """
 
-    rank: int | str | None = None
-    ridge: float | str | None = None
-    law: str = "gaussian"
-    _: KW_ONLY
-    variance: float = 1.0
-    method: str = "auto"
-    n_components: int | str = 1
-    covariance_type: str = "full"
-    reg_covar: float | str = "auto"
-    n_init: int = 1
-    draws: int | None = None
-    n_workers: int = 1
-    split: str | None = None
-    copies: str = "auto"
-    scale: str = "auto"
-    graph: Any = "star"
-    compress: str | None = None
-    participation: float = 1.0
-    step_size: object = "auto"
-    batch_size: int | None = None
-    variance_reduction: bool = False
-    memory: str = "first"
-    alpha: float | None = None
-    n_rounds: int | str = "auto"
-    max_iter: int | None = None
-    tol: float | None = None
+    n_workers: int = setting(1, "Number of observers that share the entries of one matrix.")
+    split: str | None = setting(
+        None,
+        "How they share them: entries at random, or whole rows or "
+        "columns. Default: at random, with a mixture by rows.",
+        choices=DEALS,
+    )
+    _also: ClassVar = {
+        "step_size": "Or a number, or a function of the iteration.",
+        "draws": "They are ``imputation_.completed``.",
+        "compress": "On a graph it is the codec of the rounds.",
+    }
 
     def __sklearn_tags__(self) -> Any:
         """Say that values may be missing."""
@@ -168,7 +101,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         tags.input_tags.allow_nan = True
         return tags
 
-    def fit(self, X: Any, y: object = None) -> FedMissEM:
+    def fit(self, X: Any, y: object = None) -> FedMissEM:  # type: ignore[override]
         """Impute what no observer saw.
 
         Parameters
@@ -246,9 +179,11 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
 
     _write: ClassVar = staticmethod(write_imputation)
 
-    def kept(self) -> Completed:  # type: ignore[override]
+    _result = "imputation_", "imputation_"
+
+    def kept(self) -> Completed:
         """Return the imputation that a file keeps; `InputError` if nothing was fitted."""
-        self._refuse_unfitted("imputation_")
+        self._refuse_unfitted()
         return self.imputation_
 
     def _table(self) -> tuple[str, Cells | None]:
@@ -261,10 +196,6 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             f"{of.format(**facts)}, {rows} x {columns}, {facts['share_seen']:.1%} of it seen: "
             f"{describe_end(facts, each)}"
         ), None
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Whether `fit` was called."""
-        return hasattr(self, "imputation_")
 
     def impute(self) -> Floats:
         """Return the matrix (I, J): as seen (mean over observers), and as predicted elsewhere."""

@@ -12,9 +12,7 @@ from vpem.files.models import Model
 from vpem.files.results import StoredClustering
 from vpem.fits.estimators.base import OnGraph
 from vpem.fits.estimators.clustering import DistributedKMeans
-from vpem.fits.estimators.fitted import FittedMixture
-from vpem.fits.estimators.mixtures import VPEM
-from vpem.fits.estimators.rows import DistributedGaussianMixture, FedEM
+from vpem.fits.estimators.mixtures import VPEM, DistributedGaussianMixture, FedEM, FittedMixture
 from vpem.network.schema import Report
 from vpem.settings import TOPOLOGIES
 from vpem.steps.runs import mean_over_roots

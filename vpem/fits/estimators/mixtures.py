@@ -1,159 +1,311 @@
-"""Estimators of features that agents hold, also of rows that come in batches one after the other.
+"""Estimators of mixtures, with scikit-learn's interface and names.
 
-They have scikit-learn's interface and names.
+Of features that agents hold, also of rows that come in batches one after the other; and of rows
+that workers hold, by distributed and by federated EM.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import DensityMixin
+from sklearn.utils.validation import check_is_fitted
 
-from vpem.checks import Floats, check_number, check_weights
-from vpem.errors import InputError, NotConvergedWarning
+from vpem.checks import Floats, check_int, check_number, check_weights
+from vpem.errors import InputError, NotConvergedWarning, Setting, check_choice
 from vpem.files.datasets import Dataset
 from vpem.files.families import FamilyChoice
-from vpem.fits.estimators.base import Rows, dataset_for_fit, stored_in, warn_of_columns
-from vpem.fits.estimators.fitted import FittedByEM
+from vpem.fits.contribution import Contribution, contribution
+from vpem.fits.estimators.base import (
+    AGENTS,
+    WORKERS,
+    OnGraph,
+    Rows,
+    dataset_for_fit,
+    dataset_for_model,
+    stored_in,
+    warn_of_columns,
+    with_settings,
+    workers_of,
+)
+from vpem.fits.fedem import FedFit, fit_fedem
 from vpem.fits.labels import KnownLabels
 from vpem.fits.likely_hubs import connect_by_likelihood
-from vpem.fits.rows import fit_next
+from vpem.fits.prepare import weighed
+from vpem.fits.results import Fit, MixtureResult, RowFit
+from vpem.fits.rows import fit_em, fit_next
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import fit_vpem
 from vpem.network.graph import from_edges
 from vpem.network.partition import Partition
-from vpem.settings import FitSettings, SumSettings
+from vpem.records import changed, setting
+from vpem.settings import FAMILY_NAMES, FedMixtureSettings, FitSettings, SumSettings
 from vpem.steps.batches import STEP_SIZE
-from vpem.sums.connect import connect
+from vpem.steps.runs import mean_over_roots
+from vpem.steps.starts import GivenStart
+from vpem.sums.connect import connect, connect_workers, way_of
 from vpem.terms.families.kinds import Kinds
-from vpem.terms.rows import check_columns
+from vpem.terms.mixture import Mixture
+from vpem.terms.rows import check_columns, rows_with_values
+
+STARTS = {
+    "kmeans": "kmeans",
+    "k-means++": "k-means++",
+    "random": "random",
+    "random_from_data": "random",
+}
+"""Starts by scikit-learn's names, and what they are called here."""
 
 
-@dataclass(eq=False, repr=False)
+class FittedMixture(DensityMixin, OnGraph):
+    """Estimator that has a ``mixture_`` after `fit`, and parameters ``graph``, ``random_state``."""
+
+    init: Any = changed(
+        FitSettings,
+        "init",
+        help="Start: random (shared rows), k-means++, kmeans, row indices (K,), or a Mixture.",
+    )
+    mixture_: Mixture
+    fit_: MixtureResult
+    _result = "mixture_", "fit_"
+    _dtype: np.dtype[np.floating]
+    """Of the data of the fit, in which results are given."""
+
+    # ---- use -----------------------------------------------------------------------------------
+
+    def fit_predict(
+        self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> NDArray[np.intp]:
+        """Fit the mixture and return the most responsible component of each row, shape (M,)."""
+        labels: NDArray[np.intp] = self.fit(X, y, sample_weight).predict(X)
+        return labels
+
+    def _in_their_precision(self, mixture: Mixture, dtype: np.dtype[np.floating]) -> None:
+        self._dtype = dtype
+        self.mixture_ = mixture
+
+    @property
+    def weights_(self) -> Floats:
+        """Mixing weights, shape (K,)."""
+        return self._mixture_for("weights_").assembled_weights.astype(self._dtype, copy=False)
+
+    @property
+    def means_(self) -> Floats:
+        """Means in the user's order and units, shape (K, d)."""
+        return self._mixture_for("means_").assembled_means.astype(self._dtype, copy=False)
+
+    @property
+    def covariances_(self) -> Floats:
+        """Covariances in the user's order and units; see `vpem.Mixture.assembled_covariances`."""
+        covariances = self._mixture_for("covariances_").assembled_covariances
+        return covariances.astype(self._dtype, copy=False)
+
+    @property
+    def loadings_(self) -> Floats:
+        """Loadings of factors that hubs share (K, d, q), in the user's order and units."""
+        loadings = self._mixture_for("loadings_").assembled_loadings
+        return loadings.astype(self._dtype, copy=False)
+
+    @property
+    def precisions_cholesky_(self) -> Floats:
+        """Factors of the precisions, which are ``P P^T``; of variances ``1 / sqrt(v)``."""
+        return self._factors("precisions_cholesky_")[0].astype(self._dtype, copy=False)
+
+    @property
+    def precisions_(self) -> Floats:
+        """Inverse covariances, shaped as `covariances_`."""
+        factors, are_variances = self._factors("precisions_")
+        if are_variances:
+            return (factors**2).astype(self._dtype, copy=False)
+        return (factors @ np.swapaxes(factors, -1, -2)).astype(self._dtype, copy=False)
+
+    def _mixture_for(self, name: str) -> Mixture:
+        if not hasattr(self, "mixture_"):
+            raise AttributeError(f"{name} exists after fit only")
+        return self.mixture_
+
+    def _factors(self, name: str) -> tuple[NDArray[np.float64], bool]:
+        """Return factors of the precisions, and whether these are of variances alone."""
+        mixture = self._mixture_for(name)
+        covariances = mixture.assembled_covariances
+        if mixture.is_diagonal and not mixture.n_factors:
+            return 1 / np.sqrt(covariances), True
+        lower = np.linalg.cholesky(covariances)
+        return np.triu(np.swapaxes(np.linalg.inv(lower), -1, -2)), False
+
+    def _fitted(self, X: Rows) -> tuple[Mixture, Floats]:
+        check_is_fitted(self, "mixture_")
+        kinds = self.mixture_.kinds
+        if kinds is not None:
+            names = self._names(self.mixture_.n_features)
+            X = dataset_for_model(X, kinds, names, self.missing)
+        return self.mixture_, self._validate(X, reset=False)
+
+    def predict(self, X: Rows) -> NDArray[np.intp]:
+        """Most responsible component of each row of X (M, d), shape (M,)."""
+        mixture, data = self._fitted(X)
+        return mixture.predict(data, missing=self.missing)
+
+    def predict_proba(self, X: Rows) -> Floats:
+        """Responsibilities of each row, shape (M, K), in the precision of the data."""
+        mixture, data = self._fitted(X)
+        shares = mixture.predict_proba(data, missing=self.missing)
+        return shares.astype(data.dtype, copy=False)
+
+    def score_samples(self, X: Rows) -> Floats:
+        """Log-likelihood of each row, in nats, shape (M,), in the precision of the data."""
+        return self._scores(X)[0]
+
+    def _scores(
+        self, X: Rows, sample_weight: ArrayLike | None = None
+    ) -> tuple[Floats, float, float]:
+        """Return log-likelihoods of rows, their sum, and the weight of rows that have a value."""
+        mixture, data = self._fitted(X)
+        missing = self.missing
+        scores = mixture.score_samples(data, missing=missing)
+        total, used = weighed(scores, rows_with_values(data, missing), sample_weight)
+        return scores.astype(data.dtype, copy=False), total, used
+
+    def score(self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None) -> float:
+        """Log-likelihood per sample, in nats: the mean over rows that have a value."""
+        scores, total, used = self._scores(X, sample_weight)
+        if sample_weight is None and used == len(scores):
+            return float(scores.mean())  # in the data's precision, as those of rows are
+        return total / used
+
+    def bic(self, X: Rows) -> float:
+        """Bayesian information criterion on ``X``, by the parameters that are free."""
+        _, total, used = self._scores(X)
+        return self.mixture_.bic(total, used)
+
+    def aic(self, X: Rows) -> float:
+        """Akaike information criterion on ``X``, by the parameters that are free."""
+        total = self._scores(X)[1]
+        return self.mixture_.aic(total)
+
+    def contribution(
+        self, X: Rows, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Contribution:
+        """Say what is lost without each agent's features, and which features separate.
+
+        Parameters
+        ----------
+        X : array of shape (M, d)
+        y : array of shape (M,), optional
+            Known labels of the rows.
+        sample_weight : array of shape (M,), optional
+
+        Returns
+        -------
+        Contribution
+            See `vpem.contribution`.
+        """
+        _, data = self._fitted(X)
+        missing = self.missing
+        return contribution(
+            self.kept(), data, labels=y, sample_weight=sample_weight, missing=missing
+        )
+
+    def sample(self, n_samples: int = 1) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Draw rows (n_samples, d) of the mixture, and the component (n_samples,) of each."""
+        check_is_fitted(self, "mixture_")
+        count = check_int("n_samples", n_samples, least=1)
+        return self.mixture_.sample(count, np.random.default_rng(self._seed()))
+
+
+class FittedByEM(FittedMixture):
+    """Gaussian mixture fitted by EM to what agents or workers hold."""
+
+    fit_: Fit
+    init_params: str | None = setting(
+        None,
+        "scikit-learn's name of ``init``: kmeans, k-means++, random or random_from_data.",
+    )
+    weights_init: ArrayLike | None = setting(None, "Mixing weights (K,) to start at.")
+    means_init: ArrayLike | None = setting(None, "Means (K, d) to start at.")
+    precisions_init: ArrayLike | None = setting(
+        None,
+        "Inverse covariances to start at, shaped as ``precisions_``; ``init`` finds what is not "
+        "given.",
+    )
+    warm_start: bool = setting(
+        False,
+        "Start from the last fit instead of ``init``, and judge convergence by its last iteration.",
+    )
+    _also: ClassVar = {
+        "bounds": "Or a pair of numbers or arrays. There is no log-likelihood then, and the noise "
+        "comes from the system, not from ``random_state``.",
+        "compress": "Or one of your own (`vpem.Codec`).",
+        "step_size": "`vpem.VPEM.partial_fit` takes 0.6 for None.",
+        "weight_concentration_prior_type": "Variational Bayes is that of "
+        "`sklearn.mixture.BayesianGaussianMixture`, and ``lower_bound_`` that of the log-evidence; "
+        "under map it is the penalised log-likelihood.",
+    }
+
+    def _start(self, data: Floats) -> dict[str, Any]:
+        """Return where to start, and how many times, as settings."""
+        if not isinstance(self.warm_start, bool | np.bool_):
+            raise InputError(f"warm_start must be true or false, got {self.warm_start!r}")
+        if self.warm_start and hasattr(self, "mixture_"):
+            return {"init": GivenStart(self.mixture_, last=self._last()), "n_init": 1}
+        init = self.init
+        if self.init_params is not None:
+            if not isinstance(init, str) or init != FitSettings().init:
+                raise InputError(
+                    Setting("init_params"), " is scikit-learn's name of ", Setting("init"),
+                    "; give one of them",
+                )  # fmt: skip
+            init = STARTS[check_choice("init_params", self.init_params, STARTS)]
+        inits = (self.weights_init, self.means_init, self.precisions_init)
+        if all(one is None for one in inits):
+            return {"init": init}
+        k, kind = self.n_components, self.covariance_type
+        self._settings(FitSettings, seed=0)
+        start = GivenStart.from_parameters(init, kind, (k, data.shape[1]), *inits)
+        return {"init": start} if isinstance(start.init, str) else {"init": start, "n_init": 1}
+
+    def _last(self) -> NDArray[np.float64] | None:
+        """Return the last log-likelihoods per sample of the roots of the fit that is resumed."""
+        fit = getattr(self, "fit_", None)
+        if fit is None:
+            return np.array([self.lower_bound_]) if np.isfinite(self.lower_bound_) else None
+        last: NDArray[np.float64] = fit.history[-1:].ravel() / fit.total_weight
+        return last if len(last) else None
+
+    def _take(self, fit: Fit, dtype: np.dtype[np.floating]) -> None:
+        self.fit_ = fit
+        self._in_their_precision(fit.mixture, dtype)
+        self.converged_ = fit.converged
+        self.n_iter_ = fit.n_iter
+        self.history_ = fit.history
+        last = fit.history[-1] if len(fit.history) else fit.root_log_likelihood
+        self.lower_bound_ = mean_over_roots(last) / fit.total_weight
+
+    @property
+    def lower_bounds_(self) -> list[float]:
+        """Log-likelihood per sample in the E-step of each iteration, mean over roots."""
+        if not hasattr(self, "fit_"):
+            raise AttributeError("lower_bounds_ exists after fit only")
+        return [mean_over_roots(values) / self.fit_.total_weight for values in self.history_]
+
+
+@with_settings(
+    FitSettings,
+    SumSettings,
+    PrivacySettings,
+    first=("n_components", "agents", "graph", "hops", "n_rounds", "init"),
+    without=("colluding", "epsilon"),
+)
 class VPEM(FittedByEM):
     """Gaussian mixture of data split by features over agents on a graph.
 
     VP-EM of Valdeira, Soares and Xavier, "Decentralized EM to Learn Gaussian Mixtures from Datasets
     Distributed by Features": Algorithm 1 on a star, Algorithm 2 on any other connected graph. With
     one agent it is the EM of `sklearn.mixture.GaussianMixture`.
-
-    Parameters
-    ----------
-    n_components : int, default=2
-        Number of components, K.
-    agents : None, int, dict, list of lists or vpem.Partition, default=None
-        Which agent holds which features: that many contiguous nearly equal parts, or the features
-        of each, ``{"lab": ["ast", "alt"], ...}``: names of the columns of a data frame, or numbers.
-        None: one agent holds all, or each holds one where `graph` or `hops` ask for a network.
-    graph : None, str, networkx.Graph or vpem.Graph, default=None
-        The communication graph. "star", also the default, sums exactly at a server; every other
-        graph by consensus.
-    hops : int, default=0
-        Agents at most this many hops from a root send it their features, once; 0: none do.
-    hubs : {"size", "likelihood"}, default="size"
-        Which agents within `hops` share a hub: as many as possible, or those whose features gain
-        most from a joint covariance, which takes a fit without hops first (`vpem.SumSettings`).
-    sum : {"server", "tree", "consensus"}, optional
-        How they sum. Default: at a server on a star, else by consensus; "tree" is exact on any
-        graph.
-    n_rounds : int or "auto", default="auto"
-        Consensus rounds of each average.
-    weights : {"metropolis", "laplacian", "max-degree"}, default="metropolis"
-        Mixing weights of the consensus.
-    acceleration : {"chebyshev", "none"}, optional
-        Whether rounds are accelerated. Default: where they can be.
-    consensus_tol : float, default=1e-6
-        Consensus error to reach, where the number of rounds is "auto".
-    eigenvalue : {"computed", "estimated"}, default="computed"
-        How the mixing rate, which acceleration needs, is found.
-    compress : str or Codec, optional
-        Codec of the messages, such as "natural:12bits" (`vpem.network.codecs.parse_codec`), or one
-        of your own (`vpem.Codec`).
-    link_failure, agent_dropout, stragglers : float, default=0.0
-        Probabilities that a link is down in a round, an agent silent for an E-step, an agent late
-        in a round.
-    secure_sum : bool, default=False
-        Whether sums are masked: only totals are seen, no party's own terms (`vpem.SumSettings`).
-    release_epsilon, delta, bounds : float, float, str or pair of arrays, optional
-        Differential privacy of one row against outsiders who see the model alone, by noise in every
-        hub's M-step (`vpem.PrivacySettings`). There is no log-likelihood then, ``max_iter``
-        iterations are run, by default 16, and the noise comes from the system, not from
-        ``random_state``.
-    repeatable_noise : int, optional
-        For tests: a seed of that noise, which then protects nothing.
-    covariance_type : str, default="full"
-        Shape of the covariance inside a hub: "full", "diag", "spherical", "tied", "tied-diag" or
-        "tied-spherical".
-    family : str, dict, list of str or None, default=None
-        Density of each feature: a name for all ("poisson"), "auto" by what columns hold, those of
-        features and agents ("lab=t,sex=categorical" or a dict; others are "auto"), or a list of d.
-        Names are "gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
-        "negative-binomial", "exponential" and "gamma". Text and categories of a data frame become
-        codes; `predict` and the like find levels by name. None: all are Gaussian.
-    n_factors : int, default=0
-        Factors that hubs share, by which features of different hubs correlate within a component.
-    weight_concentration_prior_type : str, optional
-        "dirichlet_process" or "dirichlet_distribution": variational Bayes, as
-        `sklearn.mixture.BayesianGaussianMixture`; components that the rows do not need end empty,
-        and `lower_bound_` is that of the log-evidence. "map": EM to the mode under a prior of means
-        and covariances, as mclust's `priorControl`, and `lower_bound_` is the penalised
-        log-likelihood. Default: EM.
-    weight_concentration_prior, mean_precision_prior, degrees_of_freedom_prior : float, optional
-        Of that prior; see `vpem.FitSettings` for the defaults.
-    prior_covariance : float, optional
-        Prior scale matrix of a hub, as a multiple of the sample covariance of all rows.
-    init : {"random", "k-means++", "kmeans"} or row indices, default="kmeans"
-        Where EM starts; see `vpem.fit_vpem`.
-    init_params : str, optional
-        scikit-learn's name of `init`: "kmeans", "k-means++", "random" or "random_from_data".
-    weights_init, means_init, precisions_init : array-like, optional
-        Mixing weights (K,), means (K, d) and inverse covariances to start at, these shaped as
-        `precisions_`; `init` finds what is not given.
-    n_init : int, default=1
-        Restarts; the best is kept.
-    floor_fits : {"last", "keep"}, default="last"
-        Whether a restart with components that only the floor under variances keeps from being
-        singular is kept only if all have some, or judged like others, without a warning.
-    least_rows : float, default=0.5
-        Least number of rows (sum of responsibilities) of every component. If below one, a smaller
-        component is reinitialised, and left out the fourth time; else the smallest is left out, one
-        per iteration.
-    every_weight : bool, default=False
-        Count even responsibilities whose sum is below rounding (`vpem.FitSettings`).
-    tol : float, default=1e-7
-        Change of the log-likelihood per sample below which a root proposes to stop.
-    max_iter : int, default=1000
-        Maximum number of iterations, with `batch_size` of passes over the data. 0: the start alone.
-    batch_size : int or None, default=None
-        Rows of a batch: incremental EM, an M-step after each batch's E-step; see
-        `vpem.steps.batches.fit_batches`. None: ordinary EM over all rows.
-    step_size : float or None, default=None
-        Exponent in (0.5, 1] of the steps of stochastic EM, which with `batch_size` takes the place
-        of incremental EM. `partial_fit` takes 0.6 for None.
-    accelerate : str or None, default=None
-        Fewer sums to the same end: "squarem" (extrapolated M-steps), "local:8" (up to 8 steps of
-        each hub between sums), or both with a comma; see `vpem.steps.accelerate`. None: EM.
-    reg_covar : float or "auto", default="auto"
-        Added to every variance: a millionth of each feature's variance ("auto"), or a number in the
-        data's units, as in scikit-learn.
-    scale : {"none", "standard"}, default="none"
-        Whether each agent standardizes its features; results stay in the user's units.
-    consensus : {"auto", "operator", "rounds"}, default="auto"
-        How rounds are computed: the same numbers either way.
-    missing : {"refuse", "marginalize"}, default="refuse"
-        What to do about missing values (NaN): "marginalize" integrates them out, in `fit` and in
-        all later methods.
-    warm_start : bool, default=False
-        Start from the last fit instead of `init`, and judge convergence by its last iteration.
-    random_state : int, Generator, RandomState or None, default=0
-        Seed of graph, ties between hubs, and start; None: another one in every fit.
-    verbose, verbose_interval : int, default=0 and 10
-        1: print progress, a line every so many iterations; 2: a line every iteration.
-    n_threads : int or None, default=None
-        Threads of the kernels.
 
     Attributes
     ----------
@@ -205,18 +357,23 @@ class VPEM(FittedByEM):
     [0.5, 0.5]
     """
 
-    n_components: int = 2
-    agents: Any = None
-    graph: Any = None
-    hops: int = 0
-    n_rounds: int | str = "auto"
-    init: object = "kmeans"
-    _: KW_ONLY
-    hubs: str = "size"
-    compress: str | None = None
-    release_epsilon: float | None = None
-    family: object = None
-    n_factors: int = 0
+    agents: Any = setting(
+        None,
+        f"{AGENTS} None: one agent holds all, or each one feature where ``graph`` or ``hops`` ask "
+        "for a network.",
+    )
+    graph: Any = setting(
+        None,
+        "The communication graph: a topology's name, a networkx.Graph or a vpem.Graph. A star, "
+        "also the default, sums exactly at a server; every other graph by consensus.",
+    )
+    family: object = setting(
+        None,
+        'Density of each feature: a name for all ("poisson"), "auto" by what columns hold, those '
+        'of features and agents ("lab=t,sex=categorical" or a dict; others are "auto"), or a list '
+        f"of d. Names are {', '.join(FAMILY_NAMES)}. Text and categories of a data frame become "
+        "codes; `predict` and the like find levels by name. None: all are Gaussian.",
+    )
 
     # ---- fitting -------------------------------------------------------------------------------
 
@@ -423,3 +580,152 @@ class VPEM(FittedByEM):
         self._take(fit, self._dtype)
         self.n_iter_ = n_iter
         return self
+
+
+@with_settings(
+    FitSettings,
+    SumSettings,
+    PrivacySettings,
+    first=("n_components", "workers", "graph", "n_rounds", "init"),
+    without=("compress", "hops", "hubs", "n_factors", "release_epsilon"),
+)
+class DistributedGaussianMixture(FittedByEM):
+    """Gaussian mixture of rows that workers hold: distributed EM.
+
+    On a star, the EM of `sklearn.mixture.GaussianMixture` on pooled rows, iteration by iteration;
+    on any other graph the statistics are summed by consensus, and every worker has a model.
+
+    Attributes
+    ----------
+    weights_, means_, covariances_, precisions_, precisions_cholesky_
+        Of the first worker's model.
+    mixtures_ : list of Mixture
+        One where all share the sum; under consensus that of each worker.
+    mixture_ : Mixture
+        The first of them.
+    converged_, n_iter_, lower_bound_, lower_bounds_, history_, graph_, fit_
+        As for `vpem.VPEM`; ``history_`` has a column a model. Of a private fit the history is
+        empty, and the bound nan.
+    workers_ : Workers
+        Who held which rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vpem import DistributedGaussianMixture
+    >>> X = np.random.default_rng(0).normal(size=(200, 3))
+    >>> X[:100] += 4
+    >>> model = DistributedGaussianMixture(n_components=2, workers=5, random_state=0).fit(X)
+    >>> model.weights_.round(1).tolist()
+    [0.5, 0.5]
+    """
+
+    workers: Any = setting(1, WORKERS)
+
+    def _fit_to(self, data: Floats, **known: Any) -> RowFit:
+        seed = self._seed()
+        workers = workers_of(self.workers, len(data))
+        graph = self._graph(workers.n_workers, seed)
+        network = connect_workers(graph, self._settings(SumSettings, seed=seed))
+        privacy = self._settings(PrivacySettings)
+        dtype = np.float64 if privacy.is_asked else data.dtype
+        settings = self._settings(FitSettings, seed=seed, dtype=dtype, **self._start(data))
+        fit = fit_em(data, workers, network, settings, privacy=privacy, **known)
+        self._take(fit, data.dtype)
+        self.workers_ = workers
+        self._holders = workers.names
+        self.graph_ = network.graph
+        self.mixtures_ = fit.mixtures
+        return fit
+
+
+@with_settings(
+    FedMixtureSettings,
+    SumSettings,
+    first=("n_components", "workers", "graph", "compress", "init"),
+    without=("agent_dropout", "hops", "hubs"),
+)
+class FedEM(FittedMixture):
+    """Gaussian mixture of rows that workers hold, by FedEM or VR-FedEM.
+
+    Dieuleveut, Fort, Moulines and Robin 2021, "Federated Expectation Maximization with
+    heterogeneity mitigation and variance reduction": workers send quantized corrections of mean
+    statistics, of minibatches, and not all of them at a time. With ``step_size=1``,
+    ``memory="none"`` and nothing else it is the EM of `sklearn.mixture.GaussianMixture`.
+
+    Attributes
+    ----------
+    weights_, means_, covariances_, precisions_, precisions_cholesky_
+        Mixing weights (K,), means (K, d), and covariances, their inverses and factors of these.
+    mixture_ : Mixture
+        The same.
+    statistic_ : ndarray of shape (P,)
+        The last running statistic.
+    history_ : FedHistory
+        Objective, squared mean field, epochs and bytes of the iterations recorded.
+    converged_ : bool
+        Whether the fit came to rest; ``fit_.run.in_noise`` says whether that is to within noise.
+    n_iter_ : int
+        Iterations.
+    n_epochs_ : float
+        Conditional expectations computed, divided by the number of rows.
+    n_projections_ : int
+        Weights and covariances that noise made invalid and that were projected.
+    lower_bound_ : float
+        Log-likelihood per sample of the mixture.
+    workers_, graph_, fit_
+        Who held which rows, the communication graph, and the full result.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vpem import FedEM
+    >>> X = np.random.default_rng(0).normal(size=(200, 3))
+    >>> X[:100] += 4
+    >>> model = FedEM(n_components=2, workers=5, compress="qsgd:8bits", random_state=0).fit(X)
+    >>> model.weights_.round(1).tolist()
+    [0.5, 0.5]
+    """
+
+    workers: Any = setting(1, WORKERS)
+    known_covariance: object = setting(
+        None,
+        "Covariances that are not estimated, (d, d) with a tied covariance or (K, d, d) with full.",
+    )
+    _also: ClassVar = {
+        "compress": "Or one of your own (`vpem.Codec`). On a graph it is that of the rounds.",
+        "step_size": "Or a function of the iteration.",
+    }
+
+    def _fit_to(self, data: Floats, **known: Any) -> FedFit:
+        seed = self._seed()
+        workers = workers_of(self.workers, len(data))
+        graph = self._graph(workers.n_workers, seed)
+        # Rounds among neighbours are compressed themselves; elsewhere FedEM's corrections are.
+        central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
+        of_rounds, compress = (None, self.compress) if central else (self.compress, None)
+        fit = fit_fedem(
+            data,
+            workers,
+            connect_workers(graph, self._settings(SumSettings, seed=seed, compress=of_rounds)),
+            self._settings(FedMixtureSettings, seed=seed, compress=compress),
+            known_covariance=self.known_covariance,
+            **known,
+        )
+        self.fit_ = fit
+        self.workers_ = workers
+        self._holders = workers.names
+        self.graph_ = graph
+        self._in_their_precision(fit.mixture, data.dtype)
+        self.statistic_ = fit.run.statistic
+        self.history_ = fit.run.history
+        self.converged_ = fit.converged
+        self.n_iter_ = fit.n_iter
+        self.n_epochs_ = fit.run.epochs
+        self.n_projections_ = fit.run.projections
+        self.lower_bound_ = fit.log_likelihood
+        return fit
+
+    def fit_predict(self, X: Rows, y: object = None) -> NDArray[np.intp]:  # type: ignore[override]
+        """Fit the mixture and return the most responsible component of each row, shape (M,)."""
+        return self.fit(X, y).predict(X)
