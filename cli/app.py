@@ -226,7 +226,8 @@ class Command(_Manners, TyperCommand):
             return options.show_config(ctx) if joined().speaks else None
         with options.noting_origins(ctx):
             begin(ctx, self.roles())
-            options.refuse_idle(ctx)
+            options.running[:] = [ctx]
+            options.refuse_beside()
         if STUDY in ctx.meta:
             from .study.member import meet
 

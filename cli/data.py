@@ -10,10 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from vpem.errors import InputError, Setting, brief, did_you_mean, refuse_any, shorten
-from vpem.files.table_settings import OF_ONE_FIT, LabelledTable, TableSettings, settings_in
+from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
+from vpem.files.table_settings import (
+    MATRICES,
+    OF_ONE_FIT,
+    LabelledTable,
+    TableSettings,
+    settings_in,
+)
 from vpem.fits.settings import parse_numbers
-from vpem.records import Settings, changed, not_both, off, rule, unset, without
+from vpem.records import (
+    Settings,
+    beside,
+    changed,
+    not_both,
+    off,
+    rule,
+    unless,
+    unset,
+)
+from vpem.rules import OF_ONE_FILE, ONE_START
 from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, SumSettings, WorkerSettings
 
 from .outputs import READ, Role
@@ -38,9 +54,6 @@ def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -
     """Return the graph that the options describe; by default a server (star)."""
     from vpem.network.graph import make_graph
 
-    drawn = graph.radius is not None or graph.mean_degree is not None
-    if graph.topology is None and drawn:
-        raise InputError("--radius and --mean-degree need the --topology of a random graph")
     if graph.graph is not None:
         from vpem.files.networks import read_graph
 
@@ -51,22 +64,25 @@ def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -
     )  # fmt: skip
 
 
+NOT_OF_GRIDS = beside(
+    "{method=grid} starts each agent's own clustering by k-means++: {init_rows} are for "
+    "{method=lloyd}",
+    method="grid",
+)
+
+
 class StartSettings(Settings, heading="Start"):
     """Where a fit begins; by default it finds a start of its own."""
 
     init_rows: str | None = unset(
         "Start with means, or centres, at these rows, counted from 0: 3,77,120.",
-        idle=rule(
-            lambda given: given.get("method") == "grid",
-            "{method=grid} starts each agent's own clustering by k-means++: {init_rows} are for "
-            "{method=lloyd}",
-        ),
+        idle=[ONE_START, NOT_OF_GRIDS],
     )
     init_model: Path | None = unset(
         "Start from the parameters of a model.",
         # A model may be continued in its own file.
         file=Role(writes=False, goes_on_in="--output"),
-        idle=not_both("init_rows", "init_model"),
+        idle=[not_both("init_rows", "init_model"), ONE_START],
     )
 
     @property
@@ -231,6 +247,7 @@ def read_one(
     refuse_shared_stdin(path, where)
     options = {"on_disk": where.engine.apart, **options}
     dataset = read_data(path, table, kept=model_table, **options)
+    table.refuse_idle(format=dataset.format)
     if tell is not None:
         tell(dataset, table, model_table)
     return dataset
@@ -244,10 +261,21 @@ def refuse_shared_stdin(path: Path, where: Where) -> None:
         )
 
 
-def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., None]:
+def refuse_unused(table: TableSettings, formats: set[str], where: Where) -> None:
+    """Raise InputError where a setting has no effect on any of several files of these formats.
+
+    A rank of a job has read some of the files alone.
+    """
+    if formats and "text" not in formats and (where.own_users or not where.engine.apart):
+        table.refuse_idle(format=next(iter(formats.difference(MATRICES) or formats)))
+
+
+def teller(
+    say: Callable[[str], None], families: bool = False, formats: set[str] | None = None
+) -> Callable[..., None]:
     """Return a function that prints what of a table holds the ids, and what is left out.
 
-    With ``families`` it adds how columns of text become features.
+    With ``families`` it adds how columns of text become features. It notes ``formats``.
     """
 
     def tell(
@@ -255,6 +283,8 @@ def teller(say: Callable[[str], None], families: bool = False) -> Callable[..., 
     ) -> None:
         from vpem.files.readers.frames import GUESSED
 
+        if formats is not None:
+            formats.add(dataset.format)
         ids = None if dataset.table is None else dataset.table.id_column
         named = {None, table.id_column, model_table and model_table.id_column}
         warned = {name for name, why in dataset.left_out.items() if why in GUESSED}
@@ -315,14 +345,24 @@ def kept_of(stored: Any) -> TableSettings:
 
 
 OF_PARTIES = [
-    without("parties", True, "is for data of several parties"),
-    rule(
-        lambda given: given.get("split") == "rows",
+    beside(" is for data of several parties; add {parties}", parties=(None, False)),
+    beside(
         " is for parties that hold features of the same rows; with {split=rows} leave it out",
+        split="rows",
     ),
 ]
-WITHOUT_HMAC = rule(
-    lambda given: given["align"] != "hmac", " is for {align=hmac}; leave it out, or add that"
+WITHOUT_HMAC = unless(" is for {align=hmac}; leave it out, or add that", align="hmac")
+WITHOUT_KEY = rule(
+    # Where files are named: a study says how rows are aligned, each member where its key is.
+    lambda given: (
+        "data" in given and given["align"] == "hmac" and given.get("align_key", "") is None
+    ),
+    "{align=hmac} needs {align_key=FILE}, with a key that all parties share, such as one of "
+    "'openssl rand -hex 32'",
+)
+OF_FILES = rule(
+    lambda given: bool(given["parties"]) and STDIN in map(str, given.get("data") or ()),
+    "standard input (-) is one file; with {parties} name files",
 )
 
 
@@ -333,13 +373,14 @@ class PartySettings(Settings, heading="Data"):
         "Each file is a party's (docs/reference/parties.md). One .toml file may name them all. "
         "The parties are the agents; with --split rows the workers.",
         often=True,
+        idle=OF_FILES,
     )
     align: str | None = unset(
         "How parties find the rows that all have: none, ids, hmac, psi. With none it is by "
         "position; hmac compares keyed hashes of ids, psi is private set intersection. Default: by "
         "position, if ids agree or no party has any.",
         choices=ALIGNMENTS,
-        idle=OF_PARTIES,
+        idle=[*OF_PARTIES, WITHOUT_KEY],
     )
     align_key: Path | None = unset(
         "With --align hmac: file of the key that all parties share.",
@@ -380,7 +421,7 @@ class FitFiles(FileSettings, LabelledTable, heading="Data"):
         "Agent or party, by name or number, that has the labels for the fit: they are added to its "
         "hub's term. Default: the first; in a manifest the party with labels-for-fit.",
         local=True,
-        idle=without("labels_for_fit", None, "says who has labels for the fit"),
+        idle=beside(" says who has labels for the fit; add {labels_for_fit}", labels_for_fit=None),
     )
 
 
@@ -390,10 +431,7 @@ class FedWorkers(WorkerSettings, heading="Data"):
     workers: int | None = changed(often=True)
     sort_by_label: bool = off(
         "Sort rows by label before they are dealt out, so that workers differ.",
-        idle=rule(
-            lambda given: given["workers"] is None,
-            " needs {workers}: how many to deal the rows out to",
-        ),
+        idle=[OF_ONE_FILE, beside(" needs {workers}: how many to deal rows out to", workers=None)],
     )
 
 
@@ -462,16 +500,19 @@ def read_parties(
         labelled, at = parties, place_of(settings.labels_at, [one.name for one in parties])
         parties = where.parties(files, table.changed(labels_for_fit=None), kept)
         parties[at] = labelled[at]
-    holders = where.place(parties, labels)
+    holders, formats = where.place(parties, labels), set[str]()
     common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
-    common["tell"] = teller(say)
+    common["tell"] = teller(say, formats=formats)
     with set_topic(holders.engine, "alignment"):
         if over_rows:
-            return stack_parties(parties, **common), None
+            stacked = stack_parties(parties, **common)
+            refuse_unused(table, formats, where)
+            return stacked, None
         together, matching = join_parties(
             parties, settings.align, key=settings.align_key,
             keep_missing=settings.missing_parties, keep_constant=kept is not None, **common,
         )  # fmt: skip
+    refuse_unused(table, formats, where)
     alignment = matching.describe()
     outer = alignment["join"] == "outer"
     heads = ("party", "rows", "absent" if outer else "lost")
@@ -489,19 +530,14 @@ def read_parties(
 
 def check_parties(files: Sequence[Path], settings: PartySettings) -> None:
     """Raise InputError unless the files are one dataset, or those of parties."""
-    alone = not settings.parties
-    refuse_any(
-        (settings.parties and STDIN in map(str, files),
-         "standard input (-) is one file; with --parties name files"),
-        (alone and len(files) > 1,
-         f"give one dataset, got {len(files)} files; add --parties if each is one party's"),
-        (alone and files[0].suffix.lower() == ".toml",
-         f"{', '.join(map(str, files))} is no dataset; add --parties if it names parties"),
-        # A study says how rows are aligned, each member where its key is: no rule of settings.
-        (settings.align == "hmac" and settings.align_key is None,
-         "--align hmac needs --align-key FILE, with a key that all parties share, such as one of "
-         "'openssl rand -hex 32'"),
-    )  # fmt: skip
+    if settings.parties:
+        return
+    if len(files) > 1:
+        raise InputError(
+            f"give one dataset, got {len(files)} files; add --parties if each is one party's"
+        )
+    if files[0].suffix.lower() == ".toml":
+        raise InputError(f"{files[0]} is no dataset; add --parties if it names parties")
 
 
 def place_of(agent: str | None, names: Sequence[str]) -> int:

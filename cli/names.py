@@ -121,12 +121,12 @@ def _typed(setting: Setting) -> str:
     # A separate option for one value: resume="if-any", --resume-if-any.
     if f"{setting.name}-{setting.value}" in options:
         return name_of(options[f"{setting.name}-{setting.value}"])
-    named = {one.name: one for one in options.values()}
+    named = {one.name: one for one in _options}
     alike = (options[key] for key in _alike(setting.name) if key in options)
     option = named.get(setting.name) or next(alike, None)
     if option is None:
         return str(setting)
-    if setting.value is None or is_flag(option):
+    if setting.value is None or is_flag(option) or option.param_type_name == "argument":
         return name_of(option)
     values = setting.value if isinstance(setting.value, list) else [setting.value]
     return " ".join(f"{name_of(option)} {quote(str(value))}" for value in values)

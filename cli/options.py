@@ -26,7 +26,7 @@ import typer
 
 from vpem.errors import FileError, InputError, VpemError, brief, did_you_mean, printable
 from vpem.records import Rule, Settings, describe_field, off, refused, unset
-from vpem.rules import algorithm_of, of_command, why_never
+from vpem.rules import OF_ONE_FILE, algorithm_of, of_command, why_never
 
 from .display import drop_stdout, print_json
 from .names import ELSE, FILE, FILES, hint, in_options, is_flag, key_of, leaves, meant, name_of
@@ -369,7 +369,7 @@ def is_given(context: Any, param: Any) -> bool:
     of --show-config can be used as a file.
     """
     typed = source_of(context, param)[0] == "command line"
-    return typed or context.params.get(param.name) != param.default
+    return typed or context.params.get(param.name) not in (param.default, [])
 
 
 def origin_of(context: Any, param: Any) -> str | None:
@@ -438,17 +438,32 @@ def show_config(context: Any) -> None:
 def rules_of(command: Any) -> dict[str, list[Rule]]:
     """Return the rules of a command's options, by names of parameters."""
     known = getattr(command.callback, "settings", {})
-    return of_command(command.name, {name: one.rules for name, one in known.items()})
+    rules = {"memory_limit": [OF_ONE_FILE]} | {name: one.rules for name, one in known.items()}
+    return of_command(command.name, rules)
 
 
-def refuse_idle(context: Any) -> None:
-    """Raise InputError where an option was given that a rule excludes beside the others."""
+def refuse_idle(context: Any, **facts: Any) -> None:
+    """Raise InputError where an option was given that a rule excludes beside the others.
+
+    ``facts`` are what else is known, or the values of options that others will give.
+    """
     rules = rules_of(context.command)
     values = {**context.params, "algorithm": algorithm_of(context.info_name, context.params)}
+    values |= facts
     for param in context.command.params:
         for when, why in rules.get(param.name, ()) if is_given(context, param) else ():
             if when(values):
                 raise refused(name_of(param), why)
+
+
+running: list[Any] = []
+"""The context of the command that runs."""
+
+
+def refuse_beside(**facts: Any) -> None:
+    """Check the rules of the command that runs again, given facts of its data or its model."""
+    for context in running:
+        refuse_idle(context, **facts)
 
 
 def read_here(param: Any, kind: Any) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpem.errors import FileError, VpemError
-from vpem.records import Rule, Settings, changed, off, rule, setting, unset
+from vpem.records import Rule, Settings, beside, changed, off, rule, setting, unset
 
 from .names import FILE, name_of
 
@@ -147,9 +147,7 @@ NOTHING_REPLACED = rule(
     " replaces existing files, but nothing is to be written; leave it out",
 )
 
-NEEDS_TOL = rule(
-    lambda given: given.get("tol") == 0, " needs a --tol above 0: without it nothing can converge"
-)
+NEEDS_TOL = beside(" needs a --tol above 0: without it nothing can converge", tol=0)
 
 NO_CSV_AT_ALL: Rule = (
     lambda given: NO_CSV[0](given) and bool(given.get("output") or given.get("json")),
@@ -184,7 +182,11 @@ class Output(Printing, heading="Output", kept=False):
     force: bool = switch("Replace an existing output.", idle=NOTHING_REPLACED)
     publish_anyway: bool = off(
         "In a study: publish a model although it has components of fewer than 5 rows, or singular "
-        "ones. The policy of every party must say publish-anyway = true."
+        "ones. The policy of every party must say publish-anyway = true.",
+        idle=rule(
+            lambda given: given.get("study", "") is None,
+            " is for a study, which publishes a model to others; leave it out",
+        ),
     )
     strict: bool = switch("Exit with 3 if not converged.", heading="Stopping")
 

@@ -16,7 +16,7 @@ import typer
 from vpem.errors import InputError, Interrupted, Setting
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural
-from vpem.records import Settings, not_both, off, rule, unset
+from vpem.records import Settings, beside, not_both, off, unset
 from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
@@ -83,7 +83,7 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return [*files, *map(part_of, files)]
 
 
-WITHOUT_CHECKPOINT = rule(lambda given: given["checkpoint"] is None, " needs {checkpoint=FILE}")
+WITHOUT_CHECKPOINT = beside(" needs {checkpoint=FILE}", checkpoint=None)
 
 
 class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
@@ -177,10 +177,6 @@ class CommandRun:
         self.where = where_of(engine, screen)
         self.engine, self.facts = self.where.engine, self.where.facts
         self.where.shards_of = out.output if self.shards else None
-        if out.publish_anyway and not self.where.least_rows:
-            raise InputError(
-                "--publish-anyway is for a study, which publishes a model to others; leave it out"
-            )
         if out.output is not None and self.where.speaks and not self.shards:
             check_writable(out.output, out.force, kind)
         self._file = (checkpoints or CheckpointSettings()).saver(self)
@@ -297,9 +293,6 @@ class Task(CommandRun):
         with self.screen.reading(files):
             check_parties(files, parties)
             if parties.parties:
-                of_one = holding.values("split", "sample_weight") | {"memory_limit": memory_limit}
-                for name in (name for name, value in of_one.items() if value not in (None, False)):
-                    raise InputError(Setting(name), " is for one file; with --parties leave it out")
                 missing = settings.missing == "marginalize"
                 source, self.alignment = read_parties(
                     files, parties, self.where, self.labels, over_rows, missing, self.weighed_by

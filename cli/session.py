@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vpem.errors import InputError, shorten
-from vpem.records import Settings, off, rule, setting, unset, without
+from vpem.records import Settings, beside, off, rule, setting, unless, unset
 
 from .display import fail
 from .outputs import reads, writes, written
@@ -372,24 +372,26 @@ class Job(Where):
         return code
 
 
-APART = rule(
-    lambda given: given["engine"] == "simulator",
-    " is for processes of their own; add --engine mpi, or --study FILE",
+APART = beside(
+    " is for processes of their own; add --engine mpi, or --study FILE", engine="simulator"
 )
-RANKS = rule(
-    lambda given: given["engine"] != "mpi", " is for processes of their own; add --engine mpi"
-)
-SHARDS_OF_ROWS = rule(
-    lambda given: given.get("split") == "rows",
+RANKS = unless(" is for processes of their own; add --engine mpi", engine="mpi")
+SHARDS_OF_ROWS = beside(
     " have the features of one hub each, but with {split=rows} every worker's model has all "
     "features; leave it out",
+    split="rows",
 )
 SHARDS_OF_POSTERIOR = rule(
     lambda given: given.get("weight_concentration_prior_type") not in (None, "map"),
     " hold means and covariances, but a posterior needs its priors too; leave it out, or take EM "
     "without {weight_concentration_prior_type}",
 )
-of_members = partial(unset, local=True, idle=without("study", "FILE", "is for members of a study"))
+SHARDS_OF_NOTHING = rule(
+    lambda given: given.get("output", "") is None and given["study"] is None,
+    " are named after {output}; give it",
+)
+NO_STUDY = beside(" is for members of a study; add {study=FILE}", study=None)
+of_members = partial(unset, local=True, idle=NO_STUDY)
 """Return a field for members of a study alone."""
 
 
@@ -402,19 +404,14 @@ class EngineSettings(Settings, heading="Running", kept=False):
         "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]). tls: each party "
         "runs this command on its own machine (see --study).",
         choices=("simulator", "mpi", "tls"),
-        idle=rule(
-            lambda given: given["engine"] == "tls" and given["study"] is None,
-            " tls is for members of a study; add --study FILE",
-        ),
+        idle=beside(" tls is for members of a study; add --study FILE", engine="tls", study=None),
     )
     study: Path | None = unset(
         "Take part in this study (.toml; see 'vpem study'), which says who the parties are and "
         "what all run; DATA is this party's own. Implies --engine tls --parties; needs vpem[tls].",
         file="read",
         local=True,
-        idle=rule(
-            lambda given: given["engine"] != "tls", " implies --engine tls; leave out --engine"
-        ),
+        idle=unless(" implies --engine tls; leave out --engine", engine="tls"),
     )
     member: str | None = of_members(
         "With --study: which of its members this is. Default: the one whose key lies beside it.",
@@ -443,7 +440,7 @@ class EngineSettings(Settings, heading="Running", kept=False):
     shards: bool = off(
         "Each hub's root writes its own parameters: with --engine mpi beside --output and named "
         "after it, in a study (if that says so) to --output; see 'vpem model join'.",
-        idle=[APART, SHARDS_OF_ROWS, SHARDS_OF_POSTERIOR],
+        idle=[APART, SHARDS_OF_ROWS, SHARDS_OF_POSTERIOR, SHARDS_OF_NOTHING],
     )
 
 

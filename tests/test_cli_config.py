@@ -193,7 +193,7 @@ BAD_FILES = {
     "[fit]\nhops = -1": "hops must be an integer of at least 0, got -1; --hops is from file c.toml",
     "[fit]\ntopology = 'cyle'": "(did you mean 'cycle'?); --topology is from file c.toml",
     "[fit]\ntopology = 3": "topology must be one of",
-    "[fit]\nradius = 0.5": "need the --topology of a random graph; --radius is from file c.toml",
+    "[fit]\nradius = 0.5": "needs the topology of a random graph; --radius is from file c.toml",
     "[fit]\nresume = true": "; --resume is from file c.toml",
 }  # fmt: skip
 

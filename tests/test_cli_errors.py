@@ -367,7 +367,7 @@ BAD_OPTIONS = [
     ("--graph missing.txt", "'missing.txt' does not exist"),
     ("--graph d.h5", "name must end in"),
     ("--topology cycle --radius 0.5", "--radius is for geometric"),
-    ("--radius 0.5", "--radius and --mean-degree need the --topology"),
+    ("--radius 0.5", "--radius needs the topology of a random graph"),
     ("--topology geometric --radius 0", "--radius must be a number above 0"),
     ("--topology geometric --radius nan", "--radius must be a number above 0"),
     ("--topology geometric --radius 1e-9", "was connected: raise --radius"),

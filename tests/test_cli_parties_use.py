@@ -131,7 +131,7 @@ REFUSED = [
     (["evaluate", "model.h5", "a", "b", "c", "--parties", "--align", "ids", "--labels", "one.txt"],
      "has one label a line, but parties are aligned by their ids"),
     (["predict", "model.h5", "a", "b", "c", "--parties", "-o", "b"], "is the input"),
-    (["report", "model.h5", "--parties"], "--parties is about the data: give them after the model"),
+    (["report", "model.h5", "--parties"], "--parties is about the data, but none are named"),
 ]  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def test_traces_of_every_model(capsys, home, tmp_path, name, picture):
         (("growth", "{boys}", "--labels", "x"), "--labels is for mixtures and clusters"),
         (("growth", "{boys}", "--dataset", "x"), "--dataset is for mixtures and clusters"),
         (("growth", "--features", "x"), "--features is for mixtures and clusters"),
-        (("growth", "--id", "who"), "--id is about the data: give them after the model"),
+        (("growth", "--id", "who"), "--id is about the data, but none are named"),
         (("growth", "--individual", "3"), "--individual is about the data"),
         (("growth", "{boys}", "--kind", "curves", "--individual", "99"), "has no individual '99'"),
         (("growth", "{boys}", "--id", "who"), "--id name columns of a CSV table"),
@@ -151,8 +151,8 @@ def test_traces_of_every_model(capsys, home, tmp_path, name, picture):
         (("own", "{boys}", "--kind", "curves"), "a user's own model, but not the model"),
         (("graph", "--kind", "traces"), "traces is drawn of fits of SAEM, and"),
         (("graph", "--kind", "curves"), "curves is drawn of fits of SAEM, and"),
-        (("graph", "--individual", "3"), "--individual is for fits of SAEM"),
-        (("graph", "--covariates", "x"), "--covariates is for fits of SAEM"),
+        (("graph", "--individual", "3"), "--individual is about the data"),
+        (("graph", "--covariates", "x"), "--covariates is about the data"),
         (("broken",), "broken.h5"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
@@ -252,9 +252,9 @@ def test_warnings_come_first_and_hostile_words_are_text(capsys, home, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("growth", "--labels", "x"), "--labels is for mixtures and clusters"),
+        (("growth", "--labels", "x"), "--labels is about the data"),
         (("growth", "--id", "x"), "--id is about the data"),
-        (("graph", "--time", "x"), "--time is for fits of SAEM"),
+        (("graph", "--time", "x"), "--time is about the data"),
     ],
     ids=["labels", "id", "mixture"],
 )

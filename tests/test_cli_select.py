@@ -451,7 +451,7 @@ def test_what_cannot_be_fitted_of_several_is_told(capsys, tmp_path):
         (("2-",), "--components must be numbers and ranges with commas between"),
         (("2-999999999",), "--components has more than 10000 numbers, got '2-999999999'"),
         (("0",), "--components must be an integer of at least 1, got 0"),
-        (("2-3", "--init-rows", "1,2"), "--components 2-3 are several numbers of components, but"),
+        (("2-3", "--init-rows", "1,2"), "--init-rows starts one fit, but --components are several"),
         (("200-201",), "no model of the grid could be fitted; the first: 200 components need"),
     ],
 )

@@ -352,13 +352,13 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
         (("cycle", "-n", "5", "--topology", "path"), "--topology is for a dataset"),
         (
             ("cycle", "-n", "5", "--partition", "p.json"),
-            "--partition names the features of a dataset",
+            "--partition is about the data",
         ),
         (("cycle", "-n", "5", "--link", "fast"), "--link is bandwidth and one-way latency"),
         (("cycle", "-n", "5", "--link", "0Mbit,1ms"), "such as 100Mbit,30ms"),
-        (("cycle", "-n", "5", "--graph", "g.csv"), "give a topology (cycle) or --graph, not both"),
+        (("cycle", "-n", "5", "--graph", "g.csv"), "give a topology or --graph, not both"),
         (("--graph", "g.csv"), "g.csv"),
-        (("--graph", "g.csv", "--radius", "1"), "--radius and --mean-degree need the topology"),
+        (("--graph", "g.csv", "--radius", "1"), "--radius needs the topology"),
         (("cycle", "-n", "5", "--plot", "net.bmp"), "pictures are written to .png, .svg or .pdf"),
         (("cycle", "-n", "5", "--plot", "no/net.png"), "there is no folder"),
         (("cycle", "-n", "5", "--compress", "qsdg:8bits"), "did you mean 'qsgd'"),
@@ -394,7 +394,7 @@ def test_errors_with_a_dataset(capsys, data):
         (("--features", "3"), "--features is for plans without a dataset"),
         (("--agents", "9", "--topology", "cycle"), "9 agents cannot share 6 features"),
         (("--topology", "cycle", "--graph", "g.csv"), "give --topology or --graph, not both"),
-        (("--radius", "0.4"), "--radius and --mean-degree need the --topology"),
+        (("--radius", "0.4"), "--radius needs the topology"),
         (("--plot", data), "is the input"),
     ):
         result = run(capsys, *DESCRIBE, data, *words)

@@ -78,12 +78,6 @@ class InputError(VpemError, ValueError):
     """Data, options or parameters that cannot be used as they are."""
 
 
-def refuse_any(*cases: tuple[Any, ...]) -> None:
-    """Raise InputError with the sentence of the first case that holds: whether, and its parts."""
-    for _, *parts in (case for case in cases if case[0]):
-        raise InputError(*parts)
-
-
 class MissingColumnError(InputError):
     """A table lacks requested ``columns``."""
 

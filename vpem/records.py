@@ -25,6 +25,9 @@ Condition = Callable[[Mapping[str, Any]], bool]
 
 Rule = tuple[Condition, Sentence]
 
+Row = tuple[str, Condition, str | Sentence]
+"""A rule of several settings of a record, whose names have blanks between."""
+
 
 @dataclass(frozen=True)
 class About:
@@ -129,7 +132,9 @@ class Settings:
     """Whether models keep the values, which say what was fitted."""
 
     # Not by `dataclasses.dataclass`, which compiles methods for every class: a shell would wait.
-    def __init_subclass__(cls, heading: str = "", kept: bool = True) -> None:
+    def __init_subclass__(
+        cls, heading: str = "", kept: bool = True, rows: Sequence[Row] = ()
+    ) -> None:
         cls.kept = kept
         known: dict[str, Field[object]] = {}
         for base in reversed(cls.__mro__[1:]):
@@ -145,6 +150,12 @@ class Settings:
                 one.name, one.type = name, kind
                 known[name] = one
                 setattr(cls, name, one.default)
+        for names, when, why in rows:
+            added = when, sentence(why) if isinstance(why, str) else why
+            for name in names.split():
+                before = known[name]
+                known[name] = changed(cls, name, idle=[*describe_field(before).rules, added])
+                known[name].name, known[name].type = name, before.type
         listed = (
             f"{one.name} : {one.type}, default={one.default!r}\n    {describe_field(one).help}"
             for one in cls.fields()
@@ -183,10 +194,15 @@ class Settings:
     def __post_init__(self) -> None:
         for one in self.fields():
             vars(self)[one.name] = _checked(one, getattr(self, one.name))
+        self.refuse_idle()
+
+    def refuse_idle(self, **facts: object) -> None:
+        """Raise InputError where a setting has no effect beside the others and these facts."""
         for one in self.fields():
-            why = describe_field(one).why_idle(vars(self)) if describe_field(one).idle else None
-            if why and getattr(self, one.name) != one.default:
-                raise refused(Setting(one.name), why)
+            if describe_field(one).idle and getattr(self, one.name) != one.default:
+                why = describe_field(one).why_idle(vars(self) | facts)
+                if why:
+                    raise refused(Setting(one.name), why)
 
     @classmethod
     def fields(cls) -> tuple[Field[object], ...]:
@@ -271,9 +287,22 @@ def rule(when: Condition, text: str) -> Rule:
     return when, sentence(text)
 
 
-def without(name: str, value: object, why: str) -> Rule:
-    """Return the rule of a setting that has no effect without another, given any ``value``."""
-    return lambda given: given.get(name) in (None, False), (f" {why}; add ", Setting(name, value))
+def _is(value: object, expected: object) -> bool:
+    if expected is ...:
+        return value not in (None, False)
+    return value in expected if isinstance(expected, tuple) else value == expected
+
+
+def beside(text: str, **values: object) -> Rule:
+    """Return the rule of a setting beside others of these values: one of a tuple, or any (...)."""
+    known = values.items()
+    return lambda given: all(_is(given.get(name), one) for name, one in known), sentence(text)
+
+
+def unless(text: str, **values: object) -> Rule:
+    """Return the rule of a setting beside another, if known, that has another value."""
+    ((name, value),) = values.items()
+    return lambda given: name in given and not _is(given[name], value), sentence(text)
 
 
 class _Facts(Formatter):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vpem.errors import InputError, Setting
-from vpem.records import Condition, Rule, Sentence, refused, rule, sentence
+from vpem.records import Condition, Rule, Sentence, beside, refused, rule, sentence, unless
 
 ALGORITHMS = {
     "vp-em": "VP-EM",
@@ -229,23 +229,33 @@ FAULTS = ("link_failure", "agent_dropout", "stragglers")
 
 # ---- data and starts -----------------------------------------------------------------------------
 
-BY_FEATURES = rule(
-    lambda given: given.get("split") == "rows",
-    " is for data split by features; leave it out",
+OF_ONE_FILE = beside(" is for one file; with {parties} leave it out", parties=...)
+
+
+def are_several(given: Mapping[str, Any]) -> bool:
+    """Whether fits of several numbers of components are compared: 2-6, or 2,3,5."""
+    return not {"-", ","}.isdisjoint(str(given.get("n_components"))[1:])
+
+
+ONE_START = rule(
+    are_several, " starts one fit, but {n_components} are several numbers; give one of the two"
 )
-OF_SUMS_OVER_HUBS = rule(
-    lambda given: given.get("split") == "rows",
+BY_FEATURES = beside(" is for data split by features; leave it out", split="rows")
+OF_SUMS_OVER_HUBS = beside(
     " add a term to the sum over hubs of features; with {split=rows} what is summed are moments, "
     "and there is no such term; leave it out",
+    split="rows",
+)
+UNCOUNTED = rule(
+    are_several,
+    " are not counted by BIC, which chooses the number of components; give one number of "
+    "{n_components}",
 )
 UNPROTECTED = rule(
     lambda given: given.get("epsilon") is not None or given.get("release_epsilon") is not None,
     " are data too, which noise in the M-steps of features would not protect; leave it out",
 )
-BY_ROWS = rule(
-    lambda given: given.get("split") == "features",
-    " is for data split by rows; add {split=rows}",
-)
+BY_ROWS = beside(" is for data split by rows; add {split=rows}", split="features")
 STARTED = rule(
     lambda given: given.get("init_rows") is not None or given.get("init_model") is not None,
     " is how a start is found, but --init-rows or --init-model gives it; leave it out",
@@ -256,28 +266,26 @@ RESTARTED = rule(
     ),
     " starts again from other rows, but the start is given; leave it out",
 )
-IN_BATCHES = rule(
-    lambda given: given.get("batch_size") is not None,
+IN_BATCHES = beside(
     " needs the log-likelihood of all rows, since no sum over a batch shows whether a step was "
     "too long; leave it out, or {batch_size}",
+    batch_size=...,
 )
-WITHOUT_BATCHES = rule(
-    lambda given: given.get("batch_size") is None,
+WITHOUT_BATCHES = beside(
     " is how far the statistics move toward those of a batch, but there are no batches; give "
     "{batch_size}",
+    batch_size=None,
 )
-GRID_OF_ROWS = rule(
-    lambda given: given["method"] == "grid" and given.get("split") == "rows",
+GRID_OF_ROWS = beside(
     "{method=grid} joins clusterings of different features: it needs {split=features}",
+    method="grid",
+    split="rows",
 )
 FEW_STARTS: Rule = (
     lambda given: given["method"] == "grid" and given["n_init"] <= LEAST_STARTS,
     (f" is at least {LEAST_STARTS} in one shot; give more, or leave it out",),
 )
-HELD_OUT = rule(
-    lambda given: given["criterion"] != "heldout",
-    " is for {criterion=heldout}; leave it out",
-)
+HELD_OUT = unless(" is for {criterion=heldout}; leave it out", criterion="heldout")
 
 # ---- graphs and sums -----------------------------------------------------------------------------
 
@@ -289,16 +297,15 @@ ROUNDS: Rule = (
     lambda given: given["sum"] in ("server", "tree") or given.get("topology") == "star",
     WITHOUT_ROUNDS,
 )
-AUTOMATIC = rule(
-    lambda given: given["n_rounds"] != "auto",
+AUTOMATIC = unless(
     " is what {n_rounds=auto} reaches, but the number of rounds is given; leave one out",
+    n_rounds="auto",
 )
-CODED = rule(
-    lambda given: given.get("compress") is not None,
+CODED = beside(
     " sets the number of exact rounds, but that of compressed ones depends on the codec; leave it "
     "out",
+    compress=...,
 )
-
 
 MASKED_CODES = sentence(
     " adds whole numbers under masks, but compressed messages have scales of their own and cannot "
@@ -334,6 +341,10 @@ def _is_undrawn(given: Any) -> bool:
     return not drawn and named.isdisjoint(RANDOM_GRAPHS)
 
 
+HUBS_OF_ONE = rule(
+    lambda given: given["hubs"] != "size" and are_several(given),
+    " are chosen for one fit, but {n_components} are several numbers; give one number",
+)
 WITHOUT_HOPS: Rule = (
     lambda given: given.get("hops", 0) in (0, "0"),
     (
@@ -371,19 +382,21 @@ NEVER: Rule = (
     lambda given: given["tol"] == 0,
     (" is how often to check for convergence, but ", Setting("tol", 0), f" never stops{LEAVE}"),
 )
-OF_MODELS = rule(
-    lambda given: given["average"] != "models",
-    " weighs models: it needs {average=models}",
-)
-CODED_MODELS = rule(
-    lambda given: given["average"] == "models",
+OF_MODELS = unless(" weighs models: it needs {average=models}", average="models")
+CODED_MODELS = beside(
     "{average=models} sends models exactly: leave out {codec}, or average statistics",
+    average="models",
 )
-FEEDBACK_OF_MODELS = rule(
-    lambda given: given["average"] == "models",
-    " is about statistics: it needs {average=statistics}",
+FEEDBACK_OF_MODELS = beside(" is about statistics: it needs {average=statistics}", average="models")
+AMONG_NEIGHBOURS = rule(
+    lambda given: (
+        given.get("sum") == "consensus"
+        or (
+            not given.get("sum")
+            and bool(given.get("graph") or given.get("topology", "star") not in (None, "star"))
+        )
+    ),
+    " is about messages to a server; among neighbours rounds are compressed, and remember what was "
+    "sent: leave it out",
 )
-WITHOUT_CODEC = rule(
-    lambda given: given["codec"] is None,
-    " is about a codec's error: it needs {codec}",
-)
+WITHOUT_CODEC = beside(" is about a codec's error: it needs {codec}", codec=None)

@@ -8,13 +8,14 @@ a line here and use it: flag, ``--config``, environment, completion and referenc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from vpem import rules
 from vpem.errors import InputError, Setting
-from vpem.records import Rule, Settings, changed, not_both, setting
+from vpem.records import Settings, beside, changed, not_both, rule, setting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 WEIGHT_PRIORS = ("dirichlet_process", "dirichlet_distribution")
@@ -25,17 +26,16 @@ MAP = "map"
 
 PRIORS = (*WEIGHT_PRIORS, MAP)
 
-WITHOUT_PRIOR: Rule = (
-    lambda given: given.get("weight_concentration_prior_type") is None,
-    (" belongs to a prior, but EM has none; add ",
-     Setting("weight_concentration_prior_type", "dirichlet_process"), ", or leave it out"),
-)  # fmt: skip
-
-OF_WEIGHTS: Rule = (
-    lambda given: given.get("weight_concentration_prior_type") == MAP,
-    (" is about mixing weights, which have no prior with ",
-     Setting("weight_concentration_prior_type", MAP), "; leave it out"),
-)  # fmt: skip
+WITHOUT_PRIOR = beside(
+    " belongs to a prior, but EM has none; add {weight_concentration_prior_type=dirichlet_process},"
+    " or leave it out",
+    weight_concentration_prior_type=None,
+)
+OF_WEIGHTS = beside(
+    " is about mixing weights, which have no prior with {weight_concentration_prior_type=map}; "
+    "leave it out",
+    weight_concentration_prior_type=MAP,
+)
 
 
 # fmt: off
@@ -103,6 +103,18 @@ CODECS = ("natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp
 
 # ---- who is there, who holds what, and how it is summed ------------------------------------------
 
+def lacks_data(given: Mapping[str, Any]) -> bool:
+    """Whether a command names no data, nor a study in which others bring them."""
+    named = given.get("data", given.get("source", True))
+    return (not named or named in TOPOLOGIES) and not given.get("study")
+
+
+OF_DATA = rule(lacks_data, " is about the data, but none are named; name a file, or leave it out")
+UNNAMED = rule(
+    lambda given: given["topology"] is None
+    and ("data" in given or given.get("source", "star") not in TOPOLOGIES),
+    " needs the topology of a random graph",
+)
 
 class GraphSettings(Settings, heading="Network"):
     """The graph that a command draws or reads."""
@@ -112,8 +124,9 @@ class GraphSettings(Settings, heading="Network"):
         "stored, else star.", choices=TOPOLOGIES, often=True)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
         file="read", idle=not_both("topology", "graph"))
-    radius: float | None = setting(None, "Radius of a geometric graph in the unit square.")
-    mean_degree: float | None = setting(None, "Mean degree of a random graph.")
+    radius: float | None = setting(None, "Radius of a geometric graph in the unit square.",
+        idle=UNNAMED)
+    mean_degree: float | None = setting(None, "Mean degree of a random graph.", idle=UNNAMED)
     graph_seed: int | None = setting(None, "Seed of random graphs and of ties between hubs. "
         "Default: that of --seed where there is one, else 0.", least=0, idle=rules.UNDRAWN)
 
@@ -122,7 +135,7 @@ class GraphSettings(Settings, heading="Network"):
         """Whether a graph is given."""
         return self.topology is not None or self.graph is not None
 
-    def seeded(self, seed: int) -> GraphSettings:
+    def seeded(self, seed: int) -> Self:
         """Return the record with this seed, where it has none of its own."""
         return self.changed(graph_seed=seed if self.graph_seed is None else self.graph_seed)
 
@@ -140,10 +153,13 @@ class WorkerSettings(Settings, heading="Data"):
     """Who holds which rows."""
 
     workers: int | None = setting(None, "Split the rows evenly among this many workers. "
-        "Parts are contiguous. Default: as in the dataset, else one.", least=1, idle=rules.BY_ROWS)
+        "Parts are contiguous. Default: as in the dataset, else one.", least=1,
+        idle=[rules.BY_ROWS, rules.OF_ONE_FILE])
     worker_rows: Path | None = setting(None, 'Rows of each worker, JSON: {"name": [row, ...], '
-        '...}.', file="read", idle=[not_both("workers", "worker_rows"), rules.BY_ROWS])
-    dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
+        '...}.', file="read",
+        idle=[not_both("workers", "worker_rows"), rules.BY_ROWS, rules.OF_ONE_FILE])
+    dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.",
+        idle=rules.OF_ONE_FILE)
     sample_weight: str | None = setting(None, "Weights of the rows: path of a 1-D dataset inside "
         "the HDF5 file, or name of a column of a party's CSV or Parquet file, which is then no "
         "feature.")
@@ -156,9 +172,11 @@ class HoldingSettings(WorkerSettings, heading="Data"):
         "workers.", choices=SPLITS, often=True)
     agents: int | None = setting(None, "Split the features evenly among this many agents. Parts "
         "are contiguous. Without it, --topology, --graph, --hops or a way of summing makes one "
-        "agent per feature. Default: as in the dataset, else one.", least=1, idle=rules.BY_FEATURES)
+        "agent per feature. Default: as in the dataset, else one.", least=1,
+        idle=[rules.BY_FEATURES, rules.OF_ONE_FILE])
     partition: Path | None = setting(None, 'Features of each agent, JSON: {"name": [feature, ...], '
-        '...}.', file="read", idle=[not_both("agents", "partition"), rules.BY_FEATURES])
+        '...}.', file="read",
+        idle=[not_both("agents", "partition"), rules.BY_FEATURES, rules.OF_ONE_FILE])
 
 
 class KmeansHolding(HoldingSettings, heading="Data"):
@@ -178,7 +196,8 @@ class SumSettings(Settings, heading="Network"):
     hubs: str = setting("size", "Which agents within these hops share a hub: as many as possible "
         "(size), or those whose features gain most from a joint covariance (likelihood). The "
         "latter takes a fit without hops first, and shows an agent's features to agents within "
-        "--hops besides its root.", choices=HUBS, idle=[rules.BY_FEATURES, rules.WITHOUT_HOPS])
+        "--hops besides its root.", choices=HUBS, idle=[rules.BY_FEATURES, rules.WITHOUT_HOPS,
+        rules.HUBS_OF_ONE])
     sum: str | None = setting(None, "How agents sum: at a server (server), exactly along a "
         "spanning tree (tree), or by rounds between neighbours (consensus). Default: server on a "
         "star, consensus on any other graph.", choices=SUMS)
@@ -364,7 +383,7 @@ class SaemSettings(Settings, heading="Method"):
         "server's mean, and add what the codec left out to the next message; change: as error, but "
         "add nothing; none: send statistics as they are, which fails with coarse codecs. Default: "
         "memory with --compress.", heading="Messages and faults", choices=FEEDBACKS,
-        idle=[rules.FEEDBACK_OF_MODELS, rules.WITHOUT_CODEC])
+        idle=[rules.FEEDBACK_OF_MODELS, rules.WITHOUT_CODEC, rules.AMONG_NEIGHBOURS])
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
         heading="Messages and faults", least=1e-6, most=1.0)
     missing: str = setting("refuse", "What to do about missing measurements: refuse, or "

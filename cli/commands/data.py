@@ -13,7 +13,7 @@ import typer
 from vpem.errors import InputError, Setting, check_choice
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import OF_DATA, lines_of, plural
-from vpem.records import Settings, changed, off, rule, setting, unset
+from vpem.records import Settings, beside, changed, off, setting, unset
 from vpem.settings import HoldingSettings
 
 from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
@@ -273,10 +273,7 @@ class FetchSettings(Settings, kept=False):
     cache: Path | None = unset(
         "Folder where the download is kept. Default: $VPEM_CACHE, or the user's cache.",
         file=FOLDER,
-        idle=rule(
-            lambda given: given["given"] is not None,
-            " is for downloads, but with {given} there is none; leave one out",
-        ),
+        idle=beside(" is for downloads, but with {given} there is none; leave one out", given=...),
     )
 
 

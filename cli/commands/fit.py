@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.errors import InputError, Setting, refuse_any
+from vpem.errors import InputError, Setting
 from vpem.fits.settings import PrivacySettings
 from vpem.pictures.contents import plural
-from vpem.records import changed, rule, unset
+from vpem.records import beside, changed, refused, unset
+from vpem.rules import UNCOUNTED, are_several
 from vpem.settings import (
     WEIGHT_PRIORS,
     FedMixtureSettings,
@@ -61,11 +62,8 @@ def known_to(
     source, known = task.source, task.source.labels_for_fit
     if known is None:
         return None
-    if len(counts) > 1:
-        raise InputError(
-            Setting("labels_for_fit"), " are not counted by BIC, which chooses the number of "
-            "components; give one number of ", Setting("n_components"),
-        )  # fmt: skip
+    if len(counts) > 1:  # and a manifest has the labels
+        raise refused(Setting("labels_for_fit"), UNCOUNTED[1])
     agent = source.labelled_by if files.parties else place_of(files.labels_at, task.names)
     labels = KnownLabels(known.values, agent, known.names or None)
     if begin.model is None or known.names:
@@ -79,24 +77,18 @@ def known_to(
     return labels.of_components(names, task.settings.n_components, str(begin.init_model))
 
 
-class FitChoices(ComponentSettings, PrivacySettings):
+class FitChoices(
+    ComponentSettings, PrivacySettings,
+    rows=[
+        ("weight_concentration_prior_type", lambda given: (
+            are_several(given) and given["weight_concentration_prior_type"] in WEIGHT_PRIORS
+        ), " finds in one fit how many components are in use; give the largest number alone"),
+        ("epsilon release_epsilon", are_several,
+         " is for one number of {n_components}: choosing among several looks at the data without "
+         "noise; give one"),
+    ],
+):  # fmt: skip
     """What is fitted, and the privacy of rows."""
-
-    def check_several(self, begin: StartSettings, sums: SumSettings) -> None:
-        """Raise InputError where options allow only one number of components."""
-        several = f"--components {self.n_components} are several numbers of components, but "
-        refuse_any(
-            (begin.init_model, several,
-             "--init-model starts one; give one number, or leave --init-model out"),
-            (begin.init_rows, several,
-             "--init-rows starts one; give one number, or leave --init-rows out"),
-            (sums.hubs != "size", several,
-             f"--hubs {sums.hubs} are chosen for one; give one number"),
-            (self.weight_concentration_prior_type in WEIGHT_PRIORS, several,
-             "under --prior one fit finds how many are in use; give the largest number"),
-            (self.is_asked, several,
-             "choosing one of them looks at the data without noise; give one number"),
-        )  # fmt: skip
 
 
 def fit(
@@ -138,11 +130,7 @@ def fit(
         counts = choices.counts(choices.n_components)
         settings = choices.into(FitSettings, n_components=counts[0])
         privacy = choices.into(PrivacySettings)
-        if len(counts) > 1:
-            choices.check_several(begin, sums)
         task = Task(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
-        if task.shards and out.output is None and not task.where.own_users:
-            raise InputError("--shards are named after --output; give it")
         parties, networked = begin.families(parties), graph.is_asked or sums.is_asked
         source = task.load(data, parties, holding, graph, settings, memory_limit, networked)
         settings = task.settings = begin.begun(task.settings, source, given)
@@ -278,10 +266,9 @@ def fedem(
 class ClusterChoices(KmeansSettings, PrivacySettings):
     """How rows are clustered, and the privacy of rows."""
 
-    epsilon: float | None = changed(idle=rule(
-        lambda given: given.get("split") == "features",
+    epsilon: float | None = changed(idle=beside(
         " would have to hide every row's distances over features: at 1 noise of about 15 times "
-        "the largest of them, which leaves no signal; take {split=rows}",
+        "the largest of them, which leaves no signal; take {split=rows}", split="features",
     ))  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import InputError, Setting
 from vpem.fits.settings import OF_LOWRANK, Dealing, ImputeSettings
 from vpem.pictures.contents import HOW_WELL, communication, how_summed, lines_of, number, plural
 from vpem.records import changed, stated, unset
@@ -21,6 +20,7 @@ from ..data import (
     check_parties,
     graph_of,
     refuse_shared_stdin,
+    refuse_unused,
     teller,
 )
 from ..display import ProgressLine, Screen, show, table
@@ -78,14 +78,13 @@ def observed(
 
     law, weight = make_law(settings.law, settings.variance), dealing.sample_weight
     check_parties(files, file_settings)
-    tell, table = teller(run.screen.say), file_settings.table
+    formats, table = set[str](), file_settings.table
+    tell = teller(run.screen.say, formats=formats)
     if file_settings.parties:
-        for name, value in dealing.values("sample_weight", "holdout").items():
-            if value is not None:
-                raise InputError(Setting(name), " is for one file; with --parties leave it out")
         parties = run.where.parties(files, table, columns=False)
         holders = run.where.place(parties)
         observations = observe_parties(parties, weight, holders, tell, file_settings.align)
+        refuse_unused(table, {"entries"} if observations.long else formats, run.where)
         if observations.by_position and file_settings.align is None:
             run.screen.say(BY_POSITION)
         run.where.watch(observations.shape[0], True)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean, refuse_any
+from vpem.errors import FileError, InputError, MissingColumnError, Setting, did_you_mean
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural
-from vpem.records import changed, not_both, rule, unset
+from vpem.records import beside, changed, not_both, unless, unset
+from vpem.rules import OF_ONE_FILE
 
-from ..data import PartySettings
+from ..data import OF_FILES, PartySettings
 from ..display import as_plain, print_json
 from ..outputs import READ
 from .use import CORPUS_MODEL, StoredFile, UseRequest
@@ -48,26 +49,28 @@ DeviceFiles = Annotated[
 THREE = ("id", "time", "value")
 """Columns of all tables."""
 
-OF_ROWS = rule(
-    lambda given: given.get("model") == CORPUS_MODEL,
-    f" is not for the model {CORPUS_MODEL}; leave it out",
+OF_ROWS = beside(f" is not for the model {CORPUS_MODEL}; leave it out", model=CORPUS_MODEL)
+OF_DOCUMENTS = unless(f" is for {CORPUS_MODEL} alone; leave it out", model=CORPUS_MODEL)
+WORDS_SHOWN = beside(
+    "{secure_sum} hides what parties have, but without a common vocabulary they exchange their "
+    "words; name the words in a file, {vocabulary}",
+    model=CORPUS_MODEL,
+    parties=...,
+    secure_sum=...,
+    vocabulary=None,
 )
-OF_DOCUMENTS = rule(
-    lambda given: given.get("model", CORPUS_MODEL) != CORPUS_MODEL,
-    f" is for {CORPUS_MODEL} alone; leave it out",
-)
-SHOWN = rule(
-    lambda given: given["parties"] and bool(given.get("secure_sum")),
+SHOWN = beside(
     " shows in how many documents of each party a word is, which {secure_sum} hides; leave out "
     "one of the two",
+    parties=...,
+    secure_sum=...,
 )
-OF_ONE_FILE = rule(lambda given: given["parties"], " is for one file; with --parties leave it out")
 
 
 class HeldIndividuals(PartySettings, heading="Individuals", kept=False):
     """What columns hold, which words of documents count, and who holds which individuals."""
 
-    parties: bool = changed(heading="Individuals")
+    parties: bool = changed(heading="Individuals", idle=[OF_FILES, WORDS_SHOWN])
     vocabulary: Path | None = unset(
         "lda: the words, a line each; others are left out. Default: all in the documents.",
         file="read",
@@ -450,10 +453,6 @@ class SaemFile(StoredFile):
 
     holds = "a fit of SAEM"
     noun: ClassVar = "individual"
-    unused: ClassVar[tuple[str, ...]] = (
-        "rows",
-        "is for mixtures and clusters; individuals are used as is",
-    )
     instead: ClassVar = {
         "sample": "from which no rows are drawn; 'vpem predict' gives its curves",
         "evaluate": "whose individuals have no labels here; 'vpem predict' gives the classes of a "
@@ -476,30 +475,38 @@ class SaemFile(StoredFile):
             )
         return replace(saved, own_curve=self.curve)
 
+    @cached_property
+    def facts(self) -> Report:  # type: ignore[override]
+        from vpem.saem.models.model import has_curves
+
+        saved = self.stored
+        curves = has_curves(saved.model, saved.model_options)
+        return {"holds": f"{self.noun}s", "classes": saved.discrete, "curves": curves}
+
     def evaluation_data(self, request: UseRequest) -> Individuals | None:
-        saved, options, noun = self.stored, request.settings, self.noun
-        sentence = f"is for mixtures and clusters; {noun}s are in one file"
-        request.refuse("parties processes", sentence)
-        request.refuse(*self.unused)
+        saved, options = self.stored, request.settings
         if request.data is None:
-            if request.command != "predict":
-                request.refuse("individuals", "is about the data: give them after the model")
             return None
         missing, fitted = saved.settings.get("missing"), saved.settings.get("columns") or {}
         how = saved.model, saved.model_options, missing == "marginalize", fitted
         individuals, names = Reader(options, *how).read(request.data), options.individual
-        return individuals if names is None else individuals.named(names, noun)
+        return individuals if names is None else individuals.named(names, self.noun)
 
     def predict(self, request: UseRequest) -> int:
         from vpem.saem.diagnostics import residuals_of
-        from vpem.saem.models.model import has_curves
         from vpem.saem.prediction import Predictor
         from vpem.saem.results import Classes
 
         saved, options = self.stored, request.settings
         predictor, times = Predictor(saved), options.times
-        curves = has_curves(saved.model, saved.model_options) and not options.latents
-        self._check(request, curves)
+        curves, names = self.facts["curves"] and not options.latents, options.individual
+        if names is not None and len(set(names)) < len(names):
+            raise InputError(Setting("individual"), " must name different individuals")
+        if request.data is None and saved.discrete:
+            raise InputError(
+                f"the model {saved.model} predicts classes of individuals from their rows; give "
+                "DATA"
+            )
         individuals = self.evaluation_data(request)
         found: Any
         heard = self.heard(request, individuals)
@@ -508,13 +515,12 @@ class SaemFile(StoredFile):
         elif curves and options.population:
             found = predictor.population(times, options.covariates, individuals)
         elif individuals is None:
-            who = options.individual
-            found = predictor.stored(who, times) if curves else predictor.stored_latents(who)
+            found = predictor.stored(names, times) if curves else predictor.stored_latents(names)
         elif curves:
             found = predictor.curves(individuals, times)
         elif saved.discrete:
             shares = predictor.responsibilities(individuals)
-            found = Classes(individuals.names, shares, request.proba)
+            found = Classes(individuals.names, shares, options.proba)
         else:
             found = predictor.latents(individuals)
         columns = found.columns()
@@ -524,38 +530,6 @@ class SaemFile(StoredFile):
             more = found.describe() if options.output is None else {}
             print_json(head | {"output": options.output} | more)
         return len(columns["id"])
-
-    def _check(self, request: UseRequest, curves: bool) -> None:
-        """Refuse options that exclude each other, or that this model or no DATA excludes."""
-        saved, data, options = self.stored, request.data, request.settings
-        names, population = options.individual, options.population
-        timed = population or options.times is not None
-        column = next(iter(named_columns(options)), None)
-        what = "--latents" if options.latents else f"the model {saved.model}"
-        refuse_any(
-            (options.residuals and (options.latents or timed),
-             "--residuals belong to the rows of DATA; leave out --latents, --population and "
-             "--times"),
-            (options.residuals and not curves,
-             f"the model {saved.model} has no curves over time, and so no residuals; leave out "
-             "--residuals"),
-            (options.residuals and data is None,
-             "--residuals belong to measurements, which a fit does not keep; give DATA"),
-            (names is not None and len(set(names)) < len(names),
-             "--individual must name different individuals"),
-            (request.proba and not saved.discrete,
-             f"{self.path} has no classes; leave out --proba"),
-            (population and options.latents, "give --population or --latents, not both"),
-            (data is None and column, f"--{column} names a column of DATA; give DATA"),
-            (not curves and timed,
-             f"{what} has no curves over time; leave out --times and --population"),
-            (data is None and not population and options.covariates is not None,
-             "the fit knows its individuals' covariates; leave out --covariates"),
-            (data is None and population and names is not None,
-             "--individual without DATA is an individual of the fit; leave out --population"),
-            (data is None and saved.discrete, f"the model {saved.model} predicts classes of "
-             "individuals from their rows; give DATA"),
-        )  # fmt: skip
 
     def score(self, request: UseRequest) -> None:
         from vpem.pictures.saem_contents import DESCRIBED, DESCRIBED_BY_TOPICS
@@ -589,10 +563,6 @@ class TopicsFile(SaemFile):
 
     holds = "topics"
     noun = "document"
-    unused = (
-        "rows individuals", "is not for documents, which have words and counts", "dataset",
-        "individual", *THREE,
-    )  # fmt: skip
     instead: ClassVar = {
         "sample": "from which no documents are drawn",
         "evaluate": "which are not compared with labels; 'vpem predict' gives the proportions of "

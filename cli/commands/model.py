@@ -219,7 +219,14 @@ ALIKE = {
 """What is said of two models that have something else in each."""
 
 
-class ContributionSettings(UseSettings, kept=False):
+class ContributionSettings(
+    UseSettings, kept=False,
+    rows=[(
+        "labels", lambda given: bool(given.get("apart")) and given["labels"] != "labels",
+        "{labels} are compared with the components of rows without each party, which only the root "
+        "of its hub knows; leave it out, or read all parties' files in one process",
+    )],
+):  # fmt: skip
     """By which rows parties are judged, where these live, and where figures go."""
 
     output: Path | None = changed(
@@ -240,7 +247,9 @@ def contribution(
     *,
     settings: Annotated[
         ContributionSettings,
-        Without(f"drawn sample_weight shards study member listen log {INDIVIDUALS} {OF_A_FIT}"),
+        Without(
+            f"drawn sample_weight shards study member listen log digits {INDIVIDUALS} {OF_A_FIT}"
+        ),
     ],
 ) -> None:
     """Tell which parties and features matter, without fitting again.

@@ -16,7 +16,7 @@ import numpy as np
 
 from vpem.checks import Labels, available_memory, check_finite
 from vpem.engines.placement import Placement
-from vpem.errors import InputError, Setting, refuse_any, shorten
+from vpem.errors import InputError, Setting, shorten
 from vpem.files import models
 from vpem.files.datasets import Dataset, Home, default_names, write_dataset
 from vpem.files.families import FamilyChoice, levels_for_model, settle_for_model
@@ -36,6 +36,7 @@ from vpem.terms.statistics import leaves
 from ..data import check_parties, kept_of, read_one, read_parties, teller
 from ..display import print_json, table
 from ..names import key_of
+from ..options import refuse_beside
 from .use import StoredFile, UseRequest, table_of
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class RowFile(StoredFile):
     or `SpreadRows` where processes are ``apart``, each of which has some of the features.
     """
 
+    facts: Report = {"holds": "rows"}  # noqa: RUF012
+
     @abstractmethod
     def assign(self, proba: bool = False) -> Assigned:
         """Assign rows; return columns, labels first, and what JSON has of these."""
@@ -73,7 +76,6 @@ class RowFile(StoredFile):
         Otherwise it goes on without those that the data lack. Missing values are treated as in the
         fit, unless parties lack rows or the user says.
         """
-        self._refuse_individuals(request)
         self.request, self.say = request, request.screen.say
         self.settings = settings = request.settings
         fitted = self.stored.options.get("missing")
@@ -113,10 +115,6 @@ class RowFile(StoredFile):
             listed = shorten(repr(names[feature]) for feature in features)
             self.say(f"{called[party]} sends {called[root]} features of their hub: {listed}")
 
-    def _refuse_individuals(self, request: UseRequest) -> None:
-        sentence = f"is for fits of SAEM, which {self.path} is not; leave it out"
-        request.refuse("individuals", sentence)
-
     def of_data(self) -> Report:
         """Return what JSON says of the data: alignment of rows, and what processes sent."""
         if self.apart:
@@ -124,22 +122,16 @@ class RowFile(StoredFile):
         return {} if self.alignment is None else {"alignment": self.alignment}
 
     def _check_apart(self, engine: Engine, mixture: Any) -> None:
-        settings, stored = self.settings, self.stored
+        refuse_beside(apart=True)
+        stored = self.stored
         arrays = [*leaves(mixture.arrays()), mixture.blocks.order] if mixture else [stored.centres]
         digest = hashlib.sha256(b"".join(one.tobytes() for one in arrays))
-        marks = [f"{digest.hexdigest()} {self.missing}"]
-        if settings.parties and settings.split != "rows":
-            marks = engine.allgather(marks[0])
-        unlike = next((rank for rank, mark in enumerate(marks) if mark != marks[0]), 0)
-        refuse_any(
-            (not settings.parties,
-             "--engine mpi is for parties, each read by a rank of its own; add --parties"),
-            (settings.split == "rows",
-             "a party that has all features of a row needs no other party: let each use the model "
-             "on its own file, without --engine mpi"),
-            (unlike, f"{engine.names[unlike]} has another model than {engine.names[0]}; give all "
-             "the same one"),
-        )  # fmt: skip
+        first, *others = engine.allgather(f"{digest.hexdigest()} {self.missing}")
+        for name, mark in zip(engine.names[1:], others, strict=True):
+            if mark != first:
+                raise InputError(
+                    f"{name} has another model than {engine.names[0]}; give all the same one"
+                )
 
     def _read(self) -> Dataset:
         """Read the one dataset, or join those of parties."""
@@ -151,10 +143,6 @@ class RowFile(StoredFile):
         kept = kept_of(self.stored)
         kept = kept if request.labels else kept.changed(label_column=None)
         if settings.parties:
-            if settings.dataset is not None:
-                raise InputError(
-                    Setting("dataset"), " is for one file; with --parties leave it out"
-                )
             over_rows, missing = settings.split == "rows", self.missing != "refuse"
             source, self.alignment = read_parties(
                 files, settings, where, request.tables, over_rows, missing, weight, kept
@@ -196,32 +184,29 @@ class RowFile(StoredFile):
     def labels(self, needed: bool = True) -> Any:
         """Read labels from the dataset, another place in its file, or a text file."""
         settings, files = self.settings, self.request.files
-        where, named, parties = settings.labels, ", ".join(map(str, files)), settings.parties
+        where, named = settings.labels, ", ".join(map(str, files))
         if where == "labels" and (self.source.labels is not None or not needed):
             return self.source.labels
-        who = "every party" if settings.split == "rows" else "one party that has all the rows"
-        there = h5py.is_hdf5(str(files[0])) or Path(where).exists()
-        refuse_any(
-            (where == "labels" and parties,
-             f"{who} must have labels: in HDF5, or in a column that --label-column or a manifest "
-             "names; or name a text file with --labels"),
-            (where == "labels", f"{named} has no labels; name their column with --label-column, or "
-             "another place with --labels"),
-            (parties and settings.align not in (None, "none"),
-             f"--labels {where} has one label a line, but parties are aligned by their ids; give "
-             "labels to one party, or align them first"),
-            (not there, f"{named} is a table, whose labels are a column: ",
-             Setting("label_column", where)),
-        )  # fmt: skip
+        if where == "labels" and settings.parties:
+            who = "every party" if settings.split == "rows" else "one party that has all the rows"
+            raise InputError(
+                f"{who} must have labels: in HDF5, or in a column that --label-column or a "
+                "manifest names; or name a text file with --labels"
+            )
+        if where == "labels":
+            raise InputError(
+                f"{named} has no labels; name their column with --label-column, or another place "
+                "with --labels"
+            )
+        if not h5py.is_hdf5(str(files[0])) and not Path(where).exists():
+            said = f"{named} is a table, whose labels are a column: "
+            raise InputError(said, Setting("label_column", where))
         return read_labels(where, files[0], self.source.n_samples)
 
     def evaluation_data(self, request: UseRequest) -> EvaluationData | None:
         from vpem.pictures.saved import EvaluationData
 
-        self._refuse_individuals(request)
         if not request.files:
-            sentence = "is about the data: give them after the model"
-            request.refuse("rows parties", sentence, "drawn")
             return None
         self.load(request, picture=True)
         labels = self.labels(request.labelled)
@@ -231,7 +216,7 @@ class RowFile(StoredFile):
         output, tables = request.settings, request.tables
         self.load(request)
         source, count = self.source, len(self.X)
-        columns, shown = self.assign(request.proba)
+        columns, shown = self.assign(request.settings.proba)
         facts = self.of_data()
         if tables:
             everyones = dict.fromkeys(self.X.parties.own.tolist(), columns)
@@ -303,6 +288,7 @@ class ClustersFile(RowFile):
     """What `vpem kmeans` has written."""
 
     holds = "clusters"
+    facts: Report = {"holds": "rows", "classes": False}  # noqa: RUF012
     instead: ClassVar = {
         "sample": "from which no rows are drawn; fit a mixture with 'vpem fit'",
         "model export": "which are not exported; 'vpem model show --json' prints them",
@@ -313,11 +299,6 @@ class ClustersFile(RowFile):
         return read_clustering(self.path)
 
     def assign(self, proba: bool = False) -> Assigned:
-        if proba:
-            raise InputError(
-                f"{self.path} holds clusters, whose rows have no responsibilities; leave out "
-                "--proba, or fit a mixture with 'vpem fit'"
-            )
         labels, distances = self.stored.assign(self.X)
         return {"label": labels, "distance": distances}, {"labels": labels, "distances": distances}
 
@@ -354,12 +335,6 @@ class MixtureFile(RowFile):
         self.load(request)
         stored, settings = self.stored, request.settings
         if self.apart:
-            if settings.labels != "labels":
-                raise InputError(
-                    "--labels are compared with the components of rows without each party, which "
-                    "only the root of its hub knows; leave it out, or read all parties' files in "
-                    "one process"
-                )
             result = spread_contribution(self.X, stored.mixture, stored.feature_names)
         else:
             held, partition = None, self.source.partition

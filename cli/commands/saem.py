@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, Setting
 from vpem.pictures.contents import communication, number
-from vpem.records import Settings, changed, off, rule, setting, unset
+from vpem.records import Settings, beside, changed, off, rule, setting, unset
 from vpem.settings import SAEM_MODELS, SAMPLERS, HolderGraph, SaemSettings, SumSettings
 
 from ..data import StartSettings, graph_of
@@ -42,6 +42,8 @@ def _of(*models: str) -> Any:
     return (lambda given: given.get("model", models[0]) not in models, (said,))
 
 
+EACH_ITEM = "0,0,0,1,1,1"
+
 FEW_VARY = rule(
     lambda given: given["covariance"] == "full" and "," not in (given["random"] or ","),
     " is for two or more that vary; let more of them vary, or leave it out",
@@ -60,6 +62,18 @@ class ModelSettings(Settings, heading="Model", kept=False):
         "first order; the time of a row is its item (bifactor) or feature (gmm).",
         choices=SAEM_MODELS,
         often=True,
+        idle=[
+            beside(
+                "{model=curve} needs {curve}: a formula such as logistic, or FILE.py:NAME",
+                model="curve",
+                curve=None,
+            ),
+            beside(
+                f"{{model=bifactor}} needs {{groups}}: the group of each item, such as {EACH_ITEM}",
+                model="bifactor",
+                groups=None,
+            ),
+        ],
     )
     slopes: str | None = unset(
         "linear: covariates with a random slope, with commas between, or none. Default: time.",
@@ -157,16 +171,11 @@ class ModelSettings(Settings, heading="Model", kept=False):
                 raise InputError(Setting(name), f" must differ from each other, got {text!r}")
         if len(taken.get("error", ())) == 1:
             taken["error"] = taken["error"][0]
-        for model, name, what in NEEDED:
-            if self.model == model and name not in taken:
-                raise InputError(f"--model {model} needs --{name}: {what}")
         if self.model in COMPONENTS:
             name, usual = COMPONENTS[self.model]
             taken[name] = self.components or usual
         return taken
 
-
-EACH_ITEM = "0,0,0,1,1,1"
 
 LISTED = {
     **dict.fromkeys(("slopes", "random", "effects", "parameters", "error"), (str, "")),
@@ -174,12 +183,6 @@ LISTED = {
     "groups": (int, EACH_ITEM),
 }
 """Options that are lists, of what, and like which."""
-
-NEEDED = (
-    ("curve", "curve", "a formula such as logistic, or FILE.py:NAME"),
-    ("bifactor", "groups", f"the group of each item, such as {EACH_ITEM}"),
-)
-"""Models that need an option, and what it is."""
 
 COMPONENTS = {"gmm": ("n_components", 2), "lda": ("n_topics", 10)}
 """What models call their components, and how many there are by default."""
@@ -349,13 +352,6 @@ def saem(
         if run.where.speaks:
             for file in filter(None, (out.individuals, out.topics)):
                 check_writable(file, out.force, "results")
-        words_shown = holding.parties and holding.vocabulary is None
-        if model.model == CORPUS_MODEL and sums.secure_sum and words_shown:
-            raise InputError(
-                Setting("secure_sum", True), " hides what parties have, but without a common "
-                "vocabulary they exchange their words; name the words in a file, ",
-                Setting("vocabulary"),
-            )  # fmt: skip
         reader = Reader(
             holding, model.model, options, settings.missing == "marginalize",
             weight=holding.sample_weight, apart=holding.parties and run.engine.size > 1,
@@ -369,11 +365,6 @@ def saem(
             fitting["start"] = read_saem(model.init_model)
         joined = graph_of(source.held.n_workers, source.held.names, graph.seeded(settings.seed))
         if way_of(joined, sums) == "consensus":
-            if settings.feedback is not None:
-                raise InputError(
-                    Setting("feedback"), " is about messages to a server; among neighbours rounds "
-                    "are compressed, and remember what was sent: leave it out",
-                )  # fmt: skip
             sums, settings = sums.changed(compress=settings.codec), settings.changed(codec=None)
         with run.working(SaemCounter) as progress:
             progress.most, progress.burn_in = settings.n_iter, burn_in

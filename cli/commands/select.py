@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vpem.errors import InputError, VpemError, VpemWarning, printable
 from vpem.fits.settings import as_ranges, parse_names, parse_numbers
 from vpem.pictures.contents import lines_of, number, plural
-from vpem.records import changed, rule, stated, unset
+from vpem.records import changed, stated, unless, unset
 from vpem.settings import (
     COVARIANCE_TYPES,
     MAP,
@@ -329,9 +329,9 @@ def _state_of(state: Path | None, output: Path | None) -> Path | None:
 class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
     """A grid of models and how they are judged, where, and what is written and printed."""
 
-    n_jobs: int | None = changed(idle=rule(
-        lambda given: given.get("engine", "simulator") != "simulator",
+    n_jobs: int | None = changed(idle=unless(
         " is for one process: those of an engine share each fit, one after another; leave it out",
+        engine="simulator",
     ))  # fmt: skip
     output: Path | None = changed(
         help="Write the chosen model here (HDF5), the same as from 'vpem fit'."

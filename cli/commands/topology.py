@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import InputError, check_choice, refuse_any, shorten
+from vpem.errors import InputError, check_choice, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import PlanSettings
 from vpem.pictures.contents import how_summed, lines_of, number, plural, size
 from vpem.records import changed, not_both, rule, unset
 from vpem.rules import BY_FEATURES
-from vpem.settings import TOPOLOGIES, GraphSettings, HoldingSettings
+from vpem.settings import OF_DATA, TOPOLOGIES, GraphSettings, HoldingSettings, lacks_data
 
 from ..data import graph_of, partition_of, read_one, stored_graph, teller
 from ..display import Screen, print_json, show, table
@@ -46,6 +46,24 @@ MOST_ROWS = 20  # hubs shown; --json has them all
 MOST_MEMBERS = 12  # agents of a hub shown
 
 
+def _is_dataset(given: Mapping[str, Any]) -> bool:
+    source = Path(given.get("source") or "star")
+    return not lacks_data(given) and (bool(source.suffix) or source.exists())
+
+
+class PlannedGraph(
+    GraphSettings, heading="Network",
+    rows=[
+        ("topology", lacks_data,
+         " is for a dataset; without one give the topology's name alone: vpem topology describe "
+         "cycle -n 8"),
+        ("graph", lambda given: given.get("source") in TOPOLOGIES,
+         "give a topology or {graph}, not both"),
+    ],
+):  # fmt: skip
+    """The graph of a dataset, or of agents without one."""
+
+
 class PlannedSettings(Printing, HoldingSettings, heading="Data", kept=False):
     """Who holds what, with data or without; what is printed and drawn."""
 
@@ -55,19 +73,11 @@ class PlannedSettings(Printing, HoldingSettings, heading="Data", kept=False):
         idle=None,
         often=True,
     )
-    partition: Path | None = changed(
-        idle=[
-            rule(
-                lambda given: given.get("source", "") in (None, *TOPOLOGIES),
-                " names the features of a dataset; give one",
-            ),
-            not_both("agents", "partition"),
-            BY_FEATURES,
-        ]
-    )
+    partition: Path | None = changed(idle=[OF_DATA, not_both("agents", "partition"), BY_FEATURES])
     features: int | None = unset(
         "Features of the fit to plan, without a dataset. Default: one an agent, and 10 of workers.",
         least=1,
+        idle=rule(_is_dataset, " is for plans without a dataset, which has its own"),
     )
     plot: Path | None = unset(
         "Draw the graph coloured by hub (.png, .svg, .pdf).", heading="Output", file=WRITTEN,
@@ -88,7 +98,7 @@ def describe(
     *,
     holding: Annotated[PlannedSettings, Without("workers worker_rows dataset sample_weight")],
     table: Annotated[TableSettings, Without("features worker_column")],
-    graph: GraphSettings,
+    graph: PlannedGraph,
     settings: Annotated[PlanSettings, Without("consensus seed n_threads")],
 ) -> None:
     """Show hubs, mixing, rounds, and what a fit will send.
@@ -117,8 +127,6 @@ def describe(
             # Values stay on disk: only their number matters.
             data = read_one(Path(source), table, Where(), teller(screen.say), on_disk=True)
             stored = len(data.X)
-            if holding.features is not None:
-                raise InputError("--features is for plans without a dataset, which has its own")
             if holding.split == "rows":
                 workers = None if holding.agents else data.workers
                 count = holding.agents or (1 if workers is None else workers.n_workers)
@@ -152,20 +160,12 @@ def _named(
     from vpem.network.partition import contiguous
 
     agents, features = holding.agents, holding.features
-    drawn = graph.radius is not None or graph.mean_degree is not None
-    refuse_any(
-        (graph.topology is not None,
-         "--topology is for a dataset; without one give the topology's name alone: vpem topology "
-         "describe cycle -n 8"),
-        (source is not None and graph.graph is not None,
-         f"give a topology ({source}) or --graph, not both"),
-        (source is None and graph.graph is None,
-         "give the name of a topology with -n, a dataset, or --graph with a file of edges"),
-        (source is None and drawn,
-         "--radius and --mean-degree need the topology of a random graph"),
-        (source is not None and agents is None,
-         f"how many agents? give -n: vpem topology describe {source} -n 8"),
-    )  # fmt: skip
+    if source is None and graph.graph is None:
+        raise InputError(
+            "give the name of a topology with -n, a dataset, or --graph with a file of edges"
+        )
+    if source is not None and agents is None:
+        raise InputError(f"how many agents? give -n: vpem topology describe {source} -n 8")
     if graph.graph is not None:
         joined = read_graph(graph.graph, agents)
     else:

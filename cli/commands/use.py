@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from vpem.errors import FileError, InputError, Setting, printable
+from vpem.errors import FileError, InputError, printable
 from vpem.pictures.contents import lines_of, plural
-from vpem.records import Settings, changed, off, setting, unset, words_in
-from vpem.settings import FitSettings, WorkerSettings
+from vpem.records import Settings, beside, changed, not_both, off, rule, setting, unset, words_in
+from vpem.settings import OF_DATA, FitSettings, WorkerSettings, lacks_data
 
 from ..data import OF_A_FIT, DataParties
 from ..display import Screen, print_json, show, table
 from ..names import in_options
-from ..options import Without
+from ..options import Without, refuse_beside
 from ..outputs import READ, LabelFile, ResultSettings, writes
 from ..session import EngineSettings, where_of
 
@@ -47,6 +47,11 @@ class RowSettings(Settings, heading="Data", kept=False):
         file="read",
         local=True,
         often=True,
+        idle=rule(
+            lambda given: given["labels"] != "labels" and given.get("align") not in (None, "none"),
+            " has one label a line, but parties are aligned by their ids; give labels to one "
+            "party, or align them first",
+        ),
     )
     dataset: str | None = changed(WorkerSettings, "dataset", local=True)
     sample_weight: str | None = changed(WorkerSettings, "sample_weight")
@@ -98,26 +103,75 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     )
 
 
+INDIVIDUALS, PARTIES, RUNNING = (
+    " ".join(one.settings_by_name) for one in (IndividualSettings, DataParties, EngineSettings)
+)
+
+
 class UseSettings(
-    ResultSettings, EngineSettings, IndividualSettings, DataParties, RowSettings, kept=False
-):
+    ResultSettings, EngineSettings, IndividualSettings, DataParties, RowSettings, kept=False,
+    rows=[
+        (INDIVIDUALS, *beside(
+            " is for fits of SAEM, which {model} is not; leave it out", holds="rows")),
+        (f"{PARTIES} {RUNNING}", *beside(
+            " is for mixtures and clusters; individuals and documents are in one file",
+            holds=("individuals", "documents"))),
+        ("labels dataset sample_weight drawn missing", *beside(
+            " is for mixtures and clusters; individuals are used as is", holds="individuals")),
+        ("labels sample_weight drawn missing times population latents residuals covariates doses "
+         "curve", *beside(
+            " is not for documents, which have words and counts", holds="documents")),
+        ("parties align align_key missing_parties split secure_sum labels dataset sample_weight "
+         "missing id time value doses", *OF_DATA),
+        ("engine", *beside("{engine=mpi} is for parties, each read by a rank of its own; add "
+                           "{parties}", apart=True, parties=False)),
+        ("split", *beside(
+            "a party that has all features of a row needs no other party: let each use the model "
+            "on its own file, without {engine=mpi}", apart=True, split="rows")),
+    ],
+):  # fmt: skip
     """All options about a fit at work; each command has some."""
 
+    proba: bool = False
 
-ABOUT: dict[str, type[Settings]] = {
-    "rows": RowSettings, "parties": DataParties, "individuals": IndividualSettings,
-    "processes": EngineSettings,
-}  # fmt: skip
-INDIVIDUALS, RUNNING = map(" ".join, (IndividualSettings.settings_by_name,
-                                      EngineSettings.settings_by_name))  # fmt: skip
+
 WRITTEN = "output force quote_formulas digits"
 NOT_DRAWN = f"missing sample_weight secure_sum quote_formulas digits {RUNNING} {OF_A_FIT}"
 NOT_DATA = "times population latents residuals"
 
 
-class PredictSettings(UseSettings, kept=False):
+class PredictSettings(
+    UseSettings, kept=False,
+    rows=[
+        ("times", *not_both("latents", "times")),
+        ("population", *not_both("latents", "population")),
+        ("residuals", lambda given: any(given[one] for one in ("latents", "population", "times")),
+         " belongs to the rows of {data}; leave out {latents}, {population} and {times}"),
+        ("residuals", lacks_data,
+         " belongs to measurements, which a fit does not keep; give {data}"),
+        ("times population residuals", *beside(
+            " is for curves over time, of which {model} has none; leave it out", curves=False)),
+        ("individual", lambda given: lacks_data(given) and given["population"],
+         " without {data} is an individual of the fit; leave out {population}"),
+        ("covariates", lambda given: lacks_data(given) and not given["population"],
+         "the fit knows its individuals' covariates; leave out {covariates}"),
+        ("digits", *beside(
+            " is about the probabilities that {proba} adds; give that, or leave it out",
+            proba=False)),
+    ],
+):  # fmt: skip
     """Options about what is predicted, with data or without."""
 
+    proba: bool = off(
+        "Add the responsibilities of every component.",
+        local=True,
+        often=True,
+        idle=beside(
+            " adds probabilities of components or classes, of which {model} has none; leave it "
+            "out, or fit a mixture",
+            classes=False,
+        ),
+    )
     individual: list[str] | None = changed(
         help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
         "repeat it."
@@ -128,13 +182,6 @@ class PredictSettings(UseSettings, kept=False):
     )
 
 
-def refuse_given(options: Settings, sentence: str, *without: str) -> None:
-    """Refuse the first option that was given, by its name followed by the sentence."""
-    for one in options.fields():
-        if one.name not in without and getattr(options, one.name) != one.default:
-            raise InputError(Setting(one.name), f" {sentence}")
-
-
 @dataclass
 class UseRequest:
     """What a command does with a fit."""
@@ -143,21 +190,17 @@ class UseRequest:
     model: Path
     files: Sequence[Path]  # the data
     settings: UseSettings
-    proba: bool = False  # responsibilities, too
     labelled: bool = False  # rows must have labels
     labels: bool = True  # are read, if there are any
 
     def __post_init__(self) -> None:
         self.screen = Screen(self.settings.quiet)
 
-    def refuse(self, about: str, sentence: str, *without: str) -> None:
-        """Refuse the first option that was given of those about these (`ABOUT`)."""
-        for name in about.split():
-            refuse_given(self.settings.into(ABOUT[name]), sentence, *without)
-
     @cached_property
     def stored(self) -> Any:
-        return stored_at(self.model, self.command, self.settings.curve)
+        stored = stored_at(self.model, self.command, self.settings.curve)
+        refuse_beside(**stored.facts)
+        return stored
 
     @cached_property
     def where(self) -> Where:
@@ -333,6 +376,9 @@ class StoredFile:
     instead: ClassVar[dict[str, str]] = {}
     """Why commands cannot use it, and what to do instead."""
     stored: Any
+    facts: Report
+    """What rules of options ask about it: what it ``holds``, and whether it has ``classes`` with
+    probabilities, and ``curves``."""
 
     def __init__(self, path: Path, curve: str | None) -> None:
         self.path, self.curve = path, curve  # a curve of the user's own, as the command names it
@@ -364,9 +410,6 @@ OptionalData = Annotated[
 def predict(
     model: FitFile,
     data: OptionalData = None,
-    proba: Annotated[
-        bool, typer.Option("--proba", help="Add the responsibilities of every component.")
-    ] = False,
     *,
     settings: Annotated[
         PredictSettings, Without(f"labels drawn sample_weight label_column shards {OF_A_FIT}")
@@ -386,7 +429,7 @@ def predict(
 
     Example: vpem predict growth.h5 data/oxford_boys.csv --individual 7 --times -1:1:0.5
     """
-    UseRequest("predict", model, data or (), settings, proba, labels=False).run()
+    UseRequest("predict", model, data or (), settings, labels=False).run()
 
 
 def score(
@@ -447,7 +490,7 @@ def evaluate(
     UseRequest("evaluate", model, data, settings).run()
 
 
-class PictureSettings(UseSettings, kept=False):
+class PictureSettings(UseSettings, kept=False, rows=[("individual covariates curve", *OF_DATA)]):
     """What is drawn, and where the picture goes."""
 
     output: Path | None = changed(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vpem.engines.tls.trust import Member
-from vpem.errors import InputError, Setting, VpemError, VpemWarning, check_choice, refuse_any
+from vpem.errors import InputError, Setting, VpemError, VpemWarning, check_choice
 from vpem.files.parties.alignment import check_ids
 from vpem.files.parties.joining import check_own_ids, refuse_gaps, refuse_shared
 from vpem.files.parties.observing import entries_of, read_observed
@@ -30,20 +30,19 @@ from vpem.network.graph import make_graph
 from vpem.network.schema import Report
 from vpem.pictures.contents import plural
 from vpem.pictures.disclosures import disclosures
+from vpem.records import Condition
 from vpem.sums.connect import settled
 
-from ..data import refuse_families, teller
+from ..data import refuse_families, refuse_unused, teller
 from ..names import STUDY, in_options, is_flag, key_of, meant, name_of, speak_of
 from ..options import options_of, path_of, refuse_idle, source_of, take_defaults
+from ..session import Where
 
 OWN_OPTIONS = ("data", "memory_limit", "proba")
 """Local parameters that are no settings (`vpem.records.About.local`); outputs are local as well."""
 
 OWN = ("engine", "parties", "shards", "threads", "jobs", "strict")
 """Further options of one member's machine, or set elsewhere in the study."""
-
-OF_ONE_FILE = ("agents", "workers", "worker-rows", "partition", "dataset")
-"""Options for data in one file, which members of a study do not have."""
 
 LISTS = ("components", "hops")
 """Options that may be lists of numbers, which are read only when a command runs."""
@@ -58,6 +57,26 @@ class Agreed(NamedTuple):
     table: Report  # the given options, by their names in files
     values: Report  # all options, by names of parameters
     params: Sequence[Any]
+
+
+NEEDS_ALL: Mapping[str, Condition] = {
+    "is not possible with 'vpem select', which compares fits to the features of the same parties;":
+        lambda given: given["command"] == "select",
+    "is not possible with --epsilon, which is spent where a run begins again;":
+        lambda given: given.get("epsilon") is not None,
+    "is not possible with --release-epsilon, which is spent where a run begins again;":
+        lambda given: given.get("release_epsilon") is not None,
+    "is possible with --secure-sum only for 'vpem fit' and 'vpem kmeans' over features, at a "
+    "server: others start with sums that would be taken again without the lost member;":
+        lambda given: bool(given.get("secure_sum")) and (
+            given.get("split") == "rows" or given["command"] not in ("fit", "kmeans")
+            or given.get("sum") == "tree"
+        ),
+    "is not possible with --hops above 0: hubs have features of others, and of a lost member; give "
+    "--hops 0, or":
+        lambda given: given.get("split") != "rows" and str(given.get("hops") or 0) != "0",
+}  # fmt: skip
+"""Why a run cannot go on without a lost member, though the study says so; and when."""
 
 
 def typed(table: Report) -> list[str]:
@@ -105,24 +124,10 @@ def agree_on(
             added[one].append(word)
     agreed = agreed_before(context, replace(study, options=tables), added, topology)
     speak_of(context.command.params)
-    for command, _, values, _ in agreed if study.if_lost == "without" else ():
-        rows, wait = values.get("split") == "rows", "let it wait"
-        elsewhere = rows or command not in ("fit", "kmeans") or values.get("sum") == "tree"
-        noises = ("epsilon", "release-epsilon")
-        noise = [one for one in noises if values.get(one.replace("-", "_")) is not None]
-        needs_all = {
-            "is not possible with 'vpem select', which compares fits to the features of the same "
-            f"parties; {wait}": command == "select",
-            f"is not possible with --{[*noise, ''][0]}, which is spent where a run begins again; "
-            f"{wait}": noise,
-            "is possible with --secure-sum only for 'vpem fit' and 'vpem kmeans' over features, at "
-            "a server: others start with sums that would be taken again without the lost member; "
-            f"{wait}": values.get("secure_sum") and elsewhere,
-            "is not possible with --hops above 0: hubs have features of others, and of a lost "
-            f"member; give --hops 0, or {wait}": not rows and str(values.get("hops") or 0) != "0",
-        }  # fmt: skip
-        without = Setting("if_lost", "without")
-        refuse_any(*((needs, without, f" {why}") for why, needs in needs_all.items()))
+    for run in agreed if study.if_lost == "without" else ():
+        for why, when in NEEDS_ALL.items():
+            if when({**run.values, "command": run.command}):
+                raise InputError(Setting("if_lost", "without"), f" {why} let it wait")
     study = replace(study, options={one.command: one.table for one in agreed})
     shows = disclosures(study, {one.command: one.values for one in agreed})
     runs = (" ".join(["vpem", one.command, *typed(one.table)]) for one in agreed)
@@ -197,8 +202,6 @@ def _agreed(context: Any, name: str, words: Sequence[str], topology: str) -> Agr
         if key == "parties" or source_of(context, param)[0] != "command line":
             continue
         value = table[key] = context.params[param.name]
-        if key in OF_ONE_FILE:
-            raise InputError(f"{name_of(param)} is for one file, and members have one each")
         if key == "topology" and value != topology:
             raise InputError(
                 "--topology says how members reach each other; for another one make a new study: "
@@ -209,7 +212,7 @@ def _agreed(context: Any, name: str, words: Sequence[str], topology: str) -> Agr
                 f"{name_of(param)} is not for a study: each member gives it itself when it runs "
                 f"'vpem {name} --study'"
             )
-    refuse_idle(context)
+    refuse_idle(context, engine="tls", study="FILE", align_key="FILE")  # which each member gives
     refuse_repeatable(context.params)
     records = leaf.callback.records(context.params)
     for key in set(table).intersection(LISTS):
@@ -320,8 +323,8 @@ def look_at(
     features: Sequence[str] = (),  # named by the study
 ) -> tuple[tuple[str, ...], int]:
     """Open a member's files as all commands of a study will; return its features and row count."""
-    names, n_rows = dict[str, None](), 0
-    tell: Any = teller(say)
+    names, n_rows, formats = dict[str, None](), 0, set[str]()
+    tell: Any = teller(say, formats=formats)
     agreed = agreed_before(context, study)
     others = [one for one in agreed if one.command != INDIVIDUALS]
     fits = [one for one in others if one.command not in USES]
@@ -340,6 +343,7 @@ def look_at(
             if one in fits or not fits:  # predict and score take the features of the fit
                 names |= dict.fromkeys(columns)
     speak_of(context.command.params)
+    refuse_unused(table, formats, Where())
     return tuple(names), n_rows
 
 

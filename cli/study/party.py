@@ -13,7 +13,6 @@ from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural, size
 from vpem.records import Settings, off, setting, unset, words_in
 
-from ..commands.use import refuse_given
 from ..display import PrintedTable, Screen, print_json, show, table
 from ..options import Json, Quiet, Without
 from ..outputs import FOLDER, READ, WRITTEN
@@ -230,7 +229,6 @@ def request(
                 )
                 names = ()
         else:
-            refuse_given(table, "applies to DATA; name the file", "features")
             names = tuple(map(str, words_in("features", table.features)))
             if "" in names or len(set(names)) < len(names):
                 raise InputError(
@@ -494,7 +492,6 @@ def _look_at_data(
     if not member.holds:
         return []
     if not data:
-        refuse_given(settings, "applies to DATA; name the file")
         sentence = f"name your data: vpem party check {study.path.name} {name}.csv"
         state, found = "note", "not checked"
     elif {*study.options} == {INDIVIDUALS}:

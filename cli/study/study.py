@@ -15,7 +15,7 @@ import typer
 from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.contents import plural
-from vpem.records import Settings, not_both, off, rule, setting, unset, without
+from vpem.records import Settings, beside, not_both, off, setting, unless, unset
 from vpem.settings import TOPOLOGIES
 
 from ..commands.doctor import demo_of_study
@@ -69,21 +69,24 @@ class NewStudy(Settings, heading="Study", kept=False):
     star: str | None = unset(
         "HOST:PORT where others dial the organiser, who adds up (a star).",
         often=True,
-        idle=rule(
-            lambda given: given["topology"] not in (None, "star"),
+        idle=unless(
             " says where a star's server is; on other graphs give {address}",
+            topology=(None, "star"),
         ),
     )
     relay: str | None = unset(
         "HOST:PORT of a 'vpem relay', which passes sealed messages on between members that cannot "
         "be dialled; needs --relay-certificate.",
         often=True,
-        idle=without("relay_certificate", "FILE", "goes with its certificate, which members pin"),
+        idle=beside(
+            " goes with its certificate, which members pin; add {relay_certificate=FILE}",
+            relay_certificate=None,
+        ),
     )
     relay_certificate: Path | None = unset(
         "The relay's certificate (.crt).",
         file="read",
-        idle=without("relay", "HOST:PORT", "is for a relay"),
+        idle=beside(" is for a relay; add {relay=HOST:PORT}", relay=None),
     )
     topology: str | None = unset(
         "Graph of the members: star, cycle, path, complete, ... Default: star.",
@@ -97,9 +100,8 @@ class NewStudy(Settings, heading="Study", kept=False):
     )
     listen: str | None = unset(
         "HOST:PORT where the organiser listens on its own machine, if others dial another.",
-        idle=rule(
-            lambda given: given["star"] is None and given["address"] is None,
-            " is for a member that others dial; give {star} or {address}",
+        idle=beside(
+            " is for a member that others dial; give {star} or {address}", star=None, address=None
         ),
     )
     data: bool = off(

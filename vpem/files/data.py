@@ -89,7 +89,8 @@ def read_dataset(
     FileError
         If the file cannot be read, or is not what it must be.
     InputError
-        If its parts do not fit each other, or a column that is named is not there.
+        If its parts do not fit each other, a column that is named is not there, or a setting of
+        ``table`` has no effect on this format.
     """
     table = TableSettings.resolve(table, **changes)
     data = read_data(
@@ -100,6 +101,7 @@ def read_dataset(
         memory_limit=memory_limit,
         sample_weight=sample_weight,
     )
+    table.refuse_idle(format=data.format)
     return settle(data, table.family, data.partition)
 
 
@@ -159,6 +161,7 @@ def read_data(
 
             refuse_large(os.stat(file).st_size // 2, memory_limit, source)
             data = dataset_of(_frame(file, source, kind, table), options)
+        data.format = data.format or kind
         if is_temporary:
             data.X = data.X[:]
     if precision is not None:

@@ -144,6 +144,8 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         Labels of some rows, which a fit uses.
     labelled_by : int
         Which party has these.
+    format : str
+        What was read: "text", "parquet", "arrow", "hdf5", "npy", "npz", or "records" of HDF5.
 
     Raises
     ------
@@ -170,6 +172,7 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     labels_for_fit: SomeLabels | None = None
     labelled_by: int = 0
     counted: Labels | None = None
+    format: str = ""
 
     def __post_init__(self) -> None:
         self.X = as_matrix(self.X, self.source)

@@ -37,6 +37,7 @@ from vpem.files.hdf5 import (
     write_strings,
 )
 from vpem.files.opening import PathLike, check_readable, open_unpacked, read_limit
+from vpem.files.table_settings import TableSettings
 from vpem.terms.lowrank.entries import from_matrices, from_triplets
 from vpem.terms.lowrank.observations import Observations
 
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     import h5py
 
     from vpem.files.datasets import Dataset
-    from vpem.files.table_settings import TableSettings
 
 
 LONGEST_NAME = 4096
@@ -104,7 +104,9 @@ def read_observations(
         observer has no entry.
     """
     header = header_of(path)
+    table = TableSettings.resolve(table)
     if is_long(header) or "observer" in map(str.lower, header):
+        table.refuse_idle(format="entries")
         if dataset is not None:
             raise InputError(f"{path} is a CSV table: there is no dataset {dataset!r} inside it")
         entries = read_entries(path, KINDS, sample_weight)
@@ -135,8 +137,10 @@ def read_observations(
                         raise FileError(
                             f"{path}: observers must be a group with a member an observer"
                         )
+                    table.refuse_idle(format="entries")
                     return _read_members(file, group, os.fspath(path), sample_weight)
     data = read_data(path, table, keep_constant=True, dataset=dataset, sample_weight=sample_weight)
+    table.refuse_idle(format=data.format)
     if tell is not None:
         tell(data)
     # One observer saw what of a matrix is not missing.

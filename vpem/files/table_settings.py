@@ -7,19 +7,55 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from vpem.errors import InputError, Setting
-from vpem.records import Settings, setting, words_in
-from vpem.rules import BY_ROWS, OF_SUMS_OVER_HUBS, UNPROTECTED
-from vpem.settings import FAMILY_NAMES
+from vpem.records import Settings, beside, rule, setting, words_in
+from vpem.rules import BY_ROWS, OF_SUMS_OVER_HUBS, UNCOUNTED, UNPROTECTED
+from vpem.settings import FAMILY_NAMES, OF_DATA
 
 OF_ONE_FIT = ("features", "drop", "family")
 """Settings by which features are chosen: a model knows its own."""
+
+MATRICES = ("hdf5", "npy", "npz")
+"""Formats in which numbers are no text."""
+
+
+def _marks_nothing(given: Mapping[str, Any]) -> bool:
+    """Whether marks of missing values are words, where all values are numbers."""
+    from vpem.checks import read_float
+
+    no_text = given.get("format") in MATRICES and given.get("labels_for_fit") is None
+    return no_text and all(read_float(str(word)) is None for word in words_in("na", given["na"]))
+
+
+# Labels for the fit may be a file of text.
+OF_TEXT = beside(
+    " is about text, such as CSV, which the data are not; leave it out",
+    format=(*MATRICES, "parquet", "arrow", "records"),
+    labels_for_fit=None,
+)
+OF_WRITTEN_NUMBERS = beside(
+    " is about numbers that are written as text, and the data have none; leave it out",
+    format=MATRICES,
+    labels_for_fit=None,
+)
+OF_MARKED_TEXT = rule(
+    _marks_nothing, " are words in text, but all values of the data are numbers; leave it out"
+)
+
+LISTED = beside(
+    " is about tables with a column for each feature, but the data list entries; leave it out",
+    format="entries",
+)
+ALL = (
+    "features drop family id_column label_column worker_column na decimal thousands encoding "
+    "delimiter no_header"
+)
 
 DECIMALS = (".", ",")
 THOUSANDS = (",", ".", "'", "\u2019", " ", "\u00a0", "\u202f", "_")
 
 
 # fmt: off
-class TableSettings(Settings, heading="Data"):
+class TableSettings(Settings, heading="Data", rows=[(ALL, *LISTED), (ALL, *OF_DATA)]):
     """What the columns of a table are, and how its numbers are written."""
 
     labels_for_fit: ClassVar[object] = None
@@ -44,16 +80,16 @@ class TableSettings(Settings, heading="Data"):
     worker_column: Any = setting(None, "Column that says which worker holds each row. Its name or "
         "place.", local=True, idle=BY_ROWS)
     na: Any = setting(None, "What else stands for a missing value, with commas: '?,-999'. Empty "
-        "cells, NA, N/A, NaN, null and None do without.", local=True)
+        "cells, NA, N/A, NaN, null and None do without.", local=True, idle=OF_MARKED_TEXT)
     decimal: str | None = setting(None, "Decimal mark of numbers in text, a comma (,) or the "
-        "point. Default: the point.", choices=DECIMALS, local=True)
+        "point. Default: the point.", choices=DECIMALS, local=True, idle=OF_WRITTEN_NUMBERS)
     thousands: str | None = setting(None, "Mark between thousands of numbers in text: . or , or ' "
-        "or a blank.", local=True)
+        "or a blank.", local=True, idle=OF_WRITTEN_NUMBERS)
     encoding: str | None = setting(None, "Encoding of text: latin-1, cp1252, utf-16. Default: "
-        "UTF-8, or what a byte order mark says.", local=True)
+        "UTF-8, or what a byte order mark says.", local=True, idle=OF_TEXT)
     delimiter: str | None = setting(None, "Character between fields, or 'tab'; found in the first "
-        "line if absent.", local=True)
-    no_header: bool = setting(False, "The first row is data, not names.", local=True)
+        "line if absent.", local=True, idle=OF_TEXT)
+    no_header: bool = setting(False, "The first row is data, not names.", local=True, idle=OF_TEXT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,7 +147,7 @@ class LabelledTable(TableSettings, heading="Data"):
         "unknown), a file (a label a row, or id,label), or a path inside HDF5; several columns are "
         "probabilities of the components. All roots learn the components of labelled rows, and "
         "everybody the labels' names and how many rows have each.",
-        local=True, file="read", idle=[OF_SUMS_OVER_HUBS, UNPROTECTED])
+        local=True, file="read", idle=[OF_SUMS_OVER_HUBS, UNPROTECTED, UNCOUNTED])
 # fmt: on
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vpem import rules
 from vpem.errors import InputError, Setting, brief, check_choice
-from vpem.records import Rule, Settings, changed, not_both, rule, setting
+from vpem.records import Rule, Settings, beside, changed, not_both, rule, setting, unless
 from vpem.settings import (
     DEALS,
     DTYPES,
@@ -30,16 +30,14 @@ from vpem.settings import (
 COPIES = ("auto", "observers", "fewest")
 
 # fmt: off
-OVER_FEATURES: Rule = (
-    lambda given: given.get("split") == "features",
-    (" would have to hide every row's terms over features by noise of some 15 times the largest of "
-     "them at 1, which leaves nothing; take ", Setting("release_epsilon"), ", which makes the "
-     "model private against outsiders, or ", Setting("split", "rows")),
+OVER_FEATURES = beside(
+    " would have to hide every row's terms over features by noise of some 15 times the largest of "
+    "them at 1, which leaves nothing; take {release_epsilon}, which makes the model private "
+    "against outsiders, or {split=rows}", split="features",
 )
-NOT_PRIVATE: Rule = (
-    lambda given: given.get("epsilon") is None and given.get("release_epsilon") is None,
-    (" belongs to differential privacy; add ", Setting("epsilon"), " over rows or ",
-     Setting("release_epsilon"), " over features, or leave it out"),
+NOT_PRIVATE = beside(
+    " belongs to differential privacy; add {epsilon} over rows or {release_epsilon} over features, "
+    "or leave it out", epsilon=None, release_epsilon=None,
 )
 NOT_OF_WORKERS: Rule = (
     lambda given: given.get("epsilon") is None or given.get("secure_sum") is False,
@@ -47,14 +45,8 @@ NOT_OF_WORKERS: Rule = (
      Setting("secure_sum", True), "; leave it out"),
 )
 
-OF_LOWRANK: Rule = (
-    lambda given: given.get("method") == "mixture",
-    (" belongs to ", Setting("method", "lowrank"), "; add that, or leave it out"),
-)
-OF_MIXTURES: Rule = (
-    lambda given: given["method"] != "mixture",
-    (" belongs to ", Setting("method", "mixture"), "; add that, or leave it out"),
-)
+OF_LOWRANK = beside(" belongs to {method=lowrank}; add that, or leave it out", method="mixture")
+OF_MIXTURES = unless(" belongs to {method=mixture}; add that, or leave it out", method="mixture")
 
 
 class ImputeSettings(Settings, heading="Model"):
@@ -141,7 +133,7 @@ class Dealing(Settings, heading="Data", kept=False):
     """Who saw which entries, and which of them are held out: see `vpem.fits.observers.deal`."""
 
     workers: int | None = setting(None, "Deal the entries of the single observer out to this many. "
-        "Default: the observers in the data.")
+        "Default: the observers in the data.", idle=rules.OF_ONE_FILE)
     split: str | None = setting(None, "How --workers deals: entries at random (random), whole rows "
         "(rows) or whole columns (features). Default: random; of a mixture rows; with --agents or "
         "--partition features.", choices=DEALS, idle=[
@@ -150,9 +142,10 @@ class Dealing(Settings, heading="Data", kept=False):
             rule(lambda given: given["workers"] is None and given["split"] != "features",
                  " is for --workers; --agents and --partition deal out columns: leave it out")])
     agents: int | None = setting(None, "Deal the columns out to this many, in order: as --workers "
-        "N --split features.", least=1, idle=not_both("workers", "agents"))
+        "N --split features.", least=1, idle=[not_both("workers", "agents"), rules.OF_ONE_FILE])
     partition: Path | None = changed(HoldingSettings, "partition",
-        idle=[not_both("workers", "partition"), not_both("agents", "partition")])
+        idle=[not_both("workers", "partition"), not_both("agents", "partition"),
+              rules.OF_ONE_FILE])
     holdout: float | None = setting(None, "Hide this share of the entries, and report the error on "
         "them beside those of column means and scikit-learn's IterativeImputer.", idle=rule(
             lambda given: bool(given.get("secure_sum")) and given.get("engine") != "simulator",
@@ -161,7 +154,7 @@ class Dealing(Settings, heading="Data", kept=False):
     sample_weight: str | None = changed(WorkerSettings, "sample_weight", help="Weights of the "
         "entries: a column of a .csv table; in HDF5 a member of each observer's list, a group with "
         "a matrix an observer, or beside a dataset's X the path of weights of its rows.")
-    dataset: str | None = setting(None, "Path of a 2-D dataset inside the HDF5 file, instead of X.")
+    dataset: str | None = changed(WorkerSettings, "dataset")
 
 
 class PlanSettings(SumSettings, heading="Network"):
@@ -174,9 +167,8 @@ class PlanSettings(SumSettings, heading="Network"):
     n_factors: int = changed(FitSettings, "n_factors", help="Number of factors that hubs share in "
         "the fit to plan.")
     dtype: str = setting("float64", "Precision of the fit to plan: float64 or float32.",
-        heading="Running", choices=DTYPES, idle=(lambda given: given.get("split") == "rows",
-        (" is the precision of terms over features; workers add statistics in float64; leave it "
-         "out",)))
+        heading="Running", choices=DTYPES, idle=beside(" is the precision of terms over "
+            "features; workers add statistics in float64; leave it out", split="rows"))
     batch_size: int | None = setting(None, "Rows of a batch, as for 'vpem fit'. Default: all rows "
         "in every iteration.", heading="Method", least=1)
     link: str | None = setting(None, "Bandwidth and one-way latency of every agent's link, such as "

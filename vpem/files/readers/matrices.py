@@ -279,7 +279,7 @@ def read_hdf5(path: Path, source: str, options: ReadOptions) -> Dataset:
 
         check_fields(item.dtype, f"{source}: {name}")
         frame = frame_of_records(read_array(file, name, ndim=1, kinds="V"), source)
-        return dataset_of(frame, options)
+        return replace(dataset_of(frame, options), format="records")
 
 
 def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
