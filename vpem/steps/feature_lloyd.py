@@ -7,7 +7,6 @@ a row, and one number more: all rows' squared distances to the first, which make
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,6 +16,7 @@ from vpem._core.differences import assign_features
 from vpem.checks import Doubles, Indices
 from vpem.steps.lloyd import (
     PLAIN,
+    Clusters,
     ClusterSums,
     KMeansProgress,
     Lloyd,
@@ -36,33 +36,22 @@ RESEEDED_BYTES = 12
 """Of the message that says which cluster was re-initialised, and at which row."""
 
 
-@dataclass
-class Assigned:
-    """What the roots of this process find."""
-
-    counts: Doubles  # (R, K) weights of clusters
-    sums: Doubles  # (K, d) of rows, each root's features
-    there: Doubles  # (K, d) weights, where values are missing
-    inertia: Doubles  # (R,), weighted
-    changed: Indices  # (R,) rows in other clusters
-
-
 def assign(
     terms: FeatureTerms, total: Sum, centres: Doubles, labels: NDArray[np.int32], kind: str
-) -> Assigned:
+) -> tuple[Doubles, Doubles, Doubles, Doubles, Indices]:
     """Assign all rows; labels (R, M) of inactive roots stay.
+
+    Returns what the roots of this process find: weights of clusters (R, K), sums of rows (K, d),
+    each root's features, and of what is there where values are missing (K, d), inertia (R,), and
+    how many rows are in other clusters (R,).
 
     A sum that is a fixed matrix is taken inside one compiled pass; any other is applied chunk by
     chunk. Centres (K, d) are in block order; each hub's part as its root has it.
     """
     n_roots, (n_components, width) = total.n_roots, centres.shape
-    clusters = Assigned(
-        np.zeros((n_roots, n_components)),
-        np.zeros((n_components, width)),
-        np.zeros((n_components, width)),
-        np.zeros(n_roots),
-        np.zeros(n_roots, dtype=np.intp),
-    )
+    counts, inertia = np.zeros((n_roots, n_components)), np.zeros(n_roots)
+    sums, there = np.zeros((n_components, width)), np.zeros((n_components, width))
+    changed = np.zeros(n_roots, dtype=np.intp)
     offsets = terms.blocks.offsets
     total.begin(kind, terms.n_samples, n_components - 1, terms.itemsize, 1)
     if total.mix is not None:
@@ -76,13 +65,12 @@ def assign(
                 terms.rows.read(run),
                 nothing if gaps is None else gaps[run],
                 np.empty(0) if terms.row_weights is None else terms.row_weights[run],
-                offsets, places, mix, labels[:, run], clusters.counts, clusters.sums,
-                clusters.there, first, clusters.inertia, clusters.changed, terms.n_threads,
+                offsets, places, mix, labels[:, run], counts, sums, there, first,
+                inertia, changed, terms.n_threads,
             )  # fmt: skip
-        clusters.inertia += mix @ first
-        return clusters
-    sums = Differences(terms, total, n_components, partial(terms.squares, centres))
-    for rows, differences in sums:
+        return counts, sums, there, inertia + mix @ first, changed
+    differ = Differences(terms, total, n_components, partial(terms.squares, centres))
+    for rows, differences in differ:
         # From the first centre a distance does not differ from the first's.
         known = np.concatenate(
             [np.zeros_like(differences, shape=(*differences.shape[:2], 1)), differences], axis=2
@@ -95,24 +83,23 @@ def assign(
         weights = np.ones(nearest.shape[1])
         if terms.row_weights is not None:
             weights = terms.row_weights[rows]
-        clusters.inertia += least.astype(np.float64) @ weights
-        clusters.changed += (nearest != labels[:, rows]).sum(axis=1)
+        inertia += least.astype(np.float64) @ weights
+        changed += (nearest != labels[:, rows]).sum(axis=1)
         labels[:, rows] = nearest
         data = terms.rows.read(rows)
         for root, root_labels in enumerate(nearest):
             columns = slice(0, centres.shape[1])
             if len(nearest) > 1:
                 columns = slice(int(offsets[root]), int(offsets[root + 1]))
-            clusters.counts[root] += np.bincount(root_labels, weights, n_components)
+            counts[root] += np.bincount(root_labels, weights, n_components)
             hard = by_cluster(root_labels, weights, n_components)
             if terms.observed is not None:
-                there = terms.observed[rows, columns]
-                clusters.there[:, columns] += hard @ there
-                clusters.sums[:, columns] += hard @ (data[:, columns] * there)
+                observed = terms.observed[rows, columns]
+                there[:, columns] += hard @ observed
+                sums[:, columns] += hard @ (data[:, columns] * observed)
             else:
-                clusters.sums[:, columns] += hard @ data[:, columns]
-    clusters.inertia += sums.firsts
-    return clusters
+                sums[:, columns] += hard @ data[:, columns]
+    return counts, sums, there, inertia + differ.firsts, changed
 
 
 def lloyd_features(
@@ -140,32 +127,34 @@ def lloyd_features(
         total = total.server.in_units(terms.units)
     labels = np.full((total.n_roots, terms.n_samples), -1, dtype=np.int32)
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
-    whole = pace.batch_size is None or pace.batch_size >= terms.n_samples
-    clusters = (_Clusters if whole else _InBatches)(terms, total, pace, kind)
-    clusters.fills = fill
+    clusters = _Clusters(terms, total, pace, kind, fill)
     run = Lloyd(centres, labels, counts, inertia)
-    return iterate_lloyd(
-        clusters, run, total, stream, max_iter=max_iter, callback=callback, saver=saver
-    )
+    return iterate_lloyd(clusters, run, stream, max_iter=max_iter, callback=callback, saver=saver)
 
 
-class _Clusters:
-    """Features that hubs hold, in clusters (`vpem.steps.lloyd.Clusters`)."""
+class _Clusters(Clusters):
+    """Features that hubs hold, in clusters, whose centres may follow after every batch of rows."""
 
-    def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace, kind: str) -> None:
-        self.terms, self.total, self.pace, self.kind = terms, total, pace, kind
-        self.fills = False
-        self.settles = kind != "setup"
+    def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace, kind: str, fills: bool) -> None:
+        super().__init__(total, terms.n_samples, pace, kind)
+        self.terms, self.fills = terms, fills
         self.agreement = "stopping" if self.settles else "flooding"
-        self.n_samples = terms.n_samples
         self.sums = self.there = np.empty(0)
+        self.size = min(pace.batch_size or terms.n_samples, terms.n_samples)
+        # One more is the sum of the inertia.
+        self.n_sums = -(-terms.n_samples // self.size) + 1
+        if self.n_sums > 2:
+            total.turn_to(0, self.n_sums)
 
     def assign(self, run: Lloyd) -> int:
         """Assign all rows, and add up the clusters: how many rows changed at most at a root."""
-        clusters = assign(self.terms, self.total, run.centres, run.labels, self.kind)
-        run.counts, self.sums, self.there = clusters.counts, clusters.sums, clusters.there
-        run.inertia = inertia_of_roots(self.total, clusters.inertia)
-        return self._most(clusters.changed)
+        if self.n_sums > 2 and (self.kind != "check" or self.total.whole):
+            return self._assign_batches(run)
+        run.counts, self.sums, self.there, inertia, changed = assign(
+            self.terms, self.total, run.centres, run.labels, self.kind
+        )
+        run.inertia = inertia_of_roots(self.total, inertia)
+        return self._most(changed)
 
     def _most(self, changed: Indices) -> int:
         most = np.array([changed.max(initial=0)])
@@ -200,21 +189,8 @@ class _Clusters:
         run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))
         self.total.agree("flooding", RESEEDED_BYTES)
 
-
-class _InBatches(_Clusters):
-    """Clusters whose centres follow after every batch of rows."""
-
-    def __init__(self, terms: FeatureTerms, total: Sum, pace: Pace, kind: str) -> None:
-        super().__init__(terms, total, pace, kind)
-        self.size = pace.batch_size or terms.n_samples
-        # One more is the sum of the inertia.
-        self.n_sums = -(-terms.n_samples // self.size) + 1
-        total.turn_to(0, self.n_sums)
-
-    def assign(self, run: Lloyd) -> int:
+    def _assign_batches(self, run: Lloyd) -> int:
         last = self.kind == "check"
-        if last and not self.total.whole:
-            return super().assign(run)
         terms, roots = self.terms, range(len(run.labels))
         first = terms.at_rows(np.zeros(1, dtype=np.intp))[0]
         gaps, k = terms.observed is not None, len(run.centres)

@@ -1,12 +1,4 @@
-"""Lloyd's iterations, wherever rows are held: their loop, and how rows and sums are followed.
-
-Rows are followed from pass to pass (`FollowedRows`): of each row two bounds are kept, how far its
-own centre is at most and any other at least. Both follow how far centres have moved; while the one
-is below the other the row stays where it is, and is not even read (Hamerly, *Making k-means even
-faster*, SDM 2010). Labels are those of Lloyd's algorithm: what rounding may lose is in the bounds.
-Counts, sums and squares are kept in two parts of double precision each, to which rows that change
-are added: they are what new sums would be, to the last digit but for the rarest chance, and the
-inertia follows from them.
+"""Lloyd's iterations, wherever rows are held: their loop, and sums that are followed.
 
 In batches (`ClusterSums`) a row that goes from one cluster to another leaves the sum of the one and
 enters that of the other, and the centres follow before the next batch is assigned. With exact sums
@@ -16,15 +8,15 @@ rounding does not add up over passes, and a run that is resumed from its labels 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem._core.assign import follow_rows, inertias_of, measure_rows
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import PartitionedError
 from vpem.network.schema import (
@@ -47,17 +39,11 @@ from vpem.network.schema import (
     save,
 )
 from vpem.steps.recovery import NoSaver, Saver, check_length
-from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream
+from vpem.steps.row_sampling import RowStream
 from vpem.steps.runs import DRAWN, note_partition
 from vpem.sums.sum import Sum
 
 Labels = NDArray[np.int32]
-
-FEW_ROWS = 12
-"""Rows a worker and centre below which distances of all rows cost less than moments of centres."""
-
-SURE = 1e-12
-"""Least share of the squares about the start of an inertia that is computed by moments."""
 
 MOST_LLOYD = 300
 """Most iterations."""
@@ -96,28 +82,33 @@ PLAIN = Pace()
 """All rows in every iteration, until none has changed."""
 
 
-class Clusters(Protocol):
+class Clusters(ABC):
     """Rows that are assigned to the nearest centres, and centres that move to their means."""
 
-    n_samples: int
-    """Rows of all processes, M."""
-    agreement: str
-    """What the message is for by which all agree to go on; see `Sum.agree`."""
-    settles: bool
-    """Whether rows are assigned once more if the iterations run out."""
-    pace: Pace
-    kind: str
-    """What its sums are for; see `Sum.begin`."""
+    def __init__(self, total: Sum, n_samples: int, pace: Pace, kind: str) -> None:
+        self.total, self.pace = total, pace
+        self.n_samples = n_samples
+        """Rows of all processes, M."""
+        self.kind = kind
+        """What its sums are for; see `Sum.begin`."""
+        self.settles = kind != "setup"
+        """Whether rows are assigned once more if the iterations run out."""
+        self.agreement = "stopping"
+        """What the message is for by which all agree to go on; see `Sum.agree`."""
 
+    @abstractmethod
     def assign(self, run: Lloyd) -> int:
         """Assign all rows, and note counts and inertia: how many rows changed."""
 
+    @abstractmethod
     def move(self, run: Lloyd) -> Indices:
         """Move the centres: which clusters are empty."""
 
+    @abstractmethod
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         """Put the centres of these clusters at rows."""
 
+    @abstractmethod
     def shifts(self, run: Lloyd, before: Doubles) -> Doubles:
         """Squared shifts of the centres since ``before``, as `Pace.tolerances` are."""
 
@@ -166,7 +157,6 @@ class Lloyd:
 def iterate_lloyd(
     clusters: Clusters,
     run: Lloyd,
-    total: Sum,
     stream: RowStream,
     *,
     max_iter: int = MOST_LLOYD,
@@ -180,7 +170,7 @@ def iterate_lloyd(
     another goes to the first. A cluster that is empty is re-initialised at a random row, the same
     for all.
     """
-    saver = saver or NoSaver()
+    saver, total = saver or NoSaver(), clusters.total
     n_here = len(run.labels) if run.labels.ndim == 1 else None
     schema = _schema(run.centres.shape[-2:], clusters.n_samples, total, n_here) | {"sum": total}
     state = partial(save, schema, run)
@@ -351,71 +341,17 @@ class ClusterSums:
         there = None if observed is None else observed[moved]
         if there is not None:
             values *= there
-        row_weights = weights[moved]
-        fresh = before[moved] < 0
-        self._squares += row_weights[fresh] @ values[fresh] ** 2
-        self._add(values, row_weights, after[moved], there, 1.0)
-        left = ~fresh
-        if left.any():
-            self._add(
-                values[left], row_weights[left], before[moved][left],
-                None if there is None else there[left], -1.0,
-            )  # fmt: skip
+        weights, fresh = weights[moved], before[moved] < 0
+        self._squares += weights[fresh] @ values[fresh] ** 2
+        every = np.ones(len(moved), dtype=np.bool_)
+        for some, labels, sign in ((every, after, 1.0), (~fresh, before, -1.0)):
+            clusters, signed = labels[moved][some], sign * weights[some]
+            hard = by_cluster(clusters, signed, len(self.counts))
+            self.counts += np.bincount(clusters, signed, len(self.counts))
+            self._sums += hard @ values[some]
+            if self._there is not None and there is not None:
+                self._there += hard @ there[some]
         return len(moved)
-
-    def _add(
-        self,
-        values: Doubles,
-        weights: Doubles,
-        labels: Labels,
-        there: NDArray[np.uint8] | None,
-        sign: float,
-    ) -> None:
-        hard = by_cluster(labels, sign * weights, len(self.counts))
-        self.counts += np.bincount(labels, sign * weights, len(self.counts))
-        self._sums += hard @ values
-        if self._there is not None and there is not None:
-            self._there += hard @ there
-
-
-class RowBatches:
-    """Rows of this process's workers in batches of ``batch_size`` rows of all workers together."""
-
-    def __init__(self, data: HeldRows, n_clusters: int, batch_size: int) -> None:
-        self.data = data
-        self.n_batches = -(-data.n_rows // batch_size)
-        self._n_clusters = n_clusters
-        first = data.read(slice(0, 1)) if data.n_here else np.zeros((1, data.width))
-        self._about: Doubles = np.asarray(first[0], dtype=np.float64)
-        if data.reach is not None:  # the same wherever workers live
-            self._about = data.reach.points.centre
-        self.own: list[ClusterSums] = []
-
-    def begin(self, labels: Labels) -> None:
-        """Compute the workers' sums from the labels (m,) of their rows, -1 being none."""
-        gaps = self.data.observed is not None
-        self.own = []
-        for worker, run in enumerate(self.data.runs):
-            self.own.append(ClusterSums(self._n_clusters, self._about, gaps))
-            for start in range(run.start, run.stop, CHUNK_ROWS):
-                rows = slice(start, min(start + CHUNK_ROWS, run.stop))
-                none = np.full(rows.stop - rows.start, -1, dtype=np.int32)
-                self.move(worker, rows, none, labels[rows])
-
-    def rows(self, worker: int, number: int) -> slice:
-        """Return the rows of a worker of this process that are in a batch."""
-        run = self.data.runs[worker]
-        many = run.stop - run.start
-        first, last = (many * place // self.n_batches for place in (number, number + 1))
-        return slice(run.start + first, run.start + last)
-
-    def move(self, worker: int, rows: slice, before: Labels, after: Labels) -> int:
-        """Move rows of a worker from clusters to others: how many have moved."""
-        data, weights = self.data, np.ones(rows.stop - rows.start)
-        if len(data.weights):
-            weights = data.weights[rows]
-        observed = None if data.observed is None else data.observed[rows]
-        return self.own[worker].move(data.read(rows), weights, before, after, observed)
 
 
 def by_cluster(labels: Labels, weights: Doubles, n: int) -> Any:
@@ -424,73 +360,6 @@ def by_cluster(labels: Labels, weights: Doubles, n: int) -> Any:
 
     starts = np.arange(len(labels) + 1)
     return csr_array((weights, labels, starts), shape=(len(labels), n)).T
-
-
-def with_sums(values: Doubles, sums: Doubles) -> Doubles:
-    """What a message has between the counts and the inertia, with other sums."""
-    flat = sums.reshape(len(sums), sums.shape[1] * sums.shape[2])
-    return np.concatenate([flat, values[:, flat.shape[1] :]], axis=1)
-
-
-class FollowedRows:
-    """Rows of the workers of this process, in clusters that start at ``centres`` (K, d)."""
-
-    def __init__(self, data: HeldRows, centres: Doubles, n_threads: int) -> None:
-        self.data = data
-        self.n_threads = n_threads
-        self._about = np.ascontiguousarray(centres.mean(axis=0), dtype=np.float64)
-        self._before: Doubles | None = None
-        self._upper = np.full(data.n_here, np.nan, dtype=np.float32)
-        self._lower = np.zeros(data.n_here, dtype=np.float32)
-        self._totals = np.zeros((len(data.runs), 2, centres.size + len(centres) + 1))
-        self._few = data.n_here < FEW_ROWS * len(centres) * len(data.runs)
-
-    def assign(self, centres: Doubles, labels: NDArray[np.int32]) -> Indices:
-        """Assign all rows to the nearest centres; return how many of each worker (n,) changed.
-
-        Centres (R, K, d) are one set for all workers, or one for each of this process; ``labels``
-        (m,) are changed in place.
-        """
-        data, changes = self.data, np.zeros(len(self.data.runs), dtype=np.intp)
-        centres = np.ascontiguousarray(centres)
-        before = centres if self._before is None else self._before
-        if before.shape != centres.shape:
-            before = np.ascontiguousarray(np.broadcast_to(before, centres.shape))
-        for rows in data.runs_of_rows() if data.runs else ():
-            follow_rows(
-                data.read(rows), data.weights[rows], data.within(rows), centres, before,
-                self._about, labels[rows], self._upper[rows], self._lower[rows], self._totals,
-                changes, self.n_threads,
-            )  # fmt: skip
-        self._before = centres.copy()
-        return changes
-
-    def totals(self, out: Doubles) -> None:
-        """Counts (K) and sums (K d) of each worker's clusters, side by side, into (n, K + K d)."""
-        np.add(self._totals[:, 0, :-1], self._totals[:, 1, :-1], out=out)
-
-    def inertias(self, centres: Doubles, labels: NDArray[np.int32]) -> Doubles:
-        """Inertia of each worker's rows (n,) about centres (R, K, d) that they are assigned to."""
-        if self._few:
-            return self.measure(centres, labels)[1]
-        inertias = np.zeros(len(self._totals))
-        inertias_of(self._totals, self._about, np.ascontiguousarray(centres), inertias)
-        unsure = inertias < SURE * self._totals[:, 0, -1]
-        if not unsure.any():
-            return inertias
-        return np.where(unsure, self.measure(centres, labels)[1], inertias)
-
-    def measure(self, centres: Doubles, labels: NDArray[np.int32]) -> tuple[Doubles, Doubles]:
-        """Squared distances of rows (m,) to their centres, and sums over each worker's (n,)."""
-        data, distances = self.data, np.empty(self.data.n_here)
-        inertias = np.zeros(len(data.runs))
-        for rows in data.runs_of_rows() if data.runs else ():
-            measure_rows(
-                data.read(rows), data.weights[rows], data.within(rows),
-                np.ascontiguousarray(centres), labels[rows], distances[rows], inertias,
-                self.n_threads,
-            )  # fmt: skip
-        return distances, inertias
 
 
 def inertia_of_roots(total: Sum, inertia: Doubles) -> Doubles:
