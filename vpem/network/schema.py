@@ -116,12 +116,14 @@ def save(schema: Schema, value: Any, back: bool = False) -> Any:
         return schema.state()
     if isinstance(value, dict):
         return {name: save(inner, value[name], back) for name, inner in schema.items()}
-    return {
-        name: save(inner, attrgetter(_attribute(value, name, inner))(value))
-        if isinstance(inner, PLACED)
-        else inner.state()
-        for name, inner in schema.items()
-    }
+    saved = {}
+    for name, inner in schema.items():
+        if isinstance(inner, PLACED):
+            at = _attribute(value, name, inner)
+            saved[name] = save(inner, value if at == "." else attrgetter(at)(value))
+        else:
+            saved[name] = inner.state()
+    return saved
 
 
 def restore(schema: abc.Mapping[str, Schema], owner: Owner, state: State) -> Owner:
@@ -138,7 +140,7 @@ def restore(schema: abc.Mapping[str, Schema], owner: Owner, state: State) -> Own
         above, _, at = _attribute(owner, name, inner).rpartition(".")
         holder = attrgetter(above)(owner) if above else owner
         inner = inner.schema if isinstance(inner, As) and inner.back is None else inner
-        known = getattr(holder, at)
+        known = getattr(holder, at) if at else owner
         if isinstance(inner, dict) and not isinstance(known, dict):
             restore(inner, known, state[name])
         elif isinstance(known, list):  # others may hold it too
@@ -222,7 +224,9 @@ class As(Field):
     schema: Schema
     to: abc.Callable[[Any], Any] | None = None  # from what an object has to what is saved
     back: abc.Callable[[Any], Any] | None = None
-    at: str = ""  # attribute of the object, "traffic.delivered" say, if it is not of this name
+    at: str = ""
+    """Attribute of the object, "traffic.delivered" say, if it is not of this name; "." stands for
+    the object itself, of which some attributes are saved in a table."""
 
     def _expected(self, value: object, place: Place, sizes: Sizes) -> None:
         check(self.schema, value, place, sizes)

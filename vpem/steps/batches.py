@@ -9,7 +9,7 @@ how many rows there are. As `em.fit`, it knows terms and sum only by their proto
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -28,14 +28,11 @@ from vpem.network.schema import (
     ListOf,
     Maybe,
     Schema,
-    Stateful,
 )
 from vpem.settings import FitSettings
-from vpem.steps.em import expect, log_likelihood
-from vpem.steps.recovery import STREAM, NoSaver, Saver
+from vpem.steps.em import EStep, Loop, expect, log_likelihood
+from vpem.steps.recovery import STREAM, Saver
 from vpem.steps.runs import (
-    REINITIALISED_BYTES,
-    Passes,
     Progress,
     Recovery,
     Reinitialiser,
@@ -110,49 +107,108 @@ def fit_batches(
     check_choice("keep", keep, KEEPS)
     edges = [*range(0, terms.n_samples, size), terms.n_samples]
     batches = [slice(begin, end) for begin, end in pairwise(edges)]
-    visits = Visits(terms, total, batches, Run([start]), draw_row)
-    fitting: Incremental | Stochastic
-    if settings.step_size is None:
-        fitting = Incremental(visits, start, keep, STEP_SIZE)
-    else:
-        fitting = Stochastic(visits, settings.step_size)
-    saver = saver or NoSaver()
-    passes = _Passes(visits, fitting, rng)
-    passes.begin(start, saver, settings.max_iter)
-    passes.iterate(settings, callback, saver)
-    visits.run.end([terms], total, visits.check())
-    return visits.run
+    kind = _Incremental if settings.step_size is None else _Stochastic
+    step, run = EStep(terms, total), Run([start])
+    passes = kind(step, run, settings, draw_row, callback, saver, rng, len(batches))
+    passes.remember(batches, keep)
+    passes.begin([start])
+    passes.iterate()
+    run.end([terms], total, passes.check())
+    return run
 
 
-class Visits(Stateful):
-    """Visits of batches: the sums they take, what these find, and the record of it."""
+class Passes(Loop):
+    """Passes over batches, in an order that all agents draw alike."""
 
     def __init__(
         self,
-        terms: FeatureTerms,
-        total: Sum,
-        batches: list[slice],
+        step: EStep,
         run: Run,
+        settings: FitSettings,
         draw_row: Callable[[], int],
+        callback: Callable[[Progress], None] | None,
+        saver: Saver | None,
+        rng: np.random.Generator,
+        n_batches: int,
     ) -> None:
-        self.terms, self.total, self.batches, self.run = terms, total, batches, run
-        self.reinitialiser = Reinitialiser(terms, total, draw_row, run.recoveries)
-        self.factors: Factors
-        total.turn_to(0, len(batches))
-        self.log_likelihoods = np.zeros((len(batches), total.n_roots))
-        self.heard = np.zeros(total.n_roots, dtype=np.intp)
-        self.reinitialised = False
+        super().__init__(step, run, settings, draw_row, None, callback, saver, by_passes=True)
+        self.rng, self.n_batches = rng, n_batches
+        self.order = np.arange(n_batches)
         self.full_pass = True
         """Whether the next pass is an E-step over all rows."""
         self.n_sums = 0
 
-    def schema(self) -> dict[str, Schema]:
-        return {"log_likelihoods": Array("f8", self.log_likelihoods.shape), "n_sums": COUNT}
+    def begin(self, starts: Sequence[Mixture]) -> None:
+        saved = self.saver.saved
+        self.full_pass = saved is None or saved.get("anew") is True
+        super().begin(starts)
+        if saved is None:
+            self.order = self.rng.permutation(self.n_batches)
 
-    def begin(self, number: int, n_samples: int, kind: str = "estep") -> bool:
+    def schema(self) -> dict[str, Schema]:
+        return super().schema() | {
+            "order": Array("i", (self.n_batches,), 0, self.n_batches - 1),
+            "anew": As(FLAG, at="full_pass"),
+            "stream": As(STREAM, at="rng.bit_generator.state"),
+        }
+
+
+class _Passes(Passes):
+    """Passes over features that hubs hold: the sums they take, and what these find."""
+
+    restarts: bool
+    """Whether an E-step over all rows follows a re-initialisation: statistics would undo it."""
+
+    def remember(self, batches: list[slice], keep: str) -> None:
+        """Make room for what is known of each batch, and for what ``keep`` says."""
+        self.terms, self.total, self.batches = self.step.whole, self.step.total, batches
+        self.total.turn_to(0, self.n_batches)
+        self.log_likelihoods = np.zeros((self.n_batches, self.total.n_roots))
+        self.heard = np.zeros(self.total.n_roots, dtype=np.intp)
+        self.reinitialised = False
+        exponent = self.settings.step_size
+        self.step_size = STEP_SIZE if exponent is None else exponent
+        """Of incremental EM in the first pass."""
+        first = self.n_batches > 1 and self.saver.saved is None
+        self._opening = self.step_size if first else None
+
+    def schema(self) -> dict[str, Schema]:
+        found = {"log_likelihoods": Array("f8", self.log_likelihoods.shape), "n_sums": COUNT}
+        own = {"visits": As(found, at="."), "fitting": As(self.kept(), at=".")}
+        return super().schema() | own
+
+    def kept(self) -> dict[str, Schema]:
+        """What is saved from one pass to the next."""
+        raise NotImplementedError
+
+    def first(self, step_size: float | None) -> bool:
+        """Visit all rows; whether the pass got to its end."""
+        raise NotImplementedError
+
+    def later(self) -> bool:
+        """One pass, batch by batch; whether it got to the end."""
+        raise NotImplementedError
+
+    def advance(self) -> None:
+        self.heard[:] = 0
+        self.reinitialised = False
+        if self.run.history and not self.restarts:
+            self.order = self.rng.permutation(self.n_batches)
+        complete = self.first(self._opening) if self.full_pass else self.later()
+        self._opening = None
+        self.full_pass = self.reinitialised and (self.restarts or not complete)
+        if not complete:
+            return
+        roots = self.total.roots
+        local = self.log_likelihoods.sum(axis=0) + self.terms.log_constant
+        small = self.record_pass(roots.join(local))
+        heard = 2 * roots.join(self.heard) > self.n_batches
+        self.run.converged = small and bool(heard.all()) and not self.reinitialised
+
+    def begin_sum(self, number: int, n_samples: int, kind: str = "estep") -> bool:
         """Begin a sum over a batch; False if the network is disconnected, which is noted."""
         self.n_sums += 1
-        self.total.turn_to(number, len(self.batches))
+        self.total.turn_to(number, self.n_batches)
         try:
             k = self.run.mixture.n_components
             self.total.begin(kind, n_samples, k - 1, self.terms.itemsize, 1)
@@ -165,21 +221,20 @@ class Visits(Stateful):
         """Log-likelihood of the parameters, in sums in which all take part."""
         terms, total, mixture = self.terms, self.total, self.run.mixture
         if not total.whole:
-            return expect(terms, total, mixture, self.factors, kind="check")
+            return expect(terms, total, mixture, self.factors[0], kind="check")
         # Sums that go on from others are of one batch each.
         log_likelihoods = np.zeros(total.n_roots)
-        order = np.arange(len(self.batches))
-        for number in range(len(order)):
-            part = self.batch(order, number)
-            while not self.begin(number, part.n_samples, "check"):
+        for number, part in self.taken(np.arange(self.n_batches)):
+            while not self.begin_sum(number, part.n_samples, "check"):
                 continue
-            log_likelihoods += log_likelihood(part, total, mixture, self.factors)
+            log_likelihoods += log_likelihood(part, total, mixture, self.factors[0])
         return total.roots.join(log_likelihoods + terms.log_constant)
 
-    def batch(self, order: Indices, place: int) -> FeatureTerms:
-        """Terms of the batch at this place of the order."""
-        later = self.batches[order[place + 1]] if place + 1 < len(order) else None
-        return self.terms.slice_rows(self.batches[order[place]], later)
+    def taken(self, order: Indices) -> Iterator[tuple[int, FeatureTerms]]:
+        """Number and terms of one batch after the other."""
+        for number, later in zip(order, [*order[1:], None], strict=True):
+            coming = None if later is None else self.batches[later]
+            yield int(number), self.terms.slice_rows(self.batches[number], coming)
 
     def look(
         self, number: int, part: FeatureTerms, responsibilities: Floats | None = None
@@ -188,7 +243,7 @@ class Visits(Stateful):
         run = self.run
         fresh = self.terms.empty(run.mixture.means, self.total.n_roots)
         log_likelihoods = log_likelihood(
-            part, self.total, run.mixture, self.factors, fresh, responsibilities
+            part, self.total, run.mixture, self.factors[0], fresh, responsibilities
         )
         silent = self.total.silent
         if silent is not None:
@@ -199,10 +254,7 @@ class Visits(Stateful):
         return fresh
 
     def begin_with_all(
-        self,
-        order: Indices,
-        see: Callable[[int, FeatureTerms], Statistics],
-        step_size: float | None,
+        self, see: Callable[[int, FeatureTerms], Statistics], step_size: float | None
     ) -> Statistics | None:
         """First pass, in which all take part: statistics of all rows, or None if it was broken off.
 
@@ -213,11 +265,10 @@ class Visits(Stateful):
         everything = terms.empty(self.run.mixture.means, self.total.n_roots)
         recent, spread, time = everything, 1.0, 0
         moved = np.zeros(self.total.n_roots, dtype=bool)
-        for place, number in enumerate(order):
-            part = self.batch(order, place)
-            while not self.begin(int(number), part.n_samples, "check"):
+        for number, part in self.taken(self.order):
+            while not self.begin_sum(number, part.n_samples, "check"):
                 continue
-            fresh = see(int(number), part)
+            fresh = see(number, part)
             everything.add(terms.recentred(fresh, everything.shifts))
             if step_size is None or part.total_weight == 0:
                 continue
@@ -247,16 +298,12 @@ class Visits(Stateful):
 
     def settle(self, updated: Mixture, counts: Doubles) -> bool:
         """Take on the parameters of an M-step; True where components had collapsed."""
-        return self.take(
-            *self.reinitialiser.check([self.terms], [updated], [counts], len(self.run.history) + 1)
-        )
+        iteration = len(self.run.history) + 1
+        return self.take(self.reinitialiser.check([self.terms], [updated], [counts], iteration))
 
-    def take(self, mixtures: list[Mixture], factors: list[Factors], again: bool) -> bool:
-        """Take on parameters; True where components have been re-initialised."""
-        self.run.mixtures, self.factors = mixtures, factors[0]
+    def take(self, found: tuple[list[Mixture], list[Factors], bool]) -> bool:
+        again = super().take(found)
         self.reinitialised = self.reinitialised or again
-        if again:
-            self.total.agree("flooding", REINITIALISED_BYTES)
         return again
 
 
@@ -279,19 +326,16 @@ def towards(
     return moved
 
 
-class Incremental(Stateful):
+class _Incremental(_Passes):
     """Statistics of all rows, in which those of one batch are replaced at a time."""
 
     restarts = True
-    """Whether an E-step over all rows follows a re-initialisation: statistics would undo it."""
 
-    def __init__(self, visits: Visits, start: Mixture, keep: str, step_size: float) -> None:
-        self.visits = visits
-        self.step_size = step_size
-        """In the first pass."""
-        terms, total, batches = visits.terms, visits.total, visits.batches
-        n_batches, n_components = len(batches), start.n_components
-        one = terms.empty(start.means, total.n_roots)
+    def remember(self, batches: list[slice], keep: str) -> None:
+        super().remember(batches, keep)
+        terms, total, n_batches = self.terms, self.total, self.n_batches
+        n_components = self.run.mixture.n_components
+        one = terms.empty(self.run.mixture.means, total.n_roots)
         numbers = total.n_roots * terms.n_samples * n_components
         size = sum(array.nbytes for array in leaves(arrays_of(one)))
         n_bytes = n_batches * (size + RECORD_BYTES)
@@ -301,7 +345,7 @@ class Incremental(Stateful):
         if not terms.by_responsibilities:
             keep = "statistics"
             check_memory(n_bytes, f"remembering what {n_batches} batches expected of their values")
-        visits.run.kept = keep
+        self.run.kept = keep
         self.statistics: list[Statistics | None] = [None] * n_batches
         self.responsibilities: NDArray[np.floating] | None = None
         if keep == "responsibilities":
@@ -310,61 +354,56 @@ class Incremental(Stateful):
         tells = total.exact and terms.tells_expected
         self.entropies = np.zeros(n_batches) if tells else None
         self.entropy = 0.0
-        self.total: Statistics | None = None
+        self.every: Statistics | None = None
+        """Of all batches."""
 
-    def schema(self) -> dict[str, Schema]:
-        """What is saved from one pass to the next."""
-        visits, responsibilities = self.visits, self.responsibilities
-        one: Schema = saved_like(visits.terms.empty(visits.run.mixture.means, visits.total.n_roots))
-        one = Maybe(one) if visits.full_pass else one
+    def kept(self) -> dict[str, Schema]:
+        responsibilities = self.responsibilities
+        one: Schema = saved_like(self.terms.empty(self.run.mixture.means, self.total.n_roots))
+        one = Maybe(one) if self.full_pass else one
         each = one if responsibilities is None else NOTHING
         return {
-            "statistics": ListOf(each, len(visits.batches)),
+            "statistics": ListOf(each, self.n_batches),
             "responsibilities": NOTHING
             if responsibilities is None
             else Array(responsibilities.dtype.str[1:], responsibilities.shape),
             "entropies": NOTHING if self.entropies is None else Array("f8", self.entropies.shape),
             "entropy": NUMBER,
-            "total": one,
+            "total": As(one, at="every"),
         }
 
-    def first(self, order: Indices, step_size: float | None) -> bool:
-        """Visit all rows; whether the pass got to its end."""
-        statistics = self.visits.begin_with_all(order, self._look, step_size)
+    def first(self, step_size: float | None) -> bool:
+        statistics = self.begin_with_all(self._look, step_size)
         if statistics is None:
             return step_size is None
-        self.total = statistics
+        self.every = statistics
         self._end_pass()
         self._note(statistics)
         return True
 
-    def later(self, order: Indices) -> bool:
-        """One pass, batch by batch; whether it got to the end."""
-        visits, terms = self.visits, self.visits.terms
-        shift = visits.run.mixture.means
-        assert self.total is not None
-        total = terms.recentred(self.total, shift)
-        renewed = terms.empty(shift, visits.total.n_roots)
-        for place, number in enumerate(order):
-            part = visits.batch(order, place)
-            last = place + 1 == len(order)
-            before = self._before(int(number), part)
-            fresh = before
-            if visits.begin(int(number), part.n_samples):
-                fresh = self._look(int(number), part, before)
+    def later(self) -> bool:
+        terms, shift = self.terms, self.run.mixture.means
+        assert self.every is not None
+        every = terms.recentred(self.every, shift)
+        renewed = terms.empty(shift, self.total.n_roots)
+        for number, part in self.taken(self.order):
+            last = number == int(self.order[-1])
+            fresh = before = self._before(number, part)
+            if self.begin_sum(number, part.n_samples):
+                fresh = self._look(number, part, before)
             fresh = terms.recentred(fresh, shift)
             renewed.add(fresh)
             if last:
-                total = renewed
+                every = renewed
                 self._end_pass()
             else:
-                total.add(fresh)
-                total.add(terms.recentred(before, shift), -1.0)
-            self.total = total
-            if visits.settle(terms.update(total), total.counts):
+                every.add(fresh)
+                every.add(terms.recentred(before, shift), -1.0)
+            self.every = every
+            if self.settle(terms.update(every), every.counts):
                 # Statistics of before say nothing of a re-initialised component.
                 return last
-            self._note(total)
+            self._note(every)
         return True
 
     def _before(self, number: int, part: FeatureTerms) -> Statistics:
@@ -372,31 +411,29 @@ class Incremental(Stateful):
             known = self.statistics[number]
             assert known is not None
             return known
-        visits = self.visits
-        statistics = visits.terms.empty(visits.run.mixture.means, visits.total.n_roots)
-        responsibilities = self.responsibilities[:, visits.batches[number]]
-        for rows in part.chunks(visits.total.values_per_item * responsibilities.shape[2]):
+        statistics = self.terms.empty(self.run.mixture.means, self.total.n_roots)
+        responsibilities = self.responsibilities[:, self.batches[number]]
+        for rows in part.chunks(self.total.values_per_item * responsibilities.shape[2]):
             part.summarize(statistics, np.ascontiguousarray(responsibilities[:, rows]), rows)
         return statistics
 
     def _look(
         self, number: int, part: FeatureTerms, before: Statistics | None = None
     ) -> Statistics:
-        visits, terms = self.visits, self.visits.terms
         responsibilities = self.responsibilities
         if responsibilities is None:
-            fresh = visits.look(number, part)
-            silent = visits.total.silent
+            fresh = self.look(number, part)
+            silent = self.total.silent
             if silent is not None and before is not None:
-                fresh = terms.with_hubs_of(fresh, before, silent)
+                fresh = self.terms.with_hubs_of(fresh, before, silent)
             self.statistics[number] = fresh
         else:
-            fresh = visits.look(number, part, responsibilities[:, visits.batches[number]])
+            fresh = self.look(number, part, responsibilities[:, self.batches[number]])
         if self.entropies is not None:
             # Where gamma is the posterior, sum gamma log g~ - sum gamma log gamma is the
             # log-likelihood.
-            loglike = float(visits.log_likelihoods[number, 0])
-            entropy = loglike - terms.expected(fresh, visits.run.mixture, visits.factors)
+            loglike = float(self.log_likelihoods[number, 0])
+            entropy = loglike - self.terms.expected(fresh, self.run.mixture, self.factors[0])
             self.entropy += entropy - self.entropies[number]
             self.entropies[number] = entropy
         return fresh
@@ -405,51 +442,42 @@ class Incremental(Stateful):
         if self.entropies is not None:
             self.entropy = float(self.entropies.sum())
 
-    def _note(self, total: Statistics) -> None:
-        visits, terms = self.visits, self.visits.terms
+    def _note(self, every: Statistics) -> None:
         if self.entropies is not None:
-            expected = terms.expected(total, visits.run.mixture, visits.factors)
-            visits.run.free_energy.append(float(expected + self.entropy + terms.log_constant))
+            expected = self.terms.expected(every, self.run.mixture, self.factors[0])
+            self.run.free_energy.append(float(expected + self.entropy + self.terms.log_constant))
 
 
-class Stochastic(Stateful):
+class _Stochastic(_Passes):
     """Statistics that move towards each batch's by ever smaller steps; nothing else is kept.
 
     The parameters stand for them: `FeatureTerms.statistics_of` gives them back.
     """
 
     restarts = False
+    time = 0
+    """Batches visited."""
 
-    def __init__(self, visits: Visits, step_size: float) -> None:
-        self.visits = visits
-        self.step_size = step_size
-        self.time = 0
-
-    def schema(self) -> dict[str, Schema]:
-        """The number of batches visited."""
+    def kept(self) -> dict[str, Schema]:
         return {"time": COUNT}
 
-    def first(self, order: Indices, step_size: float | None) -> bool:
-        """Visit all rows; whether the pass got to its end."""
-        self.time = len(order)
-        statistics = self.visits.begin_with_all(order, self.visits.look, step_size)
-        return statistics is not None or step_size is None
+    def first(self, step_size: float | None) -> bool:
+        self.time = self.n_batches
+        return self.begin_with_all(self.look, step_size) is not None or step_size is None
 
-    def later(self, order: Indices) -> bool:
-        """One pass, batch by batch."""
-        visits, terms = self.visits, self.visits.terms
-        for place, number in enumerate(order):
-            part = visits.batch(order, place)
-            if not visits.begin(int(number), part.n_samples):
+    def later(self) -> bool:
+        terms = self.terms
+        for number, part in self.taken(self.order):
+            if not self.begin_sum(number, part.n_samples):
                 continue
-            fresh = visits.look(int(number), part)
+            fresh = self.look(number, part)
             self.time += 1
             if part.total_weight == 0:
                 continue
-            mixture, rate = visits.run.mixture, self.time**-self.step_size
+            mixture, rate = self.run.mixture, self.time**-self.step_size
             weights = terms.total_weight, part.total_weight
-            moved = _averaged(terms, mixture, fresh, rate, *weights, visits.total)
-            visits.settle(terms.update(moved), moved.counts)
+            moved = _averaged(terms, mixture, fresh, rate, *weights, self.total)
+            self.settle(terms.update(moved), moved.counts)
         return True
 
 
@@ -494,56 +522,3 @@ def _averaged(
     moved = towards(terms, before, fresh, rate, weight, batch_weight)
     silent = total.silent
     return moved if silent is None else terms.with_hubs_of(moved, before, silent)
-
-
-class _Passes(Passes):
-    """One pass over all batches after the other."""
-
-    def __init__(
-        self, visits: Visits, fitting: Incremental | Stochastic, rng: np.random.Generator
-    ) -> None:
-        self.visits, self.fitting, self.rng = visits, fitting, rng
-        self.run, self.reinitialiser, self.terms = visits.run, visits.reinitialiser, visits.terms
-        self.n_batches = len(visits.batches)
-        self.order = np.empty(0, dtype=np.intp)
-        self._opening = None if self.n_batches == 1 else fitting.step_size
-
-    def begin(self, start: Mixture, saver: Saver, max_iter: int) -> None:
-        visits, saved = self.visits, saver.saved
-        if saved is None:
-            visits.take(*visits.reinitialiser.start([visits.terms], [start]))
-            self.order = self.rng.permutation(self.n_batches)
-            return
-        visits.factors = visits.terms.prepare(start)
-        visits.full_pass, self._opening = saved.get("anew") is True, None
-        self.resume(saver, max_iter)
-
-    def schema(self) -> dict[str, Schema]:
-        return super().schema() | {
-            "visits": self.visits,
-            "fitting": self.fitting,
-            "order": Array("i", (self.n_batches,), 0, self.n_batches - 1),
-            "anew": As(FLAG, at="visits.full_pass"),
-            "stream": As(STREAM, at="rng.bit_generator.state"),
-        }
-
-    def advance(self) -> Doubles | None:
-        visits, fitting = self.visits, self.fitting
-        visits.heard[:] = 0
-        visits.reinitialised = False
-        if visits.run.history and not fitting.restarts:
-            self.order = self.rng.permutation(self.n_batches)
-        if visits.full_pass:
-            complete = fitting.first(self.order, self._opening)
-        else:
-            complete = fitting.later(self.order)
-        self._opening = None
-        visits.full_pass = visits.reinitialised and (fitting.restarts or not complete)
-        if not complete:
-            return None
-        local = visits.log_likelihoods.sum(axis=0) + visits.terms.log_constant
-        return visits.total.roots.join(local)
-
-    def may_end(self) -> bool:
-        heard = 2 * self.visits.total.roots.join(self.visits.heard) > self.n_batches
-        return bool(heard.all()) and not self.visits.reinitialised

@@ -15,27 +15,38 @@ numbers a component). See `vpem.terms.factors` for what they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
 from vpem.checks import Doubles, Floats, Mask
 from vpem.errors import PartitionedError
-from vpem.network.schema import Schema
+from vpem.network.schema import (
+    COUNT,
+    Array,
+    As,
+    Field,
+    Integer,
+    ListOf,
+    Schema,
+    Stateful,
+    check,
+)
 from vpem.settings import FitSettings
 from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
-from vpem.steps.recovery import NoSaver, Saver
+from vpem.steps.recovery import NoSaver, Saver, check_length
 from vpem.steps.runs import (
     REINITIALISED_BYTES,
     Progress,
     Reinitialiser,
     Run,
-    RunLoop,
     check_finite,
     least_weight,
     note_partition,
+    saved_parameters,
+    saved_record,
 )
 from vpem.steps.summing import FARTHEST, Differences
 from vpem.sums.counted import add_vectors, farthest
@@ -48,35 +59,41 @@ from vpem.terms.row_statistics import WorkerTerms
 from vpem.terms.statistics import Message, Statistics
 
 
-class EStep(Protocol):
-    """How all roots find log-likelihoods and statistics of their parameters."""
+@dataclass
+class EStep:
+    """How all roots find log-likelihoods and statistics of their parameters.
 
+    Here roots of hubs that hold features, and share one mixture.
+    """
+
+    whole: FeatureTerms  # of all rows
     total: Sum
-    over_rows: bool
-    reinitialised_bytes: int
+    local: LocalSteps | None = None  # what roots can do between sums
+    over_rows = False
+    reinitialised_bytes = REINITIALISED_BYTES
     """Of the message that says which component was re-initialised, and at which row."""
-    local: LocalSteps | None
-    """What roots can do between sums."""
 
-    @property
-    def whole(self) -> FeatureTerms:
-        """All rows."""
-
-    @property
-    def roots(self) -> Sequence[FeatureTerms]:
+    def __post_init__(self) -> None:
+        self.roots: Sequence[FeatureTerms] = [self.whole]
         """Who takes the M-steps: one for all roots that share a mixture, or each root its own."""
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
     ) -> tuple[Doubles, list[Statistics]]:
         """Log-likelihoods (R,), and statistics of each of ``roots``, but none for a "check"."""
+        terms, total, mixture = self.whole, self.total, mixtures[0]
+        if kind == "check":
+            return expect(terms, total, mixture, factors[0], kind=kind), []
+        statistics = terms.empty(mixture.means, total.n_roots)
+        rest = None if self.local is None else self.local.rest
+        return expect(terms, total, mixture, factors[0], statistics, kind, rest), [statistics]
 
 
 def fit(
     terms: FeatureTerms, total: Sum, start: Mixture, settings: FitSettings, **options: Any
 ) -> Run:
     """Fit a mixture by EM, with settings and options as for `iterate`."""
-    step, pace = _OverFeatures(terms, total), options.get("accelerate")
+    step, pace = EStep(terms, total), options.get("accelerate")
     if pace is not None and pace.local:
         n_hubs, least = len(total.holders.own), least_weight(terms)
         step.local = LocalSteps(terms, n_hubs, start.n_components, least)
@@ -113,20 +130,21 @@ def iterate(
     among ``max_iter``, and have no entry in the history.
     """
     run = Run(list(starts), step.over_rows, last=last)
-    loop = _Loop(step, run, settings, draw_row, accelerate)
-    saver = saver or NoSaver()
-    loop.begin(starts, saver)
-    while loop.iteration < settings.max_iter and not run.converged:
-        loop.advance(callback)
-        saver.offer(loop.state, last=run.converged or loop.iteration == settings.max_iter)
+    loop = Loop(step, run, settings, draw_row, accelerate, callback, saver)
+    loop.begin(starts)
+    loop.iterate()
     run.mixtures, factors = loop.pace.settled(run.mixtures, loop.factors)
     run.check_heard()
     run.end(step.roots, step.total, step.expect(run.mixtures, factors, "check")[0])
     return run
 
 
-class _Loop(RunLoop):
-    """One iteration of EM after the other."""
+class Loop(Stateful):
+    """Iterations of a run, whose state is that of the run, of its sum, and what else they keep.
+
+    A loop ``by_passes`` has a pass over batches for an iteration, in any of which the network may
+    be disconnected, and an M-step after every batch.
+    """
 
     def __init__(
         self,
@@ -135,10 +153,18 @@ class _Loop(RunLoop):
         settings: FitSettings,
         draw_row: Callable[[], int],
         accelerate: Acceleration | None,
+        callback: Callable[[Progress], None] | None,
+        saver: Saver | None,
+        by_passes: bool = False,
     ) -> None:
-        self.step, self.run, self.settings = step, run, settings
-        whole, total = step.whole, step.total
-        self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, step.over_rows)
+        self.step, self.run, self.settings, total = step, run, settings, step.total
+        self.callback, self.saver = callback, saver or NoSaver()
+        self.reinitialiser = Reinitialiser(
+            step.whole, total, draw_row, run.recoveries, step.over_rows
+        )
+        self.by_passes = by_passes
+        self.iteration = 0
+        """How many there were."""
         self.pace = PlainSteps()
         if accelerate is not None:
             self.pace = Accelerated(
@@ -146,21 +172,72 @@ class _Loop(RunLoop):
             )
         self.factors: list[Factors] = []
 
-    def begin(self, starts: Sequence[Mixture], saver: Saver) -> None:
+    def begin(self, starts: Sequence[Mixture]) -> None:
         step, run = self.step, self.run
-        if saver.saved is None:
-            run.mixtures, self.factors, again = self.reinitialiser.start(step.roots, starts)
-            if again:
-                step.total.agree("flooding", step.reinitialised_bytes)
+        if self.saver.saved is None:
+            self.take(self.reinitialiser.start(step.roots, starts))
             return
-        self.resume(saver, self.settings.max_iter)
+        self.resume()
         pairs = zip(step.roots, run.mixtures, strict=True)
         self.factors = [root.prepare(one) for root, one in pairs]
 
-    def schema(self) -> dict[str, Schema]:
-        return super().schema() | ({"acceleration": self.pace} if self.pace.decides else {})
+    def iterate(self) -> None:
+        """Iterate until log-likelihoods change by less than tol, or as often as they may."""
+        run, max_iter = self.run, self.settings.max_iter
+        while self.iteration < max_iter and not run.converged:
+            self.advance()
+            self.saver.offer(self.state, last=run.converged or self.iteration == max_iter)
 
-    def advance(self, callback: Callable[[Progress], None] | None) -> None:
+    def record_pass(self, log_likelihoods: Doubles) -> bool:
+        """Record what roots (R,) found in a pass; whether it changed by less than tol."""
+        check_finite(log_likelihoods, len(self.run.history) + 1)
+        self.iteration += 1
+        terms, total = self.reinitialiser.terms, self.reinitialiser.total
+        return self.run.record_iteration(
+            terms, total, log_likelihoods, self.settings, self.callback
+        )
+
+    def take(self, found: tuple[list[Mixture], list[Factors], bool]) -> bool:
+        """Take on what the reinitialiser returns; True where components had collapsed."""
+        self.run.mixtures, self.factors, again = found
+        if again:
+            self.step.total.agree("flooding", self.step.reinitialised_bytes)
+        return again
+
+    def schema(self) -> dict[str, Schema]:
+        run, total, terms = self.run, self.reinitialiser.total, self.reinitialiser.terms
+        k, d = run.mixture.n_components, run.mixture.n_features
+        component = Integer(most=k - 1)
+        mixtures = saved_parameters(run.mixture, total.n_roots, run.over_rows)
+        state: dict[str, Schema] = {
+            "iteration": COUNT,
+            **{name: replace(one, at="run.mixtures") for name, one in mixtures.items()},
+            "record": As(
+                saved_record(k, terms.n_samples, total.roots.n_agents, over=False), at="run"
+            ),
+            "sum": total,
+            "collapsed": _by_component("counts", component, Integer(1)),
+            "given_up": _by_component("given_up", component, Array("f8", (d,))),
+        }
+        return state | ({"acceleration": self.pace} if self.pace.decides else {})
+
+    def resume(self) -> None:
+        """Restore what was saved, which is checked before anything is used."""
+        saver = self.saver
+        state = dict(saver.saved or {})
+        if self.run.over_rows:  # the start, which vpem 0.1.0 once kept beside the others
+            state.pop("mixture", None)
+        check(self, state, saver.place)
+        self.restore(state)
+        run = self.run
+        counted = len(run.history)
+        counted += 0 if self.by_passes else len(run.partitions) + len(run.lost)
+        if self.iteration != counted or (run.converged and not run.history):
+            expected = f"{counted}, as many as there are in the record"
+            saver.place.inside("iteration").refuse(expected, str(self.iteration))
+        check_length(self.iteration, self.settings.max_iter)
+
+    def advance(self) -> None:
         """Take a sum and, unless it is lost or the network is disconnected, an M-step."""
         step, run, pace, total = self.step, self.run, self.pace, self.step.total
         self.iteration = iteration = self.iteration + 1
@@ -185,19 +262,26 @@ class _Loop(RunLoop):
         check_finite(log_likelihoods if silent is None else log_likelihoods[~silent], iteration)
         updated, counts = maximize(step.roots, before, statistics, total.silent)
         small = run.record_iteration(
-            step.whole, total, log_likelihoods, self.settings, callback, pace.decides
+            step.whole, total, log_likelihoods, self.settings, self.callback, pace.decides
         )
-        run.mixtures, self.factors, again = self.reinitialiser.check(
-            step.roots, updated, counts, iteration
-        )
+        again = self.take(self.reinitialiser.check(step.roots, updated, counts, iteration))
         run.converged = small and not again and silent is None and pace.tried == "step"
         if again:
-            total.agree("flooding", step.reinitialised_bytes)
             pace.restart()
         elif not run.converged:
             run.mixtures, self.factors = pace.next(
                 before, run.mixtures, self.factors, log_likelihoods, small
             )
+
+
+def _by_component(name: str, component: Field, item: Field) -> As:
+    """Schema of a table of the reinitialiser by component: two lists."""
+    return As(
+        [ListOf(component, name), ListOf(item, name)],
+        lambda table: [list(table), list(table.values())],
+        lambda lists: dict(zip(*lists, strict=True)),
+        f"reinitialiser.{name}",
+    )
 
 
 def expect(
@@ -346,32 +430,8 @@ def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
     return Posterior.from_grams(grams)
 
 
-@dataclass
-class _OverFeatures:
-    """The E-step of hubs that hold features and share one mixture (`EStep`)."""
-
-    whole: FeatureTerms
-    total: Sum
-    local: LocalSteps | None = None
-    reinitialised_bytes = REINITIALISED_BYTES
-    over_rows = False
-
-    def __post_init__(self) -> None:
-        self.roots: Sequence[FeatureTerms] = [self.whole]
-
-    def expect(
-        self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
-    ) -> tuple[Doubles, list[Statistics]]:
-        terms, total, mixture = self.whole, self.total, mixtures[0]
-        if kind == "check":
-            return expect(terms, total, mixture, factors[0], kind=kind), []
-        statistics = terms.empty(mixture.means, total.n_roots)
-        rest = None if self.local is None else self.local.rest
-        return expect(terms, total, mixture, factors[0], statistics, kind, rest), [statistics]
-
-
-class OverRows:
-    """The E-step of workers that hold rows (`EStep`).
+class OverRows(EStep):
+    """The E-step of workers that hold rows.
 
     ``roots`` (R) are from `sample_roots`. Where there are several, statistics are sent about
     ``shifts`` (K, d), points known to all; one root sends its means, and statistics are about
@@ -379,16 +439,13 @@ class OverRows:
     """
 
     over_rows = True
-    local: LocalSteps | None = None
-    """Parameters are those of all rows: there are no steps of one worker."""
 
     def __init__(
         self, terms: WorkerTerms, total: Sum, roots: Sequence[FeatureTerms], shifts: Doubles
     ) -> None:
-        self.terms = terms
-        self.whole = whole = terms.whole
-        self.total = total
-        self.roots = roots
+        # Parameters are those of all rows: there are no local steps of one worker.
+        super().__init__(terms.whole, total)
+        self.terms, self.roots, whole = terms, roots, terms.whole
         # Which component, at which row, and the row itself.
         self.reinitialised_bytes = REINITIALISED_BYTES + whole.blocks.n_features * whole.itemsize
         self._fixed = None if total.roots.n_agents == 1 else Message(whole, shifts)
@@ -414,8 +471,8 @@ class OverRows:
 
 
 @dataclass
-class _OverFactors(_OverFeatures):
-    """The E-step of hubs that hold features with factors in common (`EStep`)."""
+class _OverFactors(EStep):
+    """The E-step of hubs that hold features with factors in common."""
 
     whole: FactorTerms
 

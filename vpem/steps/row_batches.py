@@ -9,12 +9,12 @@ import numpy as np
 
 from vpem.checks import Doubles
 from vpem.errors import PartitionedError
-from vpem.network.schema import COUNT, FLAG, NOTHING, Array, As, ListOf, Maybe, Schema
+from vpem.network.schema import COUNT, NOTHING, Array, ListOf, Maybe, Schema
 from vpem.settings import FitSettings
-from vpem.steps.batches import towards
+from vpem.steps.batches import Passes, towards
 from vpem.steps.em import OverRows, add_messages, maximize
-from vpem.steps.recovery import STREAM, NoSaver, Saver
-from vpem.steps.runs import Passes, Progress, Reinitialiser, Run, note_partition
+from vpem.steps.recovery import Saver
+from vpem.steps.runs import Progress, Run, note_partition
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.statistics import Statistics, saved_like
@@ -50,12 +50,12 @@ def fit_row_batches(
     `vpem.steps.batches.fit_batches`: history and ``max_iter`` count passes, and states are offered
     after each. Raises NumericalError if a log-likelihood is not finite, or no component is left.
     """
-    passes = _Passes(step, settings, rng, Run(list(starts), over_rows=True), draw_row)
-    saver, run, total = saver or NoSaver(), passes.run, step.total
-    passes.begin(starts, saver, settings.max_iter)
-    passes.iterate(settings, callback, saver)
+    run = Run(list(starts), over_rows=True)
+    passes = _Passes(step, settings, rng, run, draw_row, callback, saver)
+    passes.begin(starts)
+    passes.iterate()
     run.check_heard()
-    run.end(step.roots, total, step.expect(run.mixtures, passes.factors, "check")[0])
+    run.end(step.roots, step.total, step.expect(run.mixtures, passes.factors, "check")[0])
     return run
 
 
@@ -112,7 +112,7 @@ class _Worker:
 
 
 class _Passes(Passes):
-    """One pass over all batches after the other."""
+    """Passes over rows that workers hold."""
 
     def __init__(
         self,
@@ -121,38 +121,26 @@ class _Passes(Passes):
         rng: np.random.Generator,
         run: Run,
         draw_row: Callable[[], int],
+        callback: Callable[[Progress], None] | None,
+        saver: Saver | None,
     ) -> None:
-        self.step, self.step_size, self.rng, self.run = step, settings.step_size, rng, run
-        self.terms = step.whole
-        total, whole = step.total, step.whole
-        self.reinitialiser = Reinitialiser(whole, total, draw_row, run.recoveries, True)
-        largest = max(1, int(step.terms.counts.max()))
+        counts, total = step.terms.counts, step.total
+        largest = max(1, int(counts.max()))
         size = min(settings.batch_size or largest, largest)
-        self.workers = [_Worker.split(part, size) for part in step.terms.parts]
-        self.n_steps = -(-largest // size)
-        counts = step.terms.counts
-        each = np.arange(self.n_steps)[:, None] % np.maximum(-(-counts // size), 1)
+        n_steps = -(-largest // size)
+        super().__init__(step, run, settings, draw_row, callback, saver, rng, n_steps)
+        self.terms, self.layout, self.step_size = step.terms, step.layout, settings.step_size
+        self.workers = [_Worker.split(part, size) for part in self.terms.parts]
+        each = np.arange(n_steps)[:, None] % np.maximum(-(-counts // size), 1)
         self.shares = np.minimum(counts - each * size, size).sum(axis=1) / counts.sum()
         """Part of all rows that all workers' batches of an iteration have."""
-        self.order = np.arange(self.n_steps)
-        self.factors: list[Factors] = []
-        self.full_pass = True
-        """Whether the next pass is an E-step over all rows."""
-        self.time = self.n_sums = 0
+        self.time = 0
         self.exact = total.exact and total.roots.n_agents == 1
 
-    def begin(self, starts: Sequence[Mixture], saver: Saver, max_iter: int) -> None:
-        step, run = self.step, self.run
-        if saver.saved is None:
-            run.mixtures, factors, again = self.reinitialiser.start(step.roots, starts)
-            self.factors = factors
-            if again:
-                step.total.agree("flooding", step.reinitialised_bytes)
-            self.order = self.rng.permutation(self.n_steps)
+    def begin(self, starts: Sequence[Mixture]) -> None:
+        super().begin(starts)
+        if self.saver.saved is None:
             return
-        self.factors = [terms.prepare(one) for terms, one in zip(step.roots, starts, strict=True)]
-        self.full_pass = saver.saved.get("anew") is True
-        self.resume(saver, max_iter)
         for worker in self.workers:
             if len(worker.batches) == 1 and worker.statistics[0] is not None:
                 worker.total = worker.statistics[0]
@@ -171,14 +159,17 @@ class _Passes(Passes):
                 }
                 for worker in self.workers
             ),
-            "order": Array("i", (self.n_steps,), 0, self.n_steps - 1),
-            "anew": As(FLAG, at="full_pass"),
             "time": COUNT,
             "n_sums": COUNT,
-            "stream": As(STREAM, at="rng.bit_generator.state"),
         }
 
-    def advance(self) -> Doubles | None:
+    def advance(self) -> None:
+        log_likelihoods = self._visit()
+        if log_likelihoods is not None:
+            self.run.converged = self.record_pass(log_likelihoods) and not self.full_pass
+
+    def _visit(self) -> Doubles | None:
+        """Visit all batches: log-likelihoods (R,) of the roots; None: it did not get there."""
         if self.full_pass:
             for at, worker in enumerate(self.workers):
                 for batch in range(len(worker.batches)):
@@ -188,12 +179,12 @@ class _Passes(Passes):
             if self.step_size is not None:
                 for worker in self.workers:
                     worker.statistics = [None] * len(worker.batches)
-            self.time, self.full_pass = self.n_steps, False
+            self.time, self.full_pass = self.n_batches, False
             log_likelihoods = self._sums()
             self.full_pass = self.full_pass or log_likelihoods is None
             return log_likelihoods
         if self.step_size is not None:
-            self.order = self.rng.permutation(self.n_steps)
+            self.order = self.rng.permutation(self.n_batches)
         log_likelihoods = None
         for place, number in enumerate(self.order):
             self.time += 1
@@ -201,7 +192,7 @@ class _Passes(Passes):
             for at, worker in enumerate(self.workers):
                 self._look(at, int(number) % len(worker.batches), rate)
             self.run.n_passes += float(self.shares[number])
-            if place + 1 == self.n_steps and rate is None:
+            if place + 1 == self.n_batches and rate is None:
                 self._add_up()
             sums = self._sums()
             if sums is None:
@@ -210,9 +201,6 @@ class _Passes(Passes):
             if self.full_pass:
                 break
         return log_likelihoods
-
-    def may_end(self) -> bool:
-        return not self.full_pass
 
     def _look(self, at: int, number: int, rate: float | None) -> None:
         index = 0 if len(self.run.mixtures) == 1 else at
@@ -225,7 +213,7 @@ class _Passes(Passes):
     def _sums(self) -> Doubles | None:
         """Sum what all workers have, and take the M-steps; None if the network is disconnected."""
         step, run, total = self.step, self.run, self.step.total
-        layout = step.layout(run.mixtures[0])
+        layout = self.layout(run.mixtures[0])
         values = []  # statistics and log-likelihoods, and the entropies of rows
         for worker in self.workers:
             assert worker.total is not None
@@ -233,21 +221,18 @@ class _Passes(Passes):
             values.append(np.append(message, worker.entropies.sum()) if self.exact else message)
         self.n_sums += 1
         try:
-            sums = add_messages(step.terms, total, layout, values, "estep", int(self.exact))
+            sums = add_messages(self.terms, total, layout, values, "estep", int(self.exact))
         except PartitionedError as error:
             note_partition(run.partitions, self.n_sums, error)
             return None
         statistics = [layout.unpacked(one[: layout.size])[0] for one in sums]
         updated, counts = maximize(step.roots, run.mixtures, statistics, total.silent)
         passed = len(run.history) + 1
-        run.mixtures, factors, again = self.reinitialiser.check(step.roots, updated, counts, passed)
-        self.factors = factors
-        if again:
+        if self.take(self.reinitialiser.check(step.roots, updated, counts, passed)):
             # Statistics of before say nothing of a re-initialised component.
             self.full_pass = True
-            total.agree("flooding", step.reinitialised_bytes)
         elif self.exact and self.step_size is None:
-            expected = step.roots[0].expected(statistics[0], run.mixture, factors[0])
+            expected = step.roots[0].expected(statistics[0], run.mixture, self.factors[0])
             run.free_energy.append(float(expected + sums[0, -1] + step.whole.log_constant))
         log_likelihoods = total.roots.join(sums[:, layout.size - 1].copy())
         return log_likelihoods + step.whole.log_constant

@@ -6,7 +6,7 @@ Components that collapse are found, and put at rows by all agents alike (`Reinit
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,21 +21,17 @@ from vpem.network.schema import (
     Array,
     As,
     Choice,
-    Field,
     Integer,
     ListOf,
     Maybe,
     Number,
     Schema,
     State,
-    Stateful,
-    check,
     record,
     restore,
     save,
 )
 from vpem.settings import FitSettings
-from vpem.steps.recovery import Saver, check_length
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import degenerate
 from vpem.terms.density import Density
@@ -217,9 +213,9 @@ class MixtureRuns:
         self.n_components = n_components
         self.over_rows = over_rows
         n_roots, self.like = total.n_roots, terms.blank(n_components)
-        self.loop: dict[str, Schema] = {**_parameters(self.like, n_roots, over_rows)}
+        self.loop: dict[str, Schema] = {**saved_parameters(self.like, n_roots, over_rows)}
         self.rows: Schema = Maybe(Array("i", (n_components,), 0, terms.n_samples - 1))
-        known = _record(n_components, terms.n_samples, total.roots.n_agents, over=True)
+        known = saved_record(n_components, terms.n_samples, total.roots.n_agents, over=True)
         self.best = As(
             self.loop | {"record": known},
             lambda run: save(self.loop, run) | {"record": save(known, run)},
@@ -285,7 +281,7 @@ def check_finite(log_likelihoods: Doubles, iteration: int) -> None:
         )
 
 
-def _parameters(like: Density, n_roots: int, over_rows: bool) -> dict[str, As]:
+def saved_parameters(like: Density, n_roots: int, over_rows: bool) -> dict[str, As]:
     """Schema of the mixtures of a run, which are saved apart from its record."""
     one = like.schema() if over_rows else like.schema(n_roots)
     if over_rows:
@@ -295,7 +291,9 @@ def _parameters(like: Density, n_roots: int, over_rows: bool) -> dict[str, As]:
     return {"mixture": first}
 
 
-def _record(n_components: int, n_samples: int, n_roots: int, *, over: bool) -> dict[str, Schema]:
+def saved_record(
+    n_components: int, n_samples: int, n_roots: int, *, over: bool
+) -> dict[str, Schema]:
     """Schema of the record of a run, which is ``over`` or goes on."""
     component = Integer(most=n_components - 1)
     reason, row = Choice(("weight", "covariance")), Maybe(Integer(DRAWN, n_samples - 1))
@@ -455,88 +453,6 @@ class Reinitialiser:
         for component, reason, hub in sorted(self.total.holders.pool(events)):
             collapsed.setdefault(component, (hub, reason))
         return collapsed
-
-
-class RunLoop(Stateful):
-    """Iterations of a run, whose state is that of the run, of its sum, and what else they keep."""
-
-    run: Run
-    reinitialiser: Reinitialiser
-    iteration = 0
-    """How many there were."""
-    by_passes = False
-    """Whether one is a pass over batches, in any of which the network may be disconnected."""
-
-    def schema(self) -> dict[str, Schema]:
-        run, total, terms = self.run, self.reinitialiser.total, self.reinitialiser.terms
-        k, d = run.mixture.n_components, run.mixture.n_features
-        component = Integer(most=k - 1)
-        mixtures = _parameters(run.mixture, total.n_roots, run.over_rows)
-        return {
-            "iteration": COUNT,
-            **{name: replace(one, at="run.mixtures") for name, one in mixtures.items()},
-            "record": As(_record(k, terms.n_samples, total.roots.n_agents, over=False), at="run"),
-            "sum": total,
-            "collapsed": _by_component("counts", component, Integer(1)),
-            "given_up": _by_component("given_up", component, Array("f8", (d,))),
-        }
-
-    def resume(self, saver: Saver, max_iter: int) -> None:
-        """Restore what was saved, which is checked before anything is used."""
-        state = dict(saver.saved or {})
-        if self.run.over_rows:  # the start, which vpem 0.1.0 once kept beside the others
-            state.pop("mixture", None)
-        check(self, state, saver.place)
-        self.restore(state)
-        run = self.run
-        counted = len(run.history)
-        counted += 0 if self.by_passes else len(run.partitions) + len(run.lost)
-        if self.iteration != counted or (run.converged and not run.history):
-            expected = f"{counted}, as many as there are in the record"
-            saver.place.inside("iteration").refuse(expected, str(self.iteration))
-        check_length(self.iteration, max_iter)
-
-
-class Passes(RunLoop):
-    """Iterations that are passes over batches."""
-
-    by_passes = True
-    terms: FeatureTerms  # of all rows
-
-    def advance(self) -> Doubles | None:
-        """Visit all batches: log-likelihoods (R,) of the roots; None: it did not get there."""
-        raise NotImplementedError
-
-    def may_end(self) -> bool:
-        """Whether the last pass says how much log-likelihoods change."""
-        raise NotImplementedError
-
-    def iterate(
-        self, settings: FitSettings, callback: Callable[[Progress], None] | None, saver: Saver
-    ) -> None:
-        """Make passes until log-likelihoods change by less than tol, or there were max_iter."""
-        run, total = self.run, self.reinitialiser.total
-        while len(run.history) < settings.max_iter and not run.converged:
-            log_likelihoods = self.advance()
-            if log_likelihoods is None:
-                saver.offer(self.state)
-                continue
-            check_finite(log_likelihoods, len(run.history) + 1)
-            small = run.record_iteration(self.terms, total, log_likelihoods, settings, callback)
-            self.iteration += 1
-            may_end = self.may_end()  # which roots may have to agree on
-            run.converged = small and may_end
-            saver.offer(self.state, last=run.converged or len(run.history) == settings.max_iter)
-
-
-def _by_component(name: str, component: Field, item: Field) -> As:
-    """Schema of a table of the reinitialiser by component: two lists."""
-    return As(
-        [ListOf(component, name), ListOf(item, name)],
-        lambda table: [list(table), list(table.values())],
-        lambda lists: dict(zip(*lists, strict=True)),
-        f"reinitialiser.{name}",
-    )
 
 
 def least_weight(terms: FeatureTerms) -> float:
