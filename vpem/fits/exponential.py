@@ -378,7 +378,7 @@ def fit_family(
         run=run,
         workers=workers,
         network=network.whole,
-        **saving.outcome(began, run),
+        **saving.took(began, run.converged, run.history.bytes),
         options={
             **settings.values(),
             "step_size": describe_steps(settings.step_size),

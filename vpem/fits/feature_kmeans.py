@@ -56,7 +56,7 @@ from vpem.settings import KmeansSettings
 from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import Lloyd, LloydRuns
 from vpem.steps.recovery import Saver
-from vpem.steps.restarts import Best, Restart, Restarts
+from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.row_sampling import RowStream
 from vpem.steps.starts import seed_features, seed_rows, teller
@@ -398,10 +398,10 @@ def kmeans_features(
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
-        best = restarts.best(network.total, attempt)
+        run, chosen = restarts.best(network.total, attempt)
         if labels:
             charge_clusters(network, ledger, terms.n_samples)
-        clustering = _clustering(best, inputs, terms, network, restarts.outcome(began))
+        clustering = _clustering(run, chosen, inputs, terms, network, restarts.outcome(began))
     warn_of_outcome(clustering, settings.max_iter)
     return clustering
 
@@ -443,9 +443,14 @@ def _attempt(
 
 
 def _clustering(
-    best: Best[Lloyd], inputs: KmeansInputs, terms: FeatureTerms, network: Network, outcome: Report
+    run: Lloyd,
+    chosen: NDArray[np.intp] | None,
+    inputs: KmeansInputs,
+    terms: FeatureTerms,
+    network: Network,
+    outcome: Report,
 ) -> Clustering:
-    run, holders, roots = best.run, network.total.holders, network.total.roots
+    holders, roots = network.total.holders, network.total.roots
     assert inputs.deviations is not None
     centres, scaling, deviations = join_centres(
         network, run.centres, inputs.scaling, inputs.deviations
@@ -486,6 +491,6 @@ def _clustering(
         disagreement=disagreement,
         reseeded=run.reseeded,
         partitions=run.partitions,
-        init_rows=None if best.rows is None else tuple(int(row) for row in best.rows),
+        init_rows=None if chosen is None else tuple(int(row) for row in chosen),
         **outcome,
     )

@@ -399,7 +399,7 @@ def fit_fedem(
         options=options_of(run, settings, network.compress if codec is None else codec.name),
         degenerate=np.flatnonzero(flags).tolist(),
         copies=copies_in_noise(run.parameters, to_mixture.floor > 0),
-        **saving.outcome(began, run),
+        **saving.took(began, run.converged, run.history.bytes),
     )
     warn_of_degenerate(fit, settings, to_mixture.floor)
     warn_of_few_values(fit, prepared.X, feature_names, settings, over_rows=True)

@@ -29,7 +29,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
 from vpem.settings import FedMixtureSettings
-from vpem.steps.cells import find_cells, tell_of_cells
+from vpem.steps.cells import draw_cells
 from vpem.steps.fedem import first_statistics
 from vpem.steps.lloyd import Pace
 from vpem.steps.row_lloyd import lloyd_rows
@@ -216,12 +216,11 @@ class FedSetup:
         rng = np.random.default_rng([seed, 0])
         if self.reach is not None:
             # Among means of cells, since no row may be shown.
-            tell_of_cells(tell)
-            k, threads = model.n_components, {"n_threads": model.terms.n_threads}
+            k, n_threads = model.n_components, model.terms.n_threads
             points = PointStream(rng, self.reach)
-            means = find_cells(parts, self.total, k, points, **threads).draw(k, points.rng)
+            means = draw_cells(parts, self.total, k, points, n_threads, tell)
             if init == "kmeans":
-                return self._clusters(model, parts, means, points, threads), None
+                return self._clusters(model, parts, means, points, {"n_threads": n_threads}), None
             return first_statistics(model, model.start(means)), None
         if start_rows is not None or init == "random":
             stream = RowStream(rng, self.prepared.row_weights, self.local.n_samples)

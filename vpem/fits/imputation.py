@@ -439,7 +439,7 @@ def fit_imputation(
             log_likelihood=fit / model.total_weight,
             run=run,
             network=network.whole,
-            **saving.outcome(began, run),
+            **saving.took(began, run.converged, run.history.bytes),
             compress=network.compress if codec is None else codec.name,
             scaling=observers.scaling,
             options=_options(run, settings),

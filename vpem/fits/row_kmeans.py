@@ -48,12 +48,12 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
 from vpem.settings import FitSettings, KmeansSettings
-from vpem.steps.cells import find_cells, tell_of_cells
+from vpem.steps.cells import draw_cells
 from vpem.steps.lloyd import Lloyd, LloydRuns
 from vpem.steps.recovery import Saver
-from vpem.steps.restarts import Best, Restart, Restarts
+from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import HeldRows, PlacedStream, PointStream, RowStream, StoredParts
+from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, StoredParts
 from vpem.steps.runs import DRAWN
 from vpem.steps.starts import seed_rows, teller
 from vpem.sums.connect import Network, uncompressed
@@ -197,7 +197,7 @@ class ClusteredRows:
         stream: RowStream
         points: PointStream | None = None
         if self.reach is None:
-            stream = PlacedStream(restart.rng, self.every_weight, self.order)
+            stream = RowStream(restart.rng, self.every_weight, len(self.order), self.order)
         else:
             stream = points = PointStream(restart.rng, self.reach, self.weights)
         start, chosen = self._start(restart, stream, points)
@@ -225,9 +225,8 @@ class ClusteredRows:
             # Among means of cells, since no row may be shown.
             if restart.saved is not None:
                 return restart.drawn("start"), None
-            tell_of_cells(teller(self.callback))
-            cells = find_cells(parts, total, k, points, self.n_threads)
-            return cells.draw(k, points.rng), None
+            tell = teller(self.callback)
+            return draw_cells(parts, total, k, points, self.n_threads, tell), None
         if restart.saved is not None:
             chosen = restart.drawn()
             return HeldRows(parts, total).gather_rows(chosen), chosen
@@ -244,9 +243,11 @@ class ClusteredRows:
             chosen = np.argsort(self.order)[inputs.rows]
         return HeldRows(parts, total).share(chosen), chosen
 
-    def clustering(self, best: Best[Lloyd], n_samples: int, outcome: Report) -> Clustering:
+    def clustering(
+        self, run: Lloyd, chosen: NDArray[np.intp] | None, n_samples: int, outcome: Report
+    ) -> Clustering:
         """Return the result of the best run, in the user's rows and units."""
-        inputs, order, run = self.inputs, self.order, best.run
+        inputs, order = self.inputs, self.order
         network, holders = self.network, self.network.total.holders
         whole = network.whole
         roots, inertia = run.centres, run.inertia
@@ -297,7 +298,7 @@ class ClusteredRows:
                 (at, cluster, row if row == DRAWN else int(order[row]))
                 for at, cluster, row in run.reseeded
             ],
-            init_rows=None if best.rows is None else tuple(int(order[row]) for row in best.rows),
+            init_rows=None if chosen is None else tuple(int(order[row]) for row in chosen),
             **outcome,
         )
 
@@ -478,7 +479,7 @@ def kmeans_rows(
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, rows.runs, callback
         )
-        best = restarts.best(network.total, rows.run)
-        clustering = rows.clustering(best, n_samples, restarts.outcome(began))
+        run, chosen = restarts.best(network.total, rows.run)
+        clustering = rows.clustering(run, chosen, n_samples, restarts.outcome(began))
     warn_of_outcome(clustering, settings.max_iter)
     return clustering

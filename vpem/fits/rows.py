@@ -60,14 +60,14 @@ from vpem.network.schema import Report, State
 from vpem.rules import refuse
 from vpem.settings import FitSettings
 from vpem.steps.batches import step
-from vpem.steps.cells import find_cells, tell_of_cells
+from vpem.steps.cells import draw_cells
 from vpem.steps.em import OverRows, add_messages, iterate, sample_roots
 from vpem.steps.lloyd import Pace
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_batches import fit_row_batches
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import ROW_BYTES, PlacedStream, PointStream, RowStream, StoredParts
+from vpem.steps.row_sampling import ROW_BYTES, PointStream, RowStream, StoredParts
 from vpem.steps.runs import DRAWN, MixtureRuns, Progress, Recovery, Run
 from vpem.steps.starts import (
     LLOYD_TOLERANCE,
@@ -98,8 +98,8 @@ Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
 class RowRestart:
     """Where one restart of EM over rows starts, and its run.
 
-    Weights (M,) are of all rows, worker by worker; None: alike. ``place`` (M,) is where among the
-    workers' rows each of the user's is; None: rows stand as the user has them.
+    Weights (M,) are of all rows, worker by worker; None: alike. ``order`` (M,) has the numbers of
+    the workers' rows as the user has them; None: rows stand so.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RowRestart:
         terms: WorkerTerms,
         weights: NDArray[np.float64] | None,
         runs: MixtureRuns,
-        place: NDArray[np.intp] | None,
+        order: NDArray[np.intp] | None,
         restart: Restart,
     ) -> None:
         self.terms = terms
@@ -115,19 +115,13 @@ class RowRestart:
         self.total = restart.total
         self.runs = runs
         self.n_components = runs.n_components
-        # Points are drawn in the place of rows where sums are masked.
-        self.place = place if terms.reach is None else None
         whole = terms.whole
-        # The same stream over rows as the user numbers them, and as they stand among the workers.
-        own_weights = weights if weights is None or place is None else weights[place]
-        self.stream = RowStream(restart.rng, own_weights, whole.n_samples)
-        self.local: RowStream = self.stream
+        self.order = order
+        self.stream = RowStream(restart.rng, weights, whole.n_samples, order)
         self.points: PointStream | None = None
-        if terms.reach is not None:
+        if terms.reach is not None:  # points are drawn in the place of rows
             self.points = PointStream(restart.rng, terms.reach, whole.row_weights)
-            self.stream = self.local = self.points
-        elif place is not None:
-            self.local = PlacedStream(restart.rng, weights, np.argsort(place))
+            self.stream, self.order = self.points, None
         self.roots: list[FeatureTerms] = []
         self.tell: Tell | None = None
 
@@ -148,7 +142,8 @@ class RowRestart:
         elif isinstance(init, Mixture):
             starts, shifts, rows = self._at_model(init)
         elif start_rows is not None:
-            starts, shifts, rows = self._at(self._placed(start_rows), start_rows)
+            places = start_rows if self.order is None else np.argsort(self.order)[start_rows]
+            starts, shifts, rows = self._at(places)
         else:
             starts, shifts, rows = self._drawn(init)
         if self.restart.saved is None and self.restart.start is None:
@@ -159,11 +154,7 @@ class RowRestart:
         known = [root.sample_covariance for root in self.roots]
         saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
         step = OverRows(self.terms, self.total, self.roots, shifts)
-        options: Report = {
-            "draw_row": lambda: int(self._placed(np.array([self.stream.draw()]))[0]),
-            "saver": saver,
-            **pace,
-        }
+        options: Report = {"draw_row": self.stream.draw, "saver": saver, **pace}
         if settings.batch_size is not None:
             order = np.random.default_rng([*self.restart.seed, ORDER_OF_BATCHES])
             run = fit_row_batches(step, starts, settings, rng=order, **options)
@@ -176,9 +167,6 @@ class RowRestart:
         whole = self.terms.whole
         return model.convert_to(whole.blocks, whole.covariance_type, whole.scaling)
 
-    def _placed(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        return rows if self.place is None else self.place[rows]
-
     def _again(self) -> Started:
         """Return what was saved of a start, with the parameters as they were saved last."""
         known, starts = self.restart.drawn("covariances"), self.runs.mixtures(self.restart.loop)
@@ -188,7 +176,7 @@ class RowRestart:
         ]
         return starts, self.restart.drawn("shifts"), self.restart.drawn()
 
-    def _at(self, places: NDArray[np.intp], rows: NDArray[np.intp]) -> Started:
+    def _at(self, places: NDArray[np.intp]) -> Started:
         """Means at these rows, equal weights, the sample covariance."""
         whole = self.terms.whole
         centres = whole.at_rows(places)
@@ -197,6 +185,7 @@ class RowRestart:
         for owner in np.searchsorted(ends, places, side="right"):
             self.total.agree("flooding", size, int(owner))
         self.roots = sample_roots(self.terms, self.total, centres[0])
+        rows = places if self.order is None else self.order[places]
         return [root.start(centres) for root in self.roots], centres, rows
 
     def _at_model(self, model: Mixture) -> Started:
@@ -216,24 +205,22 @@ class RowRestart:
         Where no row may be shown, centres among means of cells.
         """
         if init == "random":
-            rows = self.stream.draw_distinct(self.n_components)
-            return self._at(self._placed(rows), rows)
+            return self._at(self.stream.draw_distinct(self.n_components))
         terms, whole = self.terms, self.terms.whole
         parts = parts_to_seed(terms.local, terms.runs)
         options: Report = {"n_threads": whole.n_threads, "observed": whole.observed}
         if self.points is not None:
-            tell_of_cells(self.tell)
-            cells = find_cells(parts, self.total, self.n_components, self.points, whole.n_threads)
-            centres = cells.draw(self.n_components, self.points.rng)
-            self.roots = sample_roots(terms, self.total, cells.points.centre)
+            centres = draw_cells(
+                parts, self.total, self.n_components, self.points, whole.n_threads, self.tell
+            )
+            self.roots = sample_roots(terms, self.total, self.points.reach.points.centre)
             if init == "k-means++":
                 return [root.start(centres) for root in self.roots], centres, None
             return self._from_clusters(parts, centres, options), centres, None
         places = seed_rows(
-            parts, self.total, self.n_components, self.local, tell=self.tell, **options
+            parts, self.total, self.n_components, self.stream, tell=self.tell, **options
         )
-        rows = places if self.place is None else np.argsort(self.place)[places]
-        starts, centres, _ = self._at(places, rows)
+        starts, centres, rows = self._at(places)
         if init == "k-means++":
             return starts, centres, rows
         return self._from_clusters(parts, centres, options), centres, rows
@@ -257,7 +244,7 @@ class RowRestart:
         ]
         tolerances = LLOYD_TOLERANCE * np.array(variances)
         clusters = lloyd_rows(
-            parts, self.total, centres, self.local, kind="setup", max_iter=MOST_LLOYD_OF_START,
+            parts, self.total, centres, self.stream, kind="setup", max_iter=MOST_LLOYD_OF_START,
             pace=Pace(tolerances=tolerances), callback=step_of_lloyd(self.tell),
             **options,
         )  # fmt: skip
@@ -376,12 +363,11 @@ def fit_em(
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
-        place = None if used.in_order else np.argsort(used.order)
-        start = partial(RowRestart, terms, weights, runs, place)
-        best = restarts.best(
+        order = None if used.in_order else used.order
+        start = partial(RowRestart, terms, weights, runs, order)
+        run, start_rows = restarts.best(
             total, lambda one: start(one).run(began_at, prepared.rows, settings, pace)
         )
-    run = best.run
     # Where all share one sum, on a graph that mixes in one round too, all have the same.
     roots = slice(1 if network.whole.total.n_roots == 1 else None)
     fit = RowFit(
@@ -395,7 +381,7 @@ def fit_em(
         n_samples=prepared.n_samples,
         recoveries=[_for_user(one, prepared, used) for one in run.recoveries],
         copies=copies_of(run.mixtures, total.counted_on(ledger)),
-        init_rows=prepared.number(best.rows),
+        init_rows=prepared.number(start_rows),
         mixtures=_gathered(run, runs, network.total)[roots],
         workers=workers,
         **restarts.outcome(began),

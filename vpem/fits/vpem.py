@@ -276,8 +276,8 @@ def fit_vpem(
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
-        best = restarts.best(network.total, attempts)
-    run, shares = best.run, {}
+        run, start_rows = restarts.best(network.total, attempts)
+    shares = {}
     if labels is not None:
         shares = responsibilities_of_agents(
             X, run.mixture, network, ledger, labels, settings.missing
@@ -293,7 +293,7 @@ def fit_vpem(
         n_samples=prepared.n_samples,
         recoveries=run.recoveries,
         copies=copies_of(run.mixtures, network.total.counted_on(ledger)),
-        init_rows=prepared.number(best.rows),
+        init_rows=prepared.number(start_rows),
         responsibilities=shares,
         labels_for_fit=looked_up(labelled),
         **restarts.outcome(began),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from vpem.network.schema import (
 )
 from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver
 from vpem.sums.sum import Sum
-
-if TYPE_CHECKING:
-    from vpem.steps.fedem_sums import FedRun
 
 
 class Scored(Protocol):
@@ -61,17 +58,11 @@ class Kept(Protocol[Run]):
         """Return the parameters of a loop, or of the best run, to begin at (`Keeper.pick`)."""
 
 
-@dataclass
-class Best(Generic[R]):
-    """The best run, the rows it started at, and which restart it is."""
+class OneRun:
+    """A recipe, and what is ``saved`` of it to resume from: the ledger, the wall time, and a run.
 
-    run: R
-    rows: Indices | None
-    restart: int
-
-
-class _Saving:
-    """What every recipe saves: the ledger, and the wall time."""
+    A recipe with restarts saves more (`Restarts`).
+    """
 
     def __init__(self, saver: Saver | None, ledger: Ledger) -> None:
         self._saver = saver
@@ -99,19 +90,17 @@ class _Saving:
             "ledger": self._ledger.state(),
         }
 
-
-class OneRun(_Saving):
-    """A recipe without restarts, and what is ``saved`` of it to resume from."""
-
     def restored(self, more: Schema) -> Any:
         """Restore the ledger; returns what ``more`` the recipe has saved."""
         return self._checked({"more": more, "loop": TableOf()})["more"]
 
-    def outcome(self, began: float, run: FedRun) -> State:
-        """Return what the run took, since the recipe began."""
-        sent = self._ledger.summary() | {"bytes_by_iteration": list(run.history.bytes)}
-        seconds = time.perf_counter() - began + self.seconds
-        return {"converged": run.converged, "seconds": seconds, "communication": sent}
+    def took(self, began: float, converged: bool, bytes_sent: Sequence[int]) -> State:
+        """Return what a run took, since the recipe began."""
+        return {
+            "converged": converged,
+            "seconds": time.perf_counter() - began + self.seconds,
+            "communication": {**self._ledger.summary(), "bytes_by_iteration": list(bytes_sent)},
+        }
 
     def begins_at(self, pick: Callable[[State], State]) -> State | None:
         """Return the parameters to begin at, if an agent was lost that was there before.
@@ -156,7 +145,7 @@ class Restart:
         return loop
 
 
-class Restarts(_Saving, Generic[R]):
+class Restarts(OneRun, Generic[R]):
     """Restarts of a recipe: those with these ``numbers``, of at most ``max_iter`` iterations each.
 
     Messages of all are counted in the ledger. The callback's method ``restarting``, if it has one,
@@ -181,7 +170,8 @@ class Restarts(_Saving, Generic[R]):
         self.iterations = 0  # of all that are over
         self._ran_out = False
         self._going: State | None = None
-        self._best: Best[R] | None = None
+        self._best: tuple[R, Indices | None, int] | None = None
+        """The best run, the rows it started at, and which restart it is."""
         self._saved_best: State | None = None
         self._starts: dict[int, State] = {}
         if self._keeper is not None and (starts := self._keeper.starts(self._picked)):
@@ -220,7 +210,7 @@ class Restarts(_Saving, Generic[R]):
         self._going, best = saved["going"], saved["best"]
         if best is not None:
             self._saved_best = best
-            self._best = Best(save(kept.best, best, back=True), best["rows"], best["restart"])
+            self._best = save(kept.best, best, back=True), best["rows"], best["restart"]
         before = saved["max_iter"]
         if self._ran_out and before != self.max_iter:
             raise InputError(
@@ -231,19 +221,19 @@ class Restarts(_Saving, Generic[R]):
 
     def outcome(self, began: float) -> State:
         """Return what the best run and all restarts took, since the recipe began."""
-        best = self._best
-        assert best is not None
+        assert self._best is not None
+        run, _, number = self._best
         return {
-            "converged": best.run.converged,
-            "best_restart": best.restart,
+            **self.took(began, run.converged, run.bytes_sent),
+            "best_restart": number,
             "total_iterations": self.iterations,
-            "seconds": time.perf_counter() - began + self.seconds,
             "ledger": self._ledger,
-            "communication": {**self._ledger.summary(), "bytes_by_iteration": best.run.bytes_sent},
         }
 
-    def best(self, total: Sum, attempt: Callable[[Restart], tuple[R, Indices | None]]) -> Best[R]:
-        """Run all that are not over, and return the best; each has the sum from its beginning.
+    def best(
+        self, total: Sum, attempt: Callable[[Restart], tuple[R, Indices | None]]
+    ) -> tuple[R, Indices | None]:
+        """Run all that are not over; the best, and its rows. Each has the sum from its beginning.
 
         ``attempt`` runs one restart, and returns the run and the rows that it started at.
         """
@@ -259,13 +249,13 @@ class Restarts(_Saving, Generic[R]):
             run, rows = attempt(restart)
             self.iterations += len(run.history)
             self._ran_out = self._ran_out or not run.converged
-            if self._best is None or self.kept.rank(run) > self.kept.rank(self._best.run):
-                self._best = Best(run, rows, number)
+            if self._best is None or self.kept.rank(run) > self.kept.rank(self._best[0]):
+                self._best = run, rows, number
                 if self._saver is not None:
                     saved = save(self.kept.best, run)
                     self._saved_best = {**saved, "rows": rows, "restart": number}
         assert self._best is not None
-        return self._best
+        return self._best[:2]
 
     def _inner(self, restart: Restart, **more: object) -> Saver | None:
         """Return the saver for the loop of a restart, whose stream is set to where it had been."""

@@ -28,18 +28,34 @@ CHUNK_ROWS = 1 << 14
 
 
 class RowStream:
-    """Rows drawn in proportion to their weights (M,), if any, from a stream all agents share."""
+    """Rows drawn in proportion to their weights (M,), if any, from a stream all agents share.
+
+    Where rows stand worker by worker, ``order`` (M,) has their numbers as the user has them: the
+    same rows are drawn however workers hold them.
+    """
+
+    reach: Reach | None = None
+    """Where rows lie, if none may be shown (`PointStream`)."""
 
     def __init__(
-        self, rng: np.random.Generator, row_weights: Doubles | None, n_samples: int
+        self,
+        rng: np.random.Generator,
+        row_weights: Doubles | None,
+        n_samples: int,
+        order: Indices | None = None,
     ) -> None:
-        self.rng = rng
-        self.reach: Reach | None = None
-        self.row_weights = row_weights
-        self.n_samples = n_samples
+        self.rng, self.row_weights, self.n_samples = rng, row_weights, n_samples
+        self._of_users: tuple[Indices, RowStream] | None = None
+        if order is not None:
+            place = np.argsort(order)
+            weights = None if row_weights is None else row_weights[place]
+            self._of_users = place, RowStream(rng, weights, n_samples)
 
     def draw(self, potential: Floats | None = None) -> int:
         """Draw one row, in proportion to weight times ``potential`` if given."""
+        if potential is None and self._of_users is not None:
+            places, stream = self._of_users
+            return int(places[stream.draw()])
         place = self.rng.random()
         if potential is not None:
             ends = np.cumsum(self.weigh(potential), dtype=np.float64)
@@ -81,6 +97,9 @@ class RowStream:
 
     def draw_distinct(self, count: int) -> Indices:
         """Draw ``count`` different rows."""
+        if self._of_users is not None:
+            places, stream = self._of_users
+            return places[stream.draw_distinct(count)]
         drawn: dict[int, None] = {}
         for _ in range(MOST_DRAWS * count):
             drawn[self.draw()] = None
@@ -95,37 +114,13 @@ class RowStream:
         return np.array(list(drawn), dtype=np.intp)
 
 
-class PlacedStream(RowStream):
-    """A stream that draws the same rows, as the user numbers them, however workers hold them.
-
-    Weights are in the order of the workers; ``order`` (M,) has the user's numbers, worker by
-    worker.
-    """
-
-    def __init__(
-        self, rng: np.random.Generator, row_weights: Doubles | None, order: Indices
-    ) -> None:
-        super().__init__(rng, row_weights, len(order))
-        self._place = np.argsort(order)
-        weights = None if row_weights is None else row_weights[self._place]
-        self._users = RowStream(rng, weights, len(order))
-
-    def draw(self, potential: Floats | None = None) -> int:
-        """Draw the place of one row; by a potential, in the order of the workers."""
-        if potential is not None:
-            return super().draw(potential)
-        return int(self._place[self._users.draw()])
-
-    def draw_distinct(self, count: int) -> Indices:
-        """Draw the places of ``count`` different rows."""
-        return self._place[self._users.draw_distinct(count)]
-
-
 class PointStream(RowStream):
     """Draws numbers of points (`vpem.terms.units.Points`), where no row may be shown.
 
     ``reach`` says where rows lie; weights (m,) are of the rows of this process.
     """
+
+    reach: Reach
 
     def __init__(
         self, rng: np.random.Generator, reach: Reach, row_weights: Doubles | None = None
