@@ -1,7 +1,7 @@
 """FedEM and VR-FedEM: EM with statistics that are compressed, sampled, and sent by some workers.
 
 Dieuleveut, Fort, Moulines and Robin 2021. This is the whole algorithm, and what a worker computes
-of its rows in an iteration: all, a minibatch, or SPIDER (`Estimates`). *Whose* statistics these are
+of its rows in an iteration: all, a minibatch, or SPIDER. *Whose* statistics these are
 is a `StatisticModel`; *how* they travel and who keeps their mean is in `vpem.steps.fedem_sums`.
 """
 
@@ -55,98 +55,6 @@ from vpem.sums.quantizer import ITEM, Basis, Quantizer
 
 ELSEWHERE = object()
 """Parameters of a root of another process."""
-
-
-class Estimates(Stateful):
-    """Estimates of the workers' mean expected statistics, and what they cost.
-
-    A minibatch has ``batch_size`` rows, drawn by the model (None: all rows). With variance
-    reduction (``reduced``; SPIDER, Fang et al. 2018) a worker's estimate moves by the difference
-    between the statistics of a minibatch at the current and at the previous parameters that it
-    worked with; in the first of the ``inner`` iterations of an outer loop in which a worker is
-    active it takes all its rows. Workers live in several processes where they are ``apart``.
-    """
-
-    def __init__(
-        self,
-        model: StatisticModel,
-        batch_size: int | None,
-        reduced: bool,
-        inner: int | None,
-        rng: np.random.Generator,
-        apart: bool,
-    ) -> None:
-        self.model, self.rng, self.reduced, self.apart = model, rng, reduced, apart
-        self.batch_size = batch_size
-        if inner is not None and not reduced:
-            raise InputError(
-                Setting("inner"), " belongs to variance reduction, which is off; add ",
-                Setting("variance_reduction", True),
-            )  # fmt: skip
-        self.inner = inner or 0
-        n_kept = len(model.counts) if reduced else 0
-        self._last: Doubles = np.zeros((n_kept, model.size))
-        self._seen: list[Any] = [None] * len(model.counts)
-        self.n_expectations = 0
-        """Conditional expectations of a row computed."""
-
-    @property
-    def epochs(self) -> float:
-        """Conditional expectations computed, divided by the number of rows."""
-        return self.n_expectations / int(self.model.counts.sum())
-
-    def schema(self) -> dict[str, Schema]:
-        """What is saved from one iteration to the next: parameters once, and who has seen which."""
-        one = self.model.parameters_schema()
-        distinct = {id(seen): seen for seen in self._seen if seen is not None}
-        places: dict[int | None, int] = {key: at for at, key in enumerate(distinct)}
-        every = ListOf(Maybe(one) if self.apart else one, "S")
-        local = [None if seen is ELSEWHERE else seen for seen in distinct.values()]
-        return {
-            "n_expectations": COUNT,
-            "last": Array("f8", self._last.shape),
-            "parameters": As(
-                every,
-                lambda _: save(every, local),
-                lambda saved: [
-                    ELSEWHERE if one is None else one for one in save(every, saved, back=True)
-                ],
-                "_seen",
-            ),
-            "seen": As(
-                ListOf(Maybe(Integer(below="S")), len(self._seen)),
-                lambda seen: [places.get(id(one)) for one in seen],
-                lambda saved: [None if at is None else self._seen[at] for at in saved],
-            ),
-        }
-
-    def estimate(self, iteration: int, active: Indices, parameters: list[Any]) -> Doubles:
-        """Estimates (a, P) of the active workers, each at the parameters that it has.
-
-        Iterations are counted from 1; one of them may begin an outer loop.
-        """
-        if self.reduced and (iteration - 1) % self.inner == 0:
-            self._seen = [None] * len(self._seen)
-        model, estimates = self.model, np.empty((len(active), self.model.size))
-        for place, worker in enumerate(active.tolist()):
-            rows = None
-            if self.batch_size is not None and self.batch_size < int(model.counts[worker]):
-                rows = model.draw(worker, self.batch_size, self.rng)
-            if not self.reduced:
-                estimates[place] = self._expect(worker, parameters[place], rows)
-                continue
-            before, self._seen[worker] = self._seen[worker], parameters[place]
-            if before is None or rows is None:
-                estimate = self._expect(worker, parameters[place], None)
-            else:
-                estimate = self._last[worker] + self._expect(worker, parameters[place], rows)
-                estimate -= self._expect(worker, before, rows)
-            self._last[worker] = estimates[place] = estimate
-        return estimates
-
-    def _expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
-        self.n_expectations += int(self.model.counts[worker]) if rows is None else len(rows)
-        return self.model.expect(worker, parameters, rows)
 
 
 def first_statistics(model: StatisticModel, parameters: Any) -> Doubles:
@@ -252,25 +160,32 @@ def run_fedem(
     chosen = {"step_size": steps.taken, "batch_size": steps.batch_size, "inner": steps.inner}
     settings = settings.changed(max_iter=steps.max_iter, **chosen)
     reduced = settings.variance_reduction and settings.batch_size is not None
-    apart = keeper.holders.apart
-    estimates = Estimates(model, settings.batch_size, reduced, settings.inner, rng, apart)
-    noisy = later.omega > 0 or settings.participation < 1 or estimates.batch_size is not None
-    looks = looks_needed(noisy or keeper.is_noisy, settings.participation, estimates.inner)
+    if settings.inner is not None and not reduced:
+        raise InputError(
+            Setting("inner"), " belongs to variance reduction, which is off; add ",
+            Setting("variance_reduction", True),
+        )  # fmt: skip
+    noisy = later.omega > 0 or settings.participation < 1 or settings.batch_size is not None
+    looks = looks_needed(noisy or keeper.is_noisy, settings.participation, settings.inner or 0)
     drift = Drift((keeper.n_roots, model.size), basis) if settings.tol > 0 and stays_on else None
     rest = Rest(settings.tol, looks, basis, drift)
-    loop = _Loop(model, settings, weights, keeper, estimates, rest, rng)
+    loop = _Loop(model, settings, weights, keeper, reduced, rest, rng)
     saver = saver or NoSaver()
-    if saver.saved is None:
-        assert start is not None
-        run = loop.start(start, alpha, later.omega).iterate(saver, callback)
-    else:
-        run = loop.resume(saver, alpha, later.omega).iterate(saver, callback)
+    loop.begin(saver, start, alpha, later.omega)
+    run = loop.iterate(saver, callback)
     run.steps = steps
     return run
 
 
 class _Loop(Stateful):
-    """The iterations of one run, and all that they go by."""
+    """The iterations of one run, and all that they go by.
+
+    A minibatch has ``batch_size`` rows, drawn by the model (None: all rows). With variance
+    reduction (``reduced``; SPIDER, Fang et al. 2018) a worker's estimate moves by the difference
+    between the statistics of a minibatch at the current and at the previous parameters that it
+    worked with; in the first of the ``inner`` iterations of an outer loop in which a worker is
+    active it takes all its rows.
+    """
 
     run: FedRun
     parameters: list[Any]
@@ -285,7 +200,7 @@ class _Loop(Stateful):
         settings: FedSettings,
         weights: Doubles,
         keeper: Central | Local,
-        estimates: Estimates,
+        reduced: bool,
         rest: Rest,
         rng: np.random.Generator,
     ) -> None:
@@ -293,39 +208,40 @@ class _Loop(Stateful):
         self.settings, self.max_iter = settings, settings.max_iter or 0  # chosen if not given
         self.steps = parse_step_size(settings.step_size)
         self.most_epochs = inf if settings.n_epochs is None else settings.n_epochs
-        self.weights, self.keeper, self.estimates = weights, keeper, estimates
+        self.weights, self.keeper, self.reduced = weights, keeper, reduced
         self.rest, self.rng = rest, rng
+        self.inner, n_workers = settings.inner or 0, len(model.counts)
+        self._last: Doubles = np.zeros((n_workers if reduced else 0, model.size))
+        self._seen: list[Any] = [None] * n_workers
+        self.n_expectations = 0
+        """Conditional expectations of a row computed."""
 
-    def start(self, start: Doubles, alpha: float, omega: float) -> _Loop:
-        statistics, memories, memory = self._first(start)
-        everywhere = np.broadcast_to(self.keeper.every(statistics), memories.shape)
-        self.run = FedRun(
-            self.weights @ everywhere,
-            statistics,
-            None,
-            FedHistory(),
-            memories,
-            memory,
-            alpha=alpha,
-            omega=omega,
-        )
-        self.keeper.remember(self.run)
-        self._maximize()
-        self._record()
-        return self
+    @property
+    def epochs(self) -> float:
+        """Conditional expectations computed, divided by the number of rows."""
+        return self.n_expectations / int(self.model.counts.sum())
 
-    def resume(self, saver: Saver, alpha: float, omega: float) -> _Loop:
-        assert saver.saved is not None
-        check(self, saver.saved, saver.place)
-        # Parameters are found by the M-step that comes next.
-        none = np.empty(0)
+    def begin(self, saver: Saver, start: Doubles | None, alpha: float, omega: float) -> None:
+        """Begin at a start, or where there is a saved state go on from that."""
+        none, keeper = np.empty(0), self.keeper
         run = FedRun(none, none, None, FedHistory(), none, none, alpha=alpha, omega=omega)
-        self.run, self.resumed = run, True
+        self.run = run
+        if saver.saved is None:
+            assert start is not None
+            run.statistics, run.memories, run.memory = self._first(start)
+            everywhere = np.broadcast_to(keeper.every(run.statistics), run.memories.shape)
+            run.statistic = self.weights @ everywhere
+            keeper.remember(run)
+            self._maximize()
+            self._record()
+            return
+        # Parameters are found by the M-step that comes next.
+        self.resumed = True
+        check(self, saver.saved, saver.place)
         self.restore(saver.saved)
         run.statistic = run.statistics.mean(axis=0)
         check_length(run.n_iter, self.max_iter)
-        self.keeper.remember(run)
-        return self
+        keeper.remember(run)
 
     def schema(self) -> dict[str, Schema]:
         """State of an iteration, once the statistic has moved and before its M-step."""
@@ -357,11 +273,65 @@ class _Loop(Stateful):
             **{name: As(one, at=f"run.{name}") for name, one in run.items()},
             "model": model,
             "links": keeper.total,
-            "estimates": self.estimates,
+            "estimates": As(self._estimates(), at="."),
             "in_noise": As(FLAG, at="run.in_noise"),
             "rest": self.rest,
             "stream": As(STREAM, at="rng.bit_generator.state"),
         }
+
+    def _estimates(self) -> dict[str, Schema]:
+        """What is saved of workers' estimates: parameters once, and who has seen which."""
+        one = self.model.parameters_schema()
+        distinct = {id(seen): seen for seen in self._seen if seen is not None}
+        places: dict[int | None, int] = {key: at for at, key in enumerate(distinct)}
+        every = ListOf(Maybe(one) if self.keeper.holders.apart else one, "S")
+        local = [None if seen is ELSEWHERE else seen for seen in distinct.values()]
+        return {
+            "n_expectations": COUNT,
+            "last": Array("f8", self._last.shape),
+            "parameters": As(
+                every,
+                lambda _: save(every, local),
+                lambda saved: [
+                    ELSEWHERE if one is None else one for one in save(every, saved, back=True)
+                ],
+                "_seen",
+            ),
+            "seen": As(
+                ListOf(Maybe(Integer(below="S")), len(self._seen)),
+                lambda seen: [places.get(id(one)) for one in seen],
+                lambda saved: [None if at is None else self._seen[at] for at in saved],
+            ),
+        }
+
+    def estimate(self, iteration: int, active: Indices, parameters: list[Any]) -> Doubles:
+        """Estimates (a, P) of the active workers, each at the parameters that it has.
+
+        Iterations are counted from 1; one of them may begin an outer loop.
+        """
+        if self.reduced and (iteration - 1) % self.inner == 0:
+            self._seen = [None] * len(self._seen)
+        batch_size = self.settings.batch_size
+        model, estimates = self.model, np.empty((len(active), self.model.size))
+        for place, worker in enumerate(active.tolist()):
+            rows = None
+            if batch_size is not None and batch_size < int(model.counts[worker]):
+                rows = model.draw(worker, batch_size, self.rng)
+            if not self.reduced:
+                estimates[place] = self._expect(worker, parameters[place], rows)
+                continue
+            before, self._seen[worker] = self._seen[worker], parameters[place]
+            if before is None or rows is None:
+                estimate = self._expect(worker, parameters[place], None)
+            else:
+                estimate = self._last[worker] + self._expect(worker, parameters[place], rows)
+                estimate -= self._expect(worker, before, rows)
+            self._last[worker] = estimates[place] = estimate
+        return estimates
+
+    def _expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
+        self.n_expectations += int(self.model.counts[worker]) if rows is None else len(rows)
+        return self.model.expect(worker, parameters, rows)
 
     def iterate(self, saver: Saver, callback: Callable[[FedProgress], None] | None) -> FedRun:
         run = self.run
@@ -382,13 +352,13 @@ class _Loop(Stateful):
             if callback is not None:
                 shown = run.history.iteration[-1] == run.n_iter
                 callback(FedProgress(
-                    run.n_iter, self.estimates.epochs, self.step, self.n_active,
+                    run.n_iter, self.epochs, self.step, self.n_active,
                     run.history.objective[-1] if shown else None,
                     run.history.mean_field[-1] if shown else None, run.memories, run.memory,
                 ))  # fmt: skip
             if last:
                 break
-        run.epochs = self.estimates.epochs
+        run.epochs = self.epochs
         run.projections = self.keeper.count(run.projections)
         return run
 
@@ -406,7 +376,7 @@ class _Loop(Stateful):
         if start.ndim == 2:
             received, statistics = keeper.collect(start)
             first = received - statistics
-            self.estimates.n_expectations += int(model.counts.sum())  # made elsewhere
+            self.n_expectations += int(model.counts.sum())  # made elsewhere
         else:
             statistics = np.repeat(start[None], keeper.n_roots, axis=0)
             statistics[[keeper.others(root) for root in range(keeper.n_roots)]] = 0.0
@@ -414,7 +384,7 @@ class _Loop(Stateful):
                 return statistics, memories, np.zeros(model.size)
             parameters, _ = model.maximize(start)
             first = keeper.keep(first_statistics(model, parameters) - statistics)
-            self.estimates.n_expectations += int(model.counts.sum())  # made elsewhere
+            self.n_expectations += int(model.counts.sum())  # made elsewhere
         if not remembered:
             return statistics, memories, np.zeros(model.size)
         first = np.where((model.counts > 0)[:, None], first, 0.0)
@@ -429,7 +399,7 @@ class _Loop(Stateful):
         run, parameters = self.run, self.parameters
         active = self.keeper.draw(self.model.size)
         active_parameters = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
-        local = self.estimates.estimate(iteration, active, active_parameters)
+        local = self.estimate(iteration, active, active_parameters)
         step = float(self.steps(iteration))
         if not 0 < step <= 1:
             raise InputError(
@@ -441,7 +411,7 @@ class _Loop(Stateful):
         except PartitionedError as error:
             note_partition(run.partitions, iteration, error, "links")
             moved, heard = run.statistics, False
-        moving = self.rest.look(run.statistics, moved, step, self.estimates.epochs)
+        moving = self.rest.look(run.statistics, moved, step, self.epochs)
         # What any process finds holds for all.
         flags = np.array([not np.isfinite(moved).all(), *moving], dtype=np.uint8)
         bad, *moving = self.keeper.holders.allreduce(flags, "max")
@@ -458,7 +428,7 @@ class _Loop(Stateful):
 
     def _is_last(self) -> bool:
         run = self.run
-        spent = run.n_iter == self.max_iter or self.estimates.epochs >= self.most_epochs
+        spent = run.n_iter == self.max_iter or self.epochs >= self.most_epochs
         return run.converged or spent
 
     def _maximize(self) -> None:
@@ -489,7 +459,7 @@ class _Loop(Stateful):
             full = self.keeper.add(first_statistics(model, run.parameters))
         history = run.history
         history.iteration.append(run.n_iter)
-        history.epochs.append(self.estimates.epochs)
+        history.epochs.append(self.epochs)
         keeper = self.keeper
         up = keeper.total.bytes_up if keeper.central else keeper.total.bytes_sent
         history.bytes_up.append(up)
