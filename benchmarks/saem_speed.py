@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.langevin import langevin
-from vpem.saem.individuals import Individuals, Stream, Streams, from_long
+from vpem.saem.individuals import Individuals, Streams, from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import Doubles, SaemModel
@@ -132,7 +132,7 @@ def speed(size: str) -> Finding:
                 def counted(case: Case = case, levels: int = levels) -> Doubles:
                     return numpy_loop(
                         case.model, case.theta, case.z, case.roots, levels,
-                        lambda step: Stream(case.noise[step]).normals(CHAINS, case.z.shape[2]),
+                        lambda step: Streams(case.noise[step]).normals(CHAINS, case.z.shape[2]),
                         np.random.default_rng(0),
                     )  # fmt: skip
 

@@ -618,7 +618,7 @@ def document_counts(individuals: Individuals) -> Indices:
 
 @dataclass(frozen=True)
 class Streams:
-    """The streams of some individuals, by keys (n,) of uint64."""
+    """Streams of random numbers, one of each individual, by keys (n,) of uint64."""
 
     keys: Keys
 
@@ -632,22 +632,17 @@ class Streams:
         ]
         return Streams(np.array(numbers, dtype=np.uint64))
 
-    def derive_stream(self, iteration: int, use: int) -> Stream:
-        """Return numbers for the use (0 to 2^20 - 1) of them in an iteration (below 2^43)."""
+    def derive_stream(self, iteration: int, use: int) -> Streams:
+        """Return those for the use (0 to 2^20 - 1) of them in an iteration (below 2^43)."""
         place = np.uint64((iteration << 20) + use)
-        return Stream(_stir(self.keys ^ _stir(np.array([place + np.uint64(1)]) * GOLDEN)))
+        return Streams(_stir(self.keys ^ _stir(np.array([place + np.uint64(1)]) * GOLDEN)))
 
     def keys_at(self, iteration: int, uses: int) -> Keys:
         """Return the keys of the first so many uses in an iteration, (uses, n)."""
         places = np.uint64(iteration << 20) + np.arange(1, uses + 1, dtype=np.uint64)
         return _stir(self.keys ^ _stir(places * GOLDEN)[:, None])
 
-
-@dataclass(frozen=True)
-class Stream:
-    """Numbers for one use in one iteration, with a key (n,) for each individual."""
-
-    keys: Keys
+    # ---- numbers of one use in one iteration ----------------------------------------------------
 
     def words(self, n_chains: int, width: int) -> Keys:
         """Random 64 bits, (chains, n, width)."""

@@ -32,7 +32,7 @@ from vpem.checks import Doubles, Indices, check_int, check_number
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.codecs import Codec, Dither
 from vpem.network.schema import Array, Report, Schema, Stateful
-from vpem.saem.individuals import Keys, Stream, Streams
+from vpem.saem.individuals import Keys, Streams
 from vpem.saem.models.model import SaemModel, quadratic
 
 NUDGE = 1e-4
@@ -511,11 +511,11 @@ def propose(
     for number, (one, other) in enumerate(zip(moves, chances, strict=True)):
         j = number % (q + 1)
         jumps = kind == WALK and j == q
-        chance = np.log(Stream(other).uniforms(n_chains, 1)[..., 0])
+        chance = np.log(Streams(other).uniforms(n_chains, 1)[..., 0])
         with np.errstate(all="ignore"):
             if jumps and wide is not None and number // (q + 1) % 2 == 1:
                 mean, precision, root = wide
-                noise = Stream(one).normals(n_chains, q)
+                noise = Streams(one).normals(n_chains, q)
                 there = _Place(law, roots, mean + turn(np.broadcast_to(root, roots.shape), noise))
                 # Densities of the proposal at both ends, as logarithms up to a constant.
                 before, after = (
@@ -523,8 +523,8 @@ def propose(
                 )
                 odds = there.values - current.values + before - after
             elif jumps:
-                noise = Stream(one).normals(n_chains, q)
-                words = Stream(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
+                noise = Streams(one).normals(n_chains, q)
+                words = Streams(other).uniforms(1, 4 * n_chains)[0, :, n_chains:]
                 spread = -2 * np.log(words.reshape(-1, n_chains, 3).prod(axis=-1).T)
                 far = np.sqrt(TAIL / spread)[..., None]
                 there = _Place(law, roots, centres + turn(roots, noise * far))
@@ -533,18 +533,18 @@ def propose(
                 before, after = -0.5 * (TAIL + q) * np.log1p(squares(turned[..., 0]) / TAIL)
                 odds = there.values - current.values + before - after
             elif kind == WALK:
-                far = Stream(one).normals(n_chains, 1)[..., 0] * scales[:, j]
+                far = Streams(one).normals(n_chains, 1)[..., 0] * scales[:, j]
                 there = _Place(law, roots, z + far[..., None] * roots[:, :, j])
                 odds = there.values - current.values
             else:
-                noise = Stream(one).normals(n_chains, q)
+                noise = Streams(one).normals(n_chains, q)
                 if kind == DRIFT:
                     h = steps[:, None]
                     way = 0.5 * h * current.slopes + np.sqrt(h) * noise
                     there = _Place(law, roots, z + turn(roots, way))
                     back = squares(way + 0.5 * h * there.slopes) / steps
                 else:
-                    jitter = Stream(other).uniforms(1, 2 * n_chains)[0, :, n_chains:].T
+                    jitter = Streams(other).uniforms(1, 2 * n_chains)[0, :, n_chains:].T
                     h = (steps * (0.8 + 0.4 * jitter))[..., None]
                     there, pace = current, noise
                     for leap in range(how.n_leaps):

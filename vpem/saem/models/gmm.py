@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from vpem.checks import Doubles, Indices, Mask, check_int, check_number, check_rows
 from vpem.errors import InputError, Setting
-from vpem.saem.individuals import Individuals, Stream
+from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import (
     LOG_2_PI,
     Counts,
@@ -148,7 +148,7 @@ class GmmModel(SaemModel):
     def covariances(self, theta: Doubles) -> Doubles:
         return self.unpack(theta)[2]
 
-    def draw(self, theta: Doubles, stream: Stream, n_chains: int) -> Doubles:
+    def draw(self, theta: Doubles, stream: Streams, n_chains: int) -> Doubles:
         """Draw components from their responsibilities, (chains, n, 1)."""
         below = np.cumsum(self.responsibilities(theta), axis=1)[:, :-1]
         components: Doubles = (stream.uniforms(n_chains, 1) > below).sum(
@@ -260,7 +260,7 @@ class IncompleteGmmModel(GmmModel):
                 log_joint[who, k] = np.log(weights[k]) + part
         return log_joint
 
-    def draw(self, theta: Doubles, stream: Stream, n_chains: int) -> Doubles:
+    def draw(self, theta: Doubles, stream: Streams, n_chains: int) -> Doubles:
         """Draw components, and what is missing given them: (chains, n, 1 + d)."""
         _, means, covariances = self.unpack(theta)
         d = self._y.shape[1]

@@ -24,7 +24,7 @@ from vpem._core.latents import Curves, Latents
 from vpem.checks import Doubles, Indices
 from vpem.errors import InputError, shorten
 from vpem.saem.doses import Doses, doses_of
-from vpem.saem.individuals import Individuals, Stream
+from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import Counts, framed, log_normal, slices_of, times
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
 from vpem.saem.models.population import (
@@ -448,7 +448,7 @@ class MixedModel(Varying):
         sds = self.unpack(theta)[2]
         return outcomes.by_law(f, lambda one, f: one.law.deviation(f, sds[one.sds]))
 
-    def draw_values(self, z: Doubles, theta: Doubles, stream: Stream, at: Individuals) -> Doubles:
+    def draw_values(self, z: Doubles, theta: Doubles, stream: Streams, at: Individuals) -> Doubles:
         f, outcomes = self.expand_about(theta)._curve(z, at)
         chances, sds = stream.of_rows(len(z), at.first), self.unpack(theta)[2]
         return outcomes.by_law(

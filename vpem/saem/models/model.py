@@ -32,7 +32,7 @@ from vpem._core.latents import Latents
 from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, VpemError, check_choice, former
 from vpem.network.schema import Report
-from vpem.saem.individuals import Individuals, Keys, Stream
+from vpem.saem.individuals import Individuals, Keys, Streams
 
 if TYPE_CHECKING:
     from vpem.saem.conditional import Conditional
@@ -359,7 +359,7 @@ class SaemModel(ABC):
             "metropolis, mala or langevin"
         )
 
-    def draw(self, theta: Doubles, stream: Stream, n_chains: int) -> Doubles:
+    def draw(self, theta: Doubles, stream: Streams, n_chains: int) -> Doubles:
         """Draw latents (chains, n, q) from their posterior, where that is known."""
         means, covariances = self.posterior(theta)
         try:
@@ -437,7 +437,7 @@ class SaemModel(ABC):
             "does not say how measurements scatter about its curves; give it the method row_sds"
         )
 
-    def draw_values(self, z: Doubles, theta: Doubles, stream: Stream, at: Individuals) -> Doubles:
+    def draw_values(self, z: Doubles, theta: Doubles, stream: Streams, at: Individuals) -> Doubles:
         """Draw measurements (chains, N) at rows of individuals with latents z (chains, n, q).
 
         As they are before any limit censors them; what is measured in ``at`` counts for nothing.
