@@ -228,7 +228,7 @@ def filled_columns(
     others = [n for n, name in enumerate(frame.names) if name not in place]
     read = dict(zip(others, frame.read(others, others), strict=True)) if others else {}
     values, times = imputed.stacked
-    columns: dict[str, Any] = {**imputed.numbered(frame.names)}
+    columns: Report = {**imputed.numbered(frame.names)}
     column: Any
     for n, name in enumerate(frame.names):
         if n in read:

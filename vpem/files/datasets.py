@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import h5py
 import numpy as np
@@ -65,7 +65,9 @@ class Home:
     counted: Labels | None = None  # (m,) numbers of rows that have no ids; None: from 0
 
     @classmethod
-    def whole(cls, ids: Any, n_rows: int, name: str = "", counted: Any = None) -> Self:
+    def whole(
+        cls, ids: Labels | None, n_rows: int, name: str = "", counted: Labels | None = None
+    ) -> Self:
         """Make one of rows that all took part."""
         return cls(name, ids, np.arange(n_rows), counted)
 
@@ -146,14 +148,16 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         Which party has these.
     format : str
         What was read: "text", "parquet", "arrow", "hdf5", "npy", "npz", or "records" of HDF5.
+    is_share : bool
+        Whether this is what one process has of the data of parties that several processes hold:
+        ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights
+        are of the rows of ``X``; all else is what the parties have together, taken as it is.
 
     Raises
     ------
     InputError
         If the parts do not fit each other.
     """
-
-    is_share: ClassVar[bool] = False  # whether ``X`` is of this process's parties alone
 
     X: Any
     feature_names: tuple[str, ...]
@@ -173,8 +177,11 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     labelled_by: int = 0
     counted: Labels | None = None
     format: str = ""
+    is_share: bool = False
 
     def __post_init__(self) -> None:
+        if self.is_share:
+            return
         self.X = as_matrix(self.X, self.source)
         n_samples, n_features = self.X.shape
         self.feature_names = tuple(str(name) for name in self.feature_names)
@@ -238,8 +245,10 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
 
     @property
     def own_features(self) -> Sequence[int]:
-        """Features that the columns of ``X`` are: here all."""
-        return range(len(self.feature_names))
+        """Features that the columns of ``X`` are: all, or in a share those of its parties."""
+        if not self.is_share or self.partition is None:
+            return range(len(self.feature_names))
+        return [int(j) for party in self.homes for j in self.partition.features[party]]
 
     @property
     def levels(self) -> dict[str, tuple[str, ...]]:
@@ -249,44 +258,15 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
 
     @property
     def n_samples(self) -> int:
-        """Number of rows."""
+        """Number of rows, of all parties."""
+        if self.is_share and self.workers is not None:
+            return self.workers.n_samples
         return int(self.X.shape[0])
 
     @property
     def n_features(self) -> int:
-        """Number of columns."""
-        return int(self.X.shape[1])
-
-
-@dataclass
-class Share(Dataset):
-    """What one process has of the data of parties that several processes hold.
-
-    ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights are of
-    the rows of ``X``; all else is what the parties have together.
-    """
-
-    is_share = True
-
-    def __post_init__(self) -> None:
-        """Take everything as it is."""
-
-    @property
-    def own_features(self) -> Sequence[int]:
-        """Features of this process's parties, which the columns of ``X`` are."""
-        if self.partition is None:
-            return range(len(self.feature_names))
-        return [int(j) for party in self.homes for j in self.partition.features[party]]
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of all parties."""
+        """Number of features, of all parties."""
         return len(self.feature_names)
-
-    @property
-    def n_samples(self) -> int:
-        """Number of rows of all parties."""
-        return len(self.X) if self.workers is None else self.workers.n_samples
 
 
 def write_dataset(

@@ -120,14 +120,14 @@ def _read_maybe(group: h5py.Group, name: str, field: Any, place: Place, sizes: S
     return READERS[type(inner)](group, name, inner, place, sizes) if known else None
 
 
-def _read_json(group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes) -> Report:
+def _read_json(group: h5py.Group, name: str, field: Json, place: Place, sizes: Sizes) -> Report:
     report = read_json_element(group, name, field.deepest)
     check(field.schema, report, place)
     return report
 
 
 def _read_strings(
-    group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes
+    group: h5py.Group, name: str, field: Strings, place: Place, sizes: Sizes
 ) -> tuple[str, ...]:
     strings = read_strings(group, name, shape=(sizes.get(field.size),))
     if len(strings) < field.least:
@@ -139,7 +139,7 @@ def _read_strings(
     return strings
 
 
-def _read_column(group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes) -> Labels:
+def _read_column(group: h5py.Group, name: str, field: Column, place: Place, sizes: Sizes) -> Labels:
     column = read_column(group, name)
     count = sizes.setdefault(field.size, len(column))
     if len(column) != count:
@@ -147,7 +147,7 @@ def _read_column(group: h5py.Group, name: str, field: Any, place: Place, sizes: 
     return column
 
 
-def _read_array(group: h5py.Group, name: str, field: Any, place: Place, sizes: Sizes) -> Labels:
+def _read_array(group: h5py.Group, name: str, field: Array, place: Place, sizes: Sizes) -> Labels:
     shape = [sizes.get(one) if isinstance(one, str) else one for one in field.shape]
     known = [one if isinstance(one, int) else None for one in shape]
     whole = field.kind == "i"

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Self, TypeGuard
@@ -206,13 +205,9 @@ WASTE = 8
 Indices = NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class Read:
-    """Rows of a file that are read at once."""
-
-    rows: slice
-    chosen: Indices | None  # (m,) the needed ones among them; None: all
-    places: slice | Indices  # where they go
+Read = tuple[slice, Indices | None, slice | Indices]
+"""Rows of a file that are read at once, the needed ones (m,) among them (None: all), and where
+these go."""
 
 
 class RowRuns:
@@ -250,7 +245,7 @@ class RowRuns:
             begin, end = max(start, int(self._ends[run])), min(stop, int(self._ends[run + 1]))
             shift = int(self._begins[run]) - int(self._ends[run])
             places = slice(begin - start, end - start)
-            yield Read(slice(begin + shift, end + shift), None, places)
+            yield slice(begin + shift, end + shift), None, places
 
 
 def reads_of(rows: Indices, most: int) -> Iterator[Read]:
@@ -264,7 +259,7 @@ def reads_of(rows: Indices, most: int) -> Iterator[Read]:
             low = int(inside[begin])
             cut = min(end, int(np.searchsorted(inside, low + most, side="left")))
             needed = inside[begin:cut]
-            yield Read(slice(low, int(needed[-1]) + 1), needed - low, order[begin:cut])
+            yield slice(low, int(needed[-1]) + 1), needed - low, order[begin:cut]
             begin = cut
 
 
@@ -332,11 +327,11 @@ class FileMatrix(Shaped):
         if self._rows is None:
             self._read(out, start)
             return
-        for read in self._rows.reads(start, start + len(out), self.step):
-            if read.chosen is None:
-                self._read(out[read.places], read.rows.start)
+        for rows, chosen, places in self._rows.reads(start, start + len(out), self.step):
+            if chosen is None:
+                self._read(out[places], rows.start)
             else:
-                out[read.places] = self._stored(read.rows)[read.chosen]
+                out[places] = self._stored(rows)[chosen]
 
     def _stored(self, rows: slice) -> Floats:
         out = np.empty((rows.stop - rows.start, self._dataset.shape[1]), dtype=self.dtype)
@@ -432,8 +427,9 @@ class FileMatrix(Shaped):
         """Some rows, shape (len(indices), d), by few reads where they lie close together."""
         rows = np.asarray(indices, dtype=np.intp)
         out = np.empty((len(rows), self._dataset.shape[1]), dtype=self.dtype)
-        for read in reads_of(rows if self._rows is None else self._rows.file_rows(rows), self.step):
-            out[read.places] = self._stored(read.rows)[read.chosen]
+        rows = rows if self._rows is None else self._rows.file_rows(rows)
+        for run, chosen, places in reads_of(rows, self.step):
+            out[places] = self._stored(run)[chosen]
         return out if self._columns is None else out[:, self._columns]
 
     def runs(self) -> Iterator[tuple[int, Floats]]:

@@ -8,18 +8,19 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import read_float, read_int
+from vpem.checks import AnyArray, read_float, read_int
 from vpem.errors import FileError, InputError, did_you_mean, shorten
 from vpem.files.data import STDIN, read_data
 from vpem.files.datasets import STORED
@@ -109,20 +110,18 @@ def read_observations(
         table.refuse_idle(format="entries")
         if dataset is not None:
             raise InputError(f"{path} is a CSV table: there is no dataset {dataset!r} inside it")
-        entries = read_entries(path, KINDS, sample_weight)
-        (names, observers), (row_names, rows), (column_names, columns) = map(
-            entries.numbered, KINDS
-        )
+        named, values, weights = read_entries([path], KINDS, sample_weight)
+        (names, observers), (row_names, rows), (column_names, columns) = named
         listed = from_triplets(
             observers,
             rows,
             columns,
-            entries.values,
+            values,
             names=names,
             row_names=row_names,
             column_names=column_names,
             source=os.fspath(path),
-            weights=entries.weights,
+            weights=weights,
         )
         return replace(listed, long=True)
     if dataset is None and os.fspath(path) != STDIN:
@@ -235,7 +234,7 @@ def _read_members(
     )
 
 
-def _read_entries(member: h5py.Group, source: str, weight: str | None) -> tuple[Any, ...]:
+def _read_entries(member: h5py.Group, source: str, weight: str | None) -> tuple[AnyArray, ...]:
     rows = read_array(member, "rows", ndim=1, kinds="iu")
     columns = read_array(member, "columns", shape=rows.shape, kinds="iu")
     values = read_array(member, "values", shape=rows.shape)
@@ -299,68 +298,68 @@ def header_of(path: PathLike) -> list[str]:
     if not is_long_csv(path) or not os.path.exists(path):
         return []
     try:
-        with _opened(path) as reader:
-            return next(iter(reader), [])
-    except (FileError, OSError, UnicodeDecodeError, csv.Error):  # the reader of the rest says why
+        with closing(_lines(path)) as lines:
+            return next(lines, (0, []))[1]
+    except (FileError, OSError, UnicodeDecodeError):  # the reader of the rest says why
         return []
 
 
-@dataclass
-class Entries:
-    """A long table of entries of a matrix."""
-
-    texts: dict[str, list[str]]  # names of its row and column
-    values: NDArray[np.float64]  # (m,), finite
-    weights: NDArray[np.float64] | None  # (m,)
-
-    def numbered(self, what: str) -> tuple[list[str], NDArray[np.intp]]:
-        """Return the names of one kind, in order, and the number of each entry's."""
-        names = sort_names(self.texts[what])
-        number = {name: place for place, name in enumerate(names)}
-        return names, np.array([number[text] for text in self.texts[what]], dtype=np.intp)
+Named = tuple[list[str], NDArray[np.intp]]
+"""Names of rows, columns or observers, in order, and the number of each entry's (m,)."""
 
 
-def read_entries(path: PathLike, kinds: Sequence[str], weight: str | None = None) -> Entries:
-    """Read a long table, a line an entry: its columns ``kinds``, ``value`` and ``weight``."""
-    source = os.fspath(path)
-    columns = [*kinds, "value", *([] if weight is None else [weight.strip().lower()])]
+def read_entries(
+    paths: Sequence[PathLike], kinds: Sequence[str], weight: str | None = None
+) -> tuple[list[Named], NDArray[np.float64], NDArray[np.float64] | None]:
+    """Read long tables, a line an entry, that follow one another.
 
-    def places_of(header: list[str]) -> list[int]:
-        names = [field.strip().lower() for field in header]
-        wrong = [name for name in columns if names.count(name) != 1]
-        if not wrong:
-            return [names.index(name) for name in columns]
-        lacking = [name for name in wrong if name not in names]
-        if lacking:
-            problem = f"has no column {lacking[0]!r}{did_you_mean(lacking[0], names)}"
-        else:
-            problem = f"has the column {wrong[0]!r} twice"
-        got = shorten([repr(field) for field in header]) or "an empty line"
-        raise InputError(
-            f"{source} must be a table with the columns {', '.join(columns)} named in its first "
-            f"line, but it {problem}; got {got}"
-        )
-
+    Returned are what their columns ``kinds`` name, values, which are finite, and weights.
+    """
     texts: dict[str, list[str]] = {kind: [] for kind in kinds}
     numbers: tuple[list[float], list[float]] = ([], [])
-    for where, cells in read_cells(path, places_of):
-        values = cells[len(kinds) :]
-        for what, text, into in zip(("value", "weight"), values, numbers, strict=False):
-            value = read_float(text, finite=True)
-            if value is None:
-                raise InputError(
-                    f"{where} has the {what} {text[:40]!r}, which is no finite number; leave out "
-                    "the lines of what was not seen"
-                )
-            into.append(value)
-        for kind, text in zip(kinds, cells, strict=False):
-            if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
-                raise InputError(f"{where} names no {kind} that can be used, got {text[:40]!r}")
-            texts[kind].append(text)
-    if not numbers[0]:
-        raise InputError(f"{source} has a header but no entries")
-    entry_values, weights = map(np.array, numbers)
-    return Entries(texts, entry_values, None if weight is None else weights)
+    columns = [*kinds, "value", *([] if weight is None else [weight.strip().lower()])]
+    for path in paths:
+        source, before = os.fspath(path), len(numbers[0])
+        for where, cells in read_cells(path, partial(_places_of, columns, source)):
+            values = cells[len(kinds) :]
+            for what, text, into in zip(("value", "weight"), values, numbers, strict=False):
+                value = read_float(text, finite=True)
+                if value is None:
+                    raise InputError(
+                        f"{where} has the {what} {text[:40]!r}, which is no finite number; leave "
+                        "out the lines of what was not seen"
+                    )
+                into.append(value)
+            for kind, text in zip(kinds, cells, strict=False):
+                if not 0 < len(text) <= LONGEST_NAME or "\0" in text:
+                    raise InputError(f"{where} names no {kind} that can be used, got {text[:40]!r}")
+                texts[kind].append(text)
+        if len(numbers[0]) == before:
+            raise InputError(f"{source} has a header but no entries")
+    named = []
+    for kind in kinds:
+        names = sort_names(texts[kind])
+        number = {name: place for place, name in enumerate(names)}
+        named.append((names, np.array([number[text] for text in texts[kind]], dtype=np.intp)))
+    values_of, weights = map(np.array, numbers)
+    return named, values_of, None if weight is None else weights
+
+
+def _places_of(columns: Sequence[str], source: str, header: list[str]) -> list[int]:
+    names = [field.strip().lower() for field in header]
+    wrong = [name for name in columns if names.count(name) != 1]
+    if not wrong:
+        return [names.index(name) for name in columns]
+    lacking = [name for name in wrong if name not in names]
+    if lacking:
+        problem = f"has no column {lacking[0]!r}{did_you_mean(lacking[0], names)}"
+    else:
+        problem = f"has the column {wrong[0]!r} twice"
+    got = shorten([repr(field) for field in header]) or "an empty line"
+    raise InputError(
+        f"{source} must be a table with the columns {', '.join(columns)} named in its first "
+        f"line, but it {problem}; got {got}"
+    )
 
 
 def read_cells(
@@ -375,60 +374,53 @@ def read_cells(
     source = os.fspath(path)
     try:
         check_readable(path)
-        with _opened(path) as reader:
-            lines = iter(reader)
-            header: list[str] = next(lines, [])
+        with closing(_lines(path)) as lines:
+            _, header = next(lines, (0, []))
             places = places_of(header)
-            for fields in lines:
+            for number, fields in lines:
                 if not "".join(fields).strip() and len(fields) < 2:
                     continue
-                where = f"{source}: line {reader.line_num}"
+                where = f"{source}: line {number}"
                 if len(fields) != len(header):
                     count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
                     raise InputError(f"{where} has {count}, the header {len(header)}")
                 yield where, [fields[place].strip() for place in places]
     except UnicodeDecodeError:
         raise FileError(f"{source} is not UTF-8 text; save it as UTF-8") from None
-    except csv.Error as error:
-        raise FileError(f"{source}: line {reader.line_num} is no CSV: {error}") from None
     except FileError:
         raise
     except OSError as error:
         raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
 
 
-@contextmanager
-def _opened(path: PathLike) -> Iterator[Any]:
-    """Yield a reader of the lines of a file, which may be packed."""
-    if COLUMNS.search(os.fspath(path)):
-        yield _Columns(path)
+def _lines(path: PathLike) -> Generator[tuple[int, list[str]], None, None]:
+    """Yield the number and the fields of each line of a table, which may be packed.
+
+    Rows of a Parquet, Feather or Arrow file are text after their names, as csv has lines.
+    """
+    source = os.fspath(path)
+    if COLUMNS.search(source):
+        from vpem.files.readers.tabular import arrow_frame, parquet_frame
+
+        opened = parquet_frame if source.lower().endswith((".parquet", ".pq")) else arrow_frame
+        frame = opened(Path(source), source)
+        read = frame.read(range(len(frame.names)), ())
+        yield 1, list(frame.names)
+        for number, row in enumerate(zip(*(one.to_pylist() for one in read), strict=True), 2):
+            yield number, [
+                "" if value is None else f"{value:.17g}" if isinstance(value, float)
+                else str(int(value) if isinstance(value, bool) else value) for value in row
+            ]  # fmt: skip
         return
     with TextIOWrapper(open_unpacked(path), "utf-8-sig", newline="") as stream:
         first = stream.readline()
         mark = max(DELIMITERS, key=first.count)
-        yield csv.reader(chain([first], stream), strict=True, delimiter=mark)
-
-
-class _Columns:
-    """The rows of a Parquet, Feather or Arrow file as text, after their names, as csv has lines."""
-
-    def __init__(self, path: PathLike) -> None:
-        from vpem.files.readers.tabular import arrow_frame, parquet_frame
-
-        source = os.fspath(path)
-        opened = parquet_frame if source.lower().endswith((".parquet", ".pq")) else arrow_frame
-        self.frame, self.line_num = opened(Path(source), source), 0
-
-    def __iter__(self) -> Iterator[list[str]]:
-        self.line_num += 1
-        read = self.frame.read(range(len(self.frame.names)), ())
-        yield list(self.frame.names)
-        for row in zip(*(column.to_pylist() for column in read), strict=True):
-            self.line_num += 1
-            yield [
-                "" if value is None else f"{value:.17g}" if isinstance(value, float)
-                else str(int(value) if isinstance(value, bool) else value) for value in row
-            ]  # fmt: skip
+        reader = csv.reader(chain([first], stream), strict=True, delimiter=mark)
+        try:
+            for fields in reader:
+                yield reader.line_num, fields
+        except csv.Error as error:
+            raise FileError(f"{source}: line {reader.line_num} is no CSV: {error}") from None
 
 
 def sort_names(names: Iterable[str]) -> list[str]:

@@ -19,7 +19,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -196,6 +195,7 @@ FAILURES = (
 """What damaged ones raise."""
 
 LZMA_MEMORY = 1 << 28  # bytes that xz may take for its dictionary
+UNPACKED_BYTES = 1 << 16  # of a file packed by xz, that are read or unpacked at once
 DIRECTORY_BYTES = 1 << 22  # of the list of members of a zip file
 
 END, END_64, LOCATOR_64 = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), b"PK\x06\x07"
@@ -249,14 +249,15 @@ def open_unpacked(path: PathLike) -> BinaryIO:
             stack.pop_all()
             return file
         most, found = max(read_limit(), EXPANSION * os.fstat(file.fileno()).st_size), 0
-        stream: Any = None
+        unpack: Callable[[int], bytes]
         try:
             if packing == "gzip":
-                stream = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb"))
+                unpack = stack.enter_context(gzip.GzipFile(fileobj=file, mode="rb")).read
             elif packing == "bzip2":
-                stream = stack.enter_context(bz2.BZ2File(file))
+                unpack = stack.enter_context(bz2.BZ2File(file)).read
             elif packing == "xz":
-                stream = _Xz(file)
+                parts = _unpacked_xz(file)
+                unpack = lambda _: next(parts, b"")  # noqa: E731
             else:
                 archive = stack.enter_context(open_zip(file, path))
                 members = [
@@ -270,7 +271,7 @@ def open_unpacked(path: PathLike) -> BinaryIO:
                         f"{f' ({listed})' if members else ''}; unpack it, and give the one that is "
                         "meant"
                     )
-                stream = stack.enter_context(archive.open(members[0]))
+                unpack = stack.enter_context(archive.open(members[0])).read
         except FileError:
             raise
         except FAILURES as error:
@@ -279,7 +280,7 @@ def open_unpacked(path: PathLike) -> BinaryIO:
         def read(size: int) -> bytes:
             nonlocal found
             try:
-                part: bytes = stream.read(size)
+                part = unpack(size)
             except FAILURES as error:
                 raise FileError(f"{os.fspath(path)} cannot be unpacked: {error}") from error
             found += len(part)
@@ -293,31 +294,20 @@ def open_unpacked(path: PathLike) -> BinaryIO:
         return stream_of(read, stack.pop_all().close)
 
 
-class _Xz:
-    """A file packed by xz, for which no more memory is taken than `LZMA_MEMORY`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._new = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=LZMA_MEMORY)
-        self._unpacker = self._new()
-
-    def read(self, size: int) -> bytes:
-        """Return at most so many bytes; none at the end."""
-        while True:
-            if self._unpacker.eof:
-                rest = self._unpacker.unused_data.lstrip(b"\0")
-                rest = rest or self._file.read(1 << 16).lstrip(b"\0")
-                if not rest:
-                    return b""
-                self._unpacker = self._new()
-                part = self._unpacker.decompress(rest, size)
-            else:
-                more = self._file.read(1 << 16) if self._unpacker.needs_input else b""
-                if not more and self._unpacker.needs_input:
-                    raise EOFError("it is cut short")
-                part = self._unpacker.decompress(more, size)
-            if part:
-                return part
+def _unpacked_xz(file: BinaryIO) -> Iterator[bytes]:
+    """Yield what xz packed, for which no more memory is taken than `LZMA_MEMORY`."""
+    rest = file.read(UNPACKED_BYTES)
+    while rest:
+        unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=LZMA_MEMORY)
+        while not unpacker.eof:
+            more = rest or file.read(UNPACKED_BYTES) if unpacker.needs_input else b""
+            if not more and unpacker.needs_input:
+                raise EOFError("it is cut short")
+            rest = b""
+            if part := unpacker.decompress(more, UNPACKED_BYTES):
+                yield part
+        rest = unpacker.unused_data.lstrip(b"\0")
+        rest = rest or file.read(UNPACKED_BYTES).lstrip(b"\0")
 
 
 def open_zip(file: BinaryIO, path: PathLike) -> zipfile.ZipFile:

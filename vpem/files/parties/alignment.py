@@ -36,6 +36,9 @@ from vpem.settings import ALIGNMENTS
 Tokens = NDArray[np.bytes_]
 """Ids, or hashes of them, as bytes of fixed width."""
 
+Places = NDArray[np.intp]
+"""Where each row that is agreed on (M,) is among those that a party sent; -1: nowhere."""
+
 SHORTEST_KEY = 32  # bytes
 
 STRETCHED: dict[str, int] = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 1 << 26, "dklen": 32}
@@ -232,7 +235,7 @@ def checksum(tokens: Tokens, salt: bytes) -> str:
     return digest.hexdigest()
 
 
-def match(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
+def match(tokens: Sequence[Tokens]) -> tuple[list[Places], int | None]:
     """Match the rows that all have: places (M,) in what each sent; and a party alone in its ids."""
     first = tokens[0]
     order = np.argsort(first)
@@ -532,13 +535,14 @@ def _matched(
         for party, part in tokens.items()
     }
     sent = holders.gather({party: part[orders[party]] for party, part in tokens.items()}, 0)
-    places: list[Any] = [None] * len(names)
+    places: Sequence[Places | None] = [None] * len(names)
     alone: int | None = None
     n_complete = 0
     if sent is not None and holders.mine(0):
         everyone = [sent[party] for party in range(len(names))]
-        places, alone = _outer(everyone) if keep_missing else match(everyone)
-        n_complete = int(np.all([place >= 0 for place in places], axis=0).sum())
+        found, alone = _outer(everyone) if keep_missing else match(everyone)
+        places = found
+        n_complete = int(np.all([place >= 0 for place in found], axis=0).sum())
     alone, n_complete = holders.bcast([alone, n_complete])
     check_common(alone, names)
     chosen_rows = _to_each(places, holders)
@@ -559,7 +563,7 @@ def _matched(
     return for_each(holders, range(len(names)), rows_of), n_complete
 
 
-def _outer(tokens: Sequence[Tokens]) -> tuple[list[Any], int | None]:
+def _outer(tokens: Sequence[Tokens]) -> tuple[list[Places], int | None]:
     """Match the rows that any has, in the order in which they first appear; see `match`."""
     _, first, of = np.unique(np.concatenate(tokens), return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.intp)

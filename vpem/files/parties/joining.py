@@ -21,7 +21,7 @@ from vpem.checks import Floats, Labels, check_int, check_memory, check_number, i
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, VpemWarning
-from vpem.files.datasets import Dataset, Home, Share, default_names
+from vpem.files.datasets import Dataset, Home, default_names
 from vpem.files.levels import recoded
 from vpem.files.parties.alignment import (
     BY_POSITION,
@@ -35,6 +35,7 @@ from vpem.files.parties.opening import (
     Holding,
     Party,
     Tell,
+    chained,
     check_spoken_of,
     joined_kinds,
     open_parties,
@@ -67,7 +68,7 @@ def join_parties(
 
     The partition of the result says which party holds which features, NaN where it lacks the row.
     Labels are kept if exactly one party has them (and all the rows). Where several processes hold
-    parties, it is a `Share`, without labels, and with the ids that the first party has of all rows
+    parties, it is a share, without labels, and with the ids that the first party has of all rows
     in its own process.
     """
     holders = holders or Placement.here(len(parties))
@@ -146,7 +147,7 @@ def join_parties(
     labels = None
     if len(labelled) == 1 and (alignment.rows[labelled[0][0]] >= 0).all() and not holders.apart:
         labels = labelled[0][1][alignment.rows[labelled[0][0]]]
-    dataset = (Share if holders.apart else Dataset)(
+    dataset = Dataset(
         X,
         names,
         ids=ids,
@@ -156,6 +157,7 @@ def join_parties(
         source=source,
         homes=homes,
         kinds=kinds,
+        is_share=holders.apart,
         **labels_of_fit,
     )
     return dataset, alignment
@@ -192,7 +194,7 @@ def stack_parties(
     ``sample_weight``. All processes call this alike, learn every party's names of features and
     number of rows, and raise the same VpemError. The workers of the result say which party holds
     which rows. Ids and labels are kept if all have them. Where several processes hold parties, it
-    is a `Share`, without ids and labels.
+    is a share, without ids and labels.
     """
     holders = holders or Placement.here(len(parties))
     holdings = open_parties(
@@ -268,24 +270,18 @@ def stack_parties(
         for party, holding in holdings.items()
     }
     here = [] if holders.apart else list(holdings.values())
-    return (Share if holders.apart else Dataset)(
+    return Dataset(
         X,
         tuple(names[0]),
-        ids=_stacked([holding.ids for holding in here]),
-        labels=_stacked([holding.labels for holding in here]),
+        ids=chained([holding.ids for holding in here])[0],
+        labels=chained([holding.labels for holding in here])[0],
         workers=workers,
         sample_weight=weights,
         source=source,
         homes=homes,
         kinds=families,
+        is_share=holders.apart,
     )
-
-
-def _stacked(columns: Sequence[Labels | None]) -> Labels | None:
-    """Return ids or labels of all parties one after another, if all have them and of one type."""
-    there = [column for column in columns if column is not None]
-    text = {column.dtype.kind == "U" for column in there}
-    return np.concatenate(there) if len(there) == len(columns) and len(text) == 1 else None
 
 
 def align_parties(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -191,7 +192,7 @@ def _refuse_other_rows(
     organisations; columns that are no features are never named to another process.
     """
     salt = holders.bcast(secrets.token_bytes(16))
-    sums: dict[int, list[Any]] = {}
+    sums: dict[int, list[list[str]]] = {}
     for party, part in observed.items():
         checksums = {
             name: "" if values is None or not holders.engine.open
@@ -225,34 +226,21 @@ def read_observed(party: Party, weight: str | None, tell: Tell | None) -> Observ
     table = party.table
     if table.features is None and table.id_column is None and any(map(is_long, headers)):
         try:
-            tables = [read_entries(file, KINDS, weight) for file in files]
+            both, values, weights = read_entries(files, KINDS, weight)
         except VpemError as error:
             raise type(error)(f"party {party.name!r}: ", *error.parts) from None
-        # The files follow one another.
-        whole = tables[0]
-        for one in tables[1:]:
-            for kind in KINDS:
-                whole.texts[kind] += one.texts[kind]
-        values = np.concatenate([one.values for one in tables])
-        weights = None
-        if weight is not None:
-            weights = np.concatenate([np.asarray(one.weights) for one in tables])
-        (named, row), (columns, column) = (whole.numbered(kind) for kind in KINDS)
+        (named, row), (columns, column) = both
         shape = len(named), len(columns)
         return Observed(named, columns, shape, (row, column), values, weights, True)
     if table.id_column is None and headers and headers[0]:
         called = [name for name in headers[0] if name.strip().lower() in ROW_NAMES]
         table = table.changed(id_column=called[0]) if len(called) == 1 else table
-    holding = open_party(
-        replace(party, table=table), True, keep_constant=True, weights=weight, tell=tell
-    )
-    try:
+    party = replace(party, table=table)
+    with closing(open_party(party, True, keep_constant=True, weights=weight, tell=tell)) as holding:
         shape = holding.n_samples, len(holding.feature_names)
         check_memory(8 * shape[0] * shape[1], f"the matrix of party {party.name!r}")
         values = np.empty(shape)
         holding.fill(values)
-    finally:
-        holding.close()
     there = np.divmod(np.flatnonzero(~np.isnan(values)), max(shape[1], 1))
     rows = None if holding.ids is None else [str(name) for name in holding.ids.tolist()]
     if rows is not None and len(set(rows)) < len(rows):

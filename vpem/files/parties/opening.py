@@ -183,7 +183,7 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Party]:
 def _party(content: Report, number: int, folder: Path) -> Party:
     if not isinstance(content, dict):
         raise InputError(f"party {number} must be a table [[party]]")
-    settings: dict[str, Any] = {}
+    settings: Report = {}
     keys: dict[str, str] = {}
     for key, value in content.items():
         plain = key.replace("-", "_")
@@ -228,7 +228,7 @@ def open_parties(
     tell: Tell | None = None,
 ) -> dict[int, Holding]:
     """Open the files of the parties held here; all processes raise the same VpemError."""
-    options: dict[str, Any] = {"keep_constant": keep_constant, "weights": weights, "tell": tell}
+    options: Report = {"keep_constant": keep_constant, "weights": weights, "tell": tell}
     return for_each(
         holders or Placement.here(len(parties)),
         range(len(parties)),
@@ -276,16 +276,13 @@ def open_party(
         names = datasets[0].feature_names
         arranged = [_arranged(dataset, names, datasets[0].source) for dataset in datasets]
         parts, kinds = settle_party(party, datasets, arranged, names)
-        ids = _chained([dataset.ids for dataset in datasets], "ids", party)
-        for_fit = [one.labels_for_fit for one in datasets]
-        there = [one for one in for_fit if one is not None]
-        together = None
-        if there:
-            columns = [one.values for one in there]
-            text = {column.dtype.kind == "U" for column in columns}
-            if len(there) < len(for_fit) or len(text) > 1:
-                raise InputError("its files differ in what their labels for the fit are")
-            together = SomeLabels(np.concatenate(columns), there[0].names)
+        ids = _of_files([dataset.ids for dataset in datasets], "ids", party)
+        for_fit, together = [one.labels_for_fit for one in datasets], None
+        known_of, difference = chained([None if one is None else one.values for one in for_fit])
+        if difference:
+            raise InputError("its files differ in what their labels for the fit are")
+        if known_of is not None and for_fit[0] is not None:
+            together = SomeLabels(known_of, for_fit[0].names)
         known = settle_labels(together, datasets, ids, party.table, party.folder)
     except VpemError as error:
         also: Sequence[str | Setting] = ()
@@ -302,13 +299,13 @@ def open_party(
         raise type(error)(f"party {party.name!r}: ", *error.parts, *also) from None
     labels = [dataset.labels for dataset in datasets]
     noted = [None if weights is None else dataset.sample_weight for dataset in datasets]
-    weights_of_rows = _chained(noted, "weights", party)
+    weights_of_rows = _of_files(noted, "weights", party)
     return Holding(
         party,
         tuple(names),
         parts,
         ids,
-        _chained(labels, "labels", party),
+        _of_files(labels, "labels", party),
         None if weights_of_rows is None else weights_of_rows.astype(np.float64, copy=False),
         kinds,
         known,
@@ -337,18 +334,21 @@ def _arranged(dataset: Dataset, names: Sequence[str], first: str) -> Matrix:
     return select_columns(dataset.X, [where[name] for name in names])
 
 
-def _chained(columns: Sequence[Labels | None], what: str, party: Party) -> Labels | None:
-    """Return the ids or labels of a party's files one after another, if all have them."""
+def chained(columns: Sequence[Labels | None]) -> tuple[Labels | None, str]:
+    """Return ids or labels one after another, if all have them; else None, and why if some do."""
     there = [column for column in columns if column is not None]
-    if not there:
-        return None
-    text = {column.dtype.kind == "U" for column in there}
-    if len(there) < len(columns) or len(text) > 1:
-        difference = (
-            "some of its files have none" if len(text) == 1 else "some are numbers, some strings"
-        )
+    if len({column.dtype.kind == "U" for column in there}) > 1:
+        return None, "some are numbers, some strings"
+    if len(there) < len(columns):
+        return None, "some of its files have none" if there else ""
+    return np.concatenate(there) if there else None, ""
+
+
+def _of_files(columns: Sequence[Labels | None], what: str, party: Party) -> Labels | None:
+    joined, difference = chained(columns)
+    if difference:
         raise InputError(f"the {what} of party {party.name!r} cannot be put together: {difference}")
-    return np.concatenate(there)
+    return joined
 
 
 def settle_party(

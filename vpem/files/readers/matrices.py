@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.checks import AnyArray, Floats, Labels, no_measurement, read_int, row_blocks
 from vpem.errors import FileError, InputError, Setting, did_you_mean
@@ -199,7 +200,7 @@ def dataset_of_matrix(
 
 def _with(
     dataset: Dataset,
-    X: Any,
+    X: Floats | FileMatrix,
     features: list[int],
     noted: dict[str, Labels],
     left_out: dict[str, str],
@@ -359,7 +360,7 @@ def _of_codes(codes: Labels, categories: Labels, where: str, file: h5py.File) ->
     return categories[places]
 
 
-def _refuse_missing(missing: Any, where: str, file: h5py.File) -> None:
+def _refuse_missing(missing: NDArray[np.bool_], where: str, file: h5py.File) -> None:
     if missing.any():
         raise InputError(
             f"{file.filename}: row {int(np.argmax(missing))} (counted from 0) has no value in "
@@ -435,7 +436,7 @@ def sparse_kind(item: object) -> str | None:
     return SPARSE_KINDS.get(encoding or "")
 
 
-def dense_in(group: h5py.Group, name: str, kind: str, source: str, options: ReadOptions) -> Any:
+def dense_in(group: h5py.Group, name: str, kind: str, source: str, options: ReadOptions) -> Floats:
     """Return a sparse matrix as a dense one."""
     parts, shape = sparse_in(group, f"{source}: {name}")
     file = Path(group.file.filename)

@@ -16,6 +16,7 @@ from vpem.files.datasets import Dataset, as_matrix, default_names
 from vpem.files.opening import check_unpacked, damaged, open_regular, open_zip
 from vpem.files.readers.frames import ReadOptions, check_fields, refuse_large
 from vpem.files.readers.matrices import dataset_of_matrix, dense_of
+from vpem.network.schema import Report
 
 DAMAGED = "cannot be read; it is damaged"
 NOTED = ("ids", "labels", "sample_weight")
@@ -119,7 +120,7 @@ def _dataset_of(
             return np.char.decode(values, "utf-8", "replace")
         return values
 
-    noted: dict[str, Any] = {name: find_labels(name) for name in NOTED}
+    noted: Report = {name: find_labels(name) for name in NOTED}
     whole = Dataset(X, called, source=source, **noted)
     return dataset_of_matrix(whole, find_labels, options, strict=False)
 

@@ -275,7 +275,7 @@ def _noted(
     table: TableSettings,
 ) -> Report:
     """Return what is noted of the rows, as `Dataset` takes it."""
-    values: dict[str, Any] = {}
+    values: Report = {}
     for what, place in noted.items():
         name, column = frame.names[place], columns[place]
         if what == "weight":

@@ -20,6 +20,7 @@ from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
 from vpem.files.json_text import read_toml
 from vpem.files.opening import PathLike, check_readable, open_regular
 from vpem.files.studies.study import IF_LOST, RESULTS
+from vpem.network.schema import Report
 from vpem.settings import ALIGNMENTS, TOPOLOGIES
 
 FILE = "policy.toml"
@@ -393,7 +394,7 @@ class ESteps:
 def read_policy(path: PathLike) -> Policy:
     """Read a policy in TOML; `EXAMPLE` has every key."""
     content = read_toml(check_readable(path))
-    rules: dict[str, Any] = {}
+    rules: Report = {}
     for key, value in content.items():
         rule = RULES.get(key)
         if rule is None:
