@@ -5,8 +5,8 @@ Bytes are drawn by phase, by agent, by link, and by iteration.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,14 +59,9 @@ NAMED_AGENTS = 16
 """Agents up to which their blocks bear their names."""
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Blocks: their features, the hub of each, and the agents that they are of, or hubs'."""
-
-    title: str
-    parts: list[NDArray[np.intp]]
-    hubs: list[int]
-    agents: Sequence[str] = ()
+Panel = tuple[str, list[NDArray[np.intp]], list[int], Sequence[str]]
+"""A title, and blocks: their features, the hub of each, and the agents that they are of, if not
+hubs'."""
 
 
 def draw_graph(saved: SavedFit, ax: Axes | None = None) -> Picture:
@@ -107,7 +102,7 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
         )
     else:
         title = f"{'?' if hops is None else hops} hop{'' if hops == 1 else 's'}"
-    panels = [Panel(title, inside, filled)]
+    panels: list[Panel] = [(title, inside, filled, ())]
     agents = None if saved.over_rows else saved.agents_of_features()
     if saved.over_rows:
         pass
@@ -120,10 +115,10 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
         apart = [part for run in runs for part in run]
         if len(apart) > len(inside):
             owners = [hub for hub, run in zip(filled, runs, strict=True) for _ in run]
-            panels.insert(0, Panel("0 hops", apart, owners, _holders(saved, apart, agents)))
+            panels.insert(0, ("0 hops", apart, owners, _holders(saved, apart, agents)))
         elif len(inside) > 1:
             # Every agent is a hub of its own: as on the graph, colours have nothing to say.
-            panels = [Panel(title, inside, [-1] * len(inside), _holders(saved, inside, agents))]
+            panels = [(title, inside, [-1] * len(inside), _holders(saved, inside, agents))]
         if hops and len(apart) == len(inside):
             notes.append("with 0 hops the blocks would be the same")
     figure = new_figure(5.8 if len(panels) == 1 else WIDTH, 5.6, "compressed")
@@ -144,8 +139,8 @@ def draw_sparsity(saved: SavedMixture) -> Picture:
         f"entries of a {mixture.covariance_type} covariance that are estimated; the rest is 0",
         fontsize=11,
     )
-    shares = [f"{one.title}: {_count(one.parts, diagonal)} of {len(order) ** 2} entries"
-              for one in panels]  # fmt: skip
+    shares = [f"{title}: {_count(parts, diagonal)} of {len(order) ** 2} entries"
+              for title, parts, *_ in panels]  # fmt: skip
     if len(order) > most:
         notes.append(f"names of features are left out, as there are more than {most}")
     return Picture(figure, f"Blocks of the covariance. {'; '.join(shares)}.", notes)
@@ -174,11 +169,11 @@ def _count(parts: Sequence[NDArray[np.intp]], diagonal: bool) -> int:
 def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
     from matplotlib.patches import Rectangle
 
-    parts = panel.parts
+    title, parts, hubs, agents = panel
     d = sum(map(len, parts))
     begin = 0
     crowded = len(parts) > 200
-    for place, (part, hub) in enumerate(zip(parts, panel.hubs, strict=True)):
+    for place, (part, hub) in enumerate(zip(parts, hubs, strict=True)):
         width = len(part)
         box = (begin - 0.5, begin - 0.5)
         style: Report = {
@@ -198,15 +193,15 @@ def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
         else:
             axes.add_patch(Rectangle(box, width, width, **style))
         middle = begin + (width - 1) / 2
-        if panel.agents and len(parts) <= NAMED_AGENTS:
+        if agents and len(parts) <= NAMED_AGENTS:
             left = middle > d / 2
             beside = begin - 0.5 if left else begin + width - 0.5
             axes.annotate(
-                words(panel.agents[place], 18), (beside, middle),
+                words(agents[place], 18), (beside, middle),
                 xytext=(-3 if left else 3, 0), textcoords="offset points", fontsize=8,
                 ha="right" if left else "left", va="center",
             )  # fmt: skip
-        elif width / d > WIDTH_NUMBERED and len(parts) > 1 and not panel.agents:
+        elif width / d > WIDTH_NUMBERED and len(parts) > 1 and not agents:
             axes.annotate(
                 str(hub), (middle, middle), ha="center", va="center",
                 fontsize=float(np.clip(90 * width / d, 8, 11)),
@@ -219,14 +214,14 @@ def _draw_blocks(axes: Axes, panel: Panel, diagonal: bool) -> None:
     axes.set_aspect("equal")
     count = _count(parts, diagonal)
     kinds = f"{len(parts)} block{'' if len(parts) == 1 else 's'}"
-    if panel.agents:
-        coloured = panel.hubs[0] >= 0
+    if agents:
+        coloured = hubs[0] >= 0
         who = ", of agents" + ("\nin the colours of their hubs" if coloured else "")
     else:
         numbered = len(parts) > 1 and max(map(len, parts)) / d > WIDTH_NUMBERED
         who = " (number: hub)" if numbered else ""
     axes.set_title(
-        f"{panel.title}: {kinds}{who}\n{count} of {d * d} entries ({100 * count / d**2:.3g} %)",
+        f"{title}: {kinds}{who}\n{count} of {d * d} entries ({100 * count / d**2:.3g} %)",
         fontsize=9,
     )
 
@@ -489,19 +484,25 @@ def draw_communication(saved: SavedFit) -> Picture:
     phase.set_xlim(0, (max(sizes) / unit or 1.0) * 2.6)
     phase.set_xlabel(name)
     phase.set_title("by phase", fontsize=10)
-    _when(when, saved, kinds, notes)
-    _links(link, saved, notes)
-    _agents(agent, saved, notes)
+    setup = kinds.get("setup", {}).get("bytes", 0.0)
+    drawn: list[tuple[Axes, Callable[[Axes, SavedFit], None], str]] = [
+        (when, partial(_when, setup=setup), "when it was sent"),
+        (link, _links, "what each link carried"),
+        (agent, _agents, "what each agent sent"),
+    ]
+    for axes, draw, what in drawn:
+        try:
+            draw(axes, saved)
+        except InputError as error:
+            notes.append(str(error))
+            axes.set_axis_off()
+            axes.text(0.5, 0.5, f"the file does not say {what}", ha="center", va="center",
+                      transform=axes.transAxes, fontsize=9)  # fmt: skip
     total = sum(counted["bytes"] for counted in kinds.values())
     messages = sum(counted["messages"] for counted in kinds.values())
     figure.suptitle(f"{size(total)} in {messages:,.0f} messages", fontsize=11)
     listed = ", ".join(f"{MEANINGS.get(k, k)} {size(c['bytes'])}" for k, c in kinds.items())
     return Picture(figure, f"{size(total)} sent: {listed}.", notes)
-
-
-def _nothing(axes: Axes, text: str) -> None:
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, fontsize=9)
 
 
 def _style(kind: str) -> Report:
@@ -510,22 +511,13 @@ def _style(kind: str) -> Report:
     return {"facecolor": shade, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
 
 
-def _when(
-    axes: Axes, saved: SavedFit, kinds: dict[str, dict[str, float]], notes: list[str]
-) -> None:
-    try:
-        history = saved.history()
-    except InputError as error:
-        notes.append(str(error))
-        _nothing(axes, "the file does not say when it was sent")
-        return
+def _when(axes: Axes, saved: SavedFit, setup: float) -> None:
+    history = saved.history()
     if history.sent is None:
-        notes.append(f"{saved.path} does not say what was sent by which iteration")
-        _nothing(axes, "the file does not say when it was sent")
-        return
+        raise InputError(f"{saved.path} does not say what was sent by which iteration")
     tidy(axes)
     unit, name = of_bytes(history.sent)
-    setup = min(kinds.get("setup", {}).get("bytes", 0.0), float(history.sent[0]))
+    setup = min(setup, float(history.sent[0]))
     sent = history.sent / unit
     style: Report = {"marker": "o", "markersize": 3} if len(sent) == 1 else {}
     axes.fill_between(history.iteration, setup / unit, sent, color=LIGHT, linewidth=0)
@@ -577,14 +569,9 @@ def _bars(axes: Axes, bars: list[tuple[str, list[Part]]], rest: str, left: int) 
     return name
 
 
-def _links(axes: Axes, saved: SavedFit, notes: list[str]) -> None:
-    try:
-        links = saved.links()
-        names = saved.node_names(saved.graph().n_nodes)
-    except InputError as error:
-        notes.append(str(error))
-        _nothing(axes, "the file does not say what each link carried")
-        return
+def _links(axes: Axes, saved: SavedFit) -> None:
+    links = saved.links()
+    names = saved.node_names(saved.graph().n_nodes)
     order = np.argsort(-links.total, kind="stable")
     order = order[links.total[order] > 0]
     shown = order if len(order) <= BARS + 1 else order[:BARS]
@@ -607,13 +594,8 @@ def _links(axes: Axes, saved: SavedFit, notes: list[str]) -> None:
     axes.set_title("busiest links", fontsize=10)
 
 
-def _agents(axes: Axes, saved: SavedFit, notes: list[str]) -> None:
-    try:
-        out, into = saved.sent_by_agent()
-    except InputError as error:
-        notes.append(str(error))
-        _nothing(axes, "the file does not say what each agent sent")
-        return
+def _agents(axes: Axes, saved: SavedFit) -> None:
+    out, into = saved.sent_by_agent()
     names = saved.node_names(len(out))
     noun = "worker" if saved.over_rows else "agent"
     looks: Report = {"edgecolor": "black", "linewidth": 0.4}

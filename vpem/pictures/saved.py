@@ -102,6 +102,14 @@ class DrawnParts:
     variances: Doubles | None = None
     full: Doubles | None = None
 
+    @property
+    def within(self) -> Doubles:
+        """Mean of the components' covariances, (d, d)."""
+        if self.full is not None:
+            return np.asarray(np.tensordot(self.weights, self.full, axes=1))
+        assert self.variances is not None
+        return np.diag(self.weights @ self.variances)
+
 
 @dataclass
 class Saved(ABC):

@@ -162,10 +162,7 @@ def _correlation(parts: DrawnParts, X: NDArray[np.float64] | None) -> NDArray[np
     else:
         centred = parts.means - parts.weights @ parts.means
         covariance = centred.T @ (parts.weights[:, None] * centred)
-        if parts.full is not None:
-            covariance = covariance + np.tensordot(parts.weights, parts.full, axes=1)
-        elif parts.variances is not None:
-            covariance = covariance + np.diag(parts.weights @ parts.variances)
+        covariance = covariance if parts.variances is None else covariance + parts.within
     spread = np.sqrt(np.maximum(np.diagonal(covariance), 1e-300))
     return np.asarray(covariance / np.outer(spread, spread))
 
@@ -372,13 +369,8 @@ def separating_plane(parts: DrawnParts) -> tuple[Doubles, Doubles, float]:
     the share of what separates components, ``trace(W^-1 B)``, that is in this plane.
     """
     weights, means = parts.weights, parts.means
-    assert parts.variances is not None
     away = means - weights @ means
-    between = away.T @ (weights[:, None] * away)
-    if parts.full is None:
-        within = np.diag(weights @ parts.variances)
-    else:
-        within = np.tensordot(weights, parts.full, axes=1)
+    between, within = away.T @ (weights[:, None] * away), parts.within
     spread = np.sqrt(np.diagonal(between + within))
     unit = 1.0 / np.where(spread > 0, spread, 1.0)
     between, within = (unit[:, None] * one * unit for one in (between, within))
