@@ -13,7 +13,6 @@ from vpem import VpemWarning
 from vpem.saem.estimates import summary_of
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals
-from vpem.saem.results import as_saved
 
 __all__ = ["LIKELIHOOD", "SCRIPT", "Found", "ours", "read_estimates", "shown"]
 
@@ -30,7 +29,7 @@ def ours(data: Individuals, model: str, options: Mapping[str, Any], **how: Any) 
         fit = fit_saem(data, model, model_options=options, **how)
     found = {
         one.name: (one.value, one.lower, one.upper, one.error)
-        for one in summary_of(as_saved(fit)).parameters
+        for one in summary_of(fit.saved).parameters
     }
     value = fit.log_likelihood
     return found | {LIKELIHOOD: (value.value, math.nan, math.nan, value.error)}

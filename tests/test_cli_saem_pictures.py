@@ -18,7 +18,6 @@ from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_matrix
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
-from vpem.saem.results import as_saved
 
 from .cli_support import ROOT, done, listing, run
 from .pictures_support import fitted, shared_folder
@@ -225,7 +224,7 @@ def test_a_page_without_data_and_of_other_models(capsys, home, tmp_path):
 def test_warnings_come_first_and_hostile_words_are_text(capsys, home, tmp_path):
     from dataclasses import replace
 
-    saved = as_saved(read_saem(home / "growth.h5"))
+    saved = read_saem(home / "growth.h5").saved
     evil = "<script>alert(1)</script>"
     other = replace(
         saved,

@@ -12,7 +12,6 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
-from vpem.saem.results import as_saved
 
 from .cli_support import ROOT, done
 
@@ -27,7 +26,7 @@ def drawn():
     """300 individuals of a model, and a fit that has its parameters."""
     model = LinearModel(PEOPLE, shift=0.0)
     data = replace(PEOPLE, values=simulate(model, THETA, 1, seed=5)[0])
-    fit = as_saved(fit_saem(data, "linear", **QUICK))
+    fit = fit_saem(data, "linear", **QUICK).saved
     return data, replace(fit, theta=THETA)
 
 

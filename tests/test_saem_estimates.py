@@ -14,7 +14,6 @@ from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
-from vpem.saem.results import as_saved
 
 from .cli_support import ROOT
 
@@ -41,7 +40,7 @@ def boys():
 
 @pytest.fixture(scope="module")
 def growth(boys):
-    return as_saved(fit_saem(boys, "linear", **QUICK))
+    return fit_saem(boys, "linear", **QUICK).saved
 
 
 def test_spreads_correlations_and_intervals_are_those_of_lme(growth):

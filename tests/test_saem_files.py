@@ -19,7 +19,6 @@ from vpem.saem.formats.fits import read_saem, saem_as_json, save_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.results import as_saved
 
 from .tables import each
 
@@ -68,7 +67,7 @@ def assert_same(one, two):
 
 def test_back_as_it_was(fit, path, tmp_path):
     saved = read_saem(path)
-    assert_same(saved, as_saved(fit))
+    assert_same(saved, fit.saved)
     assert saved.estimates == fit.estimates
     assert saved.errors == fit.errors
     assert saved.model == "linear"
@@ -100,7 +99,7 @@ def test_of_every_model(kind, tmp_path):
     fit = fit_saem(individuals, model, model_options=options, **QUICK)
     save_saem(tmp_path / "fit.h5", fit)
     saved = read_saem(tmp_path / "fit.h5")
-    assert_same(saved, as_saved(fit))
+    assert_same(saved, fit.saved)
     assert saved.model == kind
     assert saved.model_class == type(fit.model).__name__
     assert saved.discrete == (kind == "gmm")
@@ -115,7 +114,7 @@ def test_covariates_that_change_are_not_kept(tmp_path):
     rng = np.random.default_rng(1)
     columns = {"steady": np.repeat([1.0, 2.0, np.nan], 3), "moving": np.arange(9.0)}
     data = from_long(ids, np.arange(9), rng.standard_normal(9), columns)
-    saved = as_saved(fit_saem(data, "linear", **QUICK))
+    saved = fit_saem(data, "linear", **QUICK).saved
     assert list(saved.covariates) == ["steady"]
     np.testing.assert_array_equal(saved.covariates["steady"], [1.0, 2.0, np.nan])
     assert saved.time_range == (0.0, 8.0)
@@ -126,7 +125,7 @@ def test_covariates_that_change_are_not_kept(tmp_path):
 def test_unknown_errors_are_kept(fit, tmp_path):
     nothing = np.full(6, np.nan)
     wild = dataclasses.replace(
-        as_saved(fit), standard_errors=nothing, information=-np.eye(6), acceptance=None,
+        fit.saved, standard_errors=nothing, information=-np.eye(6), acceptance=None,
         change=float("nan"), log_likelihood=LogLikelihood(-np.inf, np.nan, np.full(26, -np.inf),
                                                           np.zeros(26)),
     )  # fmt: skip
@@ -139,7 +138,7 @@ def test_never_over_another_file(path, fit):
     with pytest.raises(FileError, match="exists; pass force=True"):
         save_saem(path, fit)
     assert path.read_bytes() == before
-    bad = dataclasses.replace(as_saved(fit), parameters=("nul\0", *"bcdef"))
+    bad = dataclasses.replace(fit.saved, parameters=("nul\0", *"bcdef"))
     with pytest.raises(InputError, match="cannot be stored"):
         save_saem(path, bad, force=True)
     assert path.read_bytes() == before
@@ -360,7 +359,7 @@ def test_settings_are_those_asked_for(boys):
             average="models", sampler_options={"step": 0.3},
             **{**QUICK, "tol": 1e-9, "n_iter": 130, "window": 50},
         )  # fmt: skip
-    settings = as_saved(fit).settings
+    settings = fit.saved.settings
     assert settings["sampler"] == "langevin"
     assert settings["sampler_options"]["step"] == 0.3
     assert settings["sampler_options"]["codec"].startswith("qsgd")

@@ -15,7 +15,6 @@ from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.prediction import Predictor
-from vpem.saem.results import as_saved
 from vpem.saem.structures.formulas import OneCompartment
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -39,7 +38,7 @@ def growth(boys):
 
 @pytest.fixture(scope="module")
 def drug(subjects):
-    return as_saved(fit_saem(subjects, "one-compartment", n_chains=8, n_conditional=150, **QUICK))
+    return fit_saem(subjects, "one-compartment", n_chains=8, n_conditional=150, **QUICK).saved
 
 
 # ---- the linear model, where all has a formula --------------------------------------------------
@@ -57,7 +56,7 @@ def bayes(fit, boys, one):
 
 
 def test_latents_are_those_of_bayes_rule(growth, boys):
-    found = Predictor(as_saved(growth)).latents(boys)
+    found = Predictor(growth.saved).latents(boys)
     for one in (0, 7, 25):
         mean, covariance = bayes(growth, boys, one)
         np.testing.assert_allclose(found.means[one], mean, rtol=1e-9)
@@ -114,7 +113,7 @@ def test_slopes_of_covariates():
     ids, x, group = np.repeat(np.arange(12), 4), rng.standard_normal(48), np.repeat([0.0, 1.0], 24)
     data = from_long(ids, np.tile(np.arange(4), 12), 3 + 2 * x + rng.standard_normal(48),
                      {"x": x, "group": group})  # fmt: skip
-    fit = as_saved(fit_saem(data, "linear", model_options={"slopes": ("x",)}, **QUICK))
+    fit = fit_saem(data, "linear", model_options={"slopes": ("x",)}, **QUICK).saved
     predictor = Predictor(fit)
     found = predictor.curves(data)
     line = predictor.latents(data).means
@@ -187,7 +186,7 @@ def test_factor_scores_by_regression():
     data = from_matrix(table + rng.standard_normal((80, 6)))
     options = {"groups": [0, 0, 0, 1, 1, 1]}
     fit = fit_saem(data, "bifactor", model_options=options, sampler="exact", **QUICK)
-    predictor = Predictor(as_saved(fit))
+    predictor = Predictor(fit.saved)
     found = predictor.latents(data.take([0, 5]))
     means, loadings, variances = fit.model.unpack(fit.theta)
     covariance = loadings @ loadings.T + np.diag(variances)
@@ -207,7 +206,7 @@ def test_classes_of_a_mixture():
     table = rng.standard_normal((90, 2)) + 3.0 * labels[:, None]
     data = from_matrix(table)
     fit = fit_saem(data, "gmm", model_options={"n_components": 2, "rows": [0, 1]}, **QUICK)
-    predictor = Predictor(as_saved(fit))
+    predictor = Predictor(fit.saved)
     found = predictor.responsibilities(data)
     np.testing.assert_allclose(found, fit.model.responsibilities(fit.theta), rtol=1e-9)
     assert np.mean(found.argmax(axis=1) == labels) > 0.95
@@ -296,7 +295,7 @@ def test_who_and_what(drug, subjects):
     ids=["options", "listed", "unknown", "variance", "residual", "indefinite"],
 )
 def test_fits_that_nobody_made(growth, boys, changes, told):
-    saved = as_saved(growth)
+    saved = growth.saved
     if "theta" in changes:
         place, value = changes["theta"]
         theta = saved.theta.copy()
@@ -346,7 +345,7 @@ def test_lines_far_from_zero_are_predicted_alike(options):
     found = []
     for moved in (0.0, 2005.0):
         data = moved_rows("constant", moved)
-        predictor = Predictor(as_saved(fit_saem(data, "linear", model_options=options)))
+        predictor = Predictor(fit_saem(data, "linear", model_options=options).saved)
         found.append((predictor.curves(data).fitted,
                       predictor.population(individuals=data).fitted,
                       predictor.score(data).value / 320))  # fmt: skip
@@ -361,7 +360,7 @@ def test_counts_and_answers_far_from_zero_are_predicted_alike(error):
     found, options = [], {"error": error, "slopes": ("time", "x"), "random": ("intercept", "time")}
     for moved in (0.0, 2005.0):
         data = moved_rows(error, moved)
-        fit = as_saved(fit_saem(data, "linear", model_options=options, **few))
+        fit = fit_saem(data, "linear", model_options=options, **few).saved
         curves = [Predictor(fit, seed=s, n_draws=200).curves(data).fitted for s in (0, 1)]
         found.append((Predictor(fit).population(individuals=data).fitted, *curves))
     (population, one, two), (same, far, _) = found

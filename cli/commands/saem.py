@@ -335,7 +335,7 @@ def saem(
         from vpem.saem.fit import fit_saem
         from vpem.saem.formats.fits import read_saem, save_saem
         from vpem.saem.models.model import name_words
-        from vpem.saem.results import as_saved, collect, leave_out
+        from vpem.saem.results import collect, leave_out
         from vpem.saem.saem import burn_in_of
         from vpem.sums.connect import connect_workers, way_of
 
@@ -384,7 +384,7 @@ def saem(
         mine = fit if run.where.own_users else shown
 
         def tell() -> Report:
-            for doubt in doubts(as_saved(shown)):
+            for doubt in doubts(shown.saved):
                 screen.warn(doubt)
             facts = {"seconds": fit.seconds, **run.facts(data)}
             return describe_fit(shown, source.held) | ran | facts
@@ -411,10 +411,9 @@ def _show(report: Report, fit: SaemFit) -> None:
     """Print what a page says of a fit: its facts, and its estimates or topics."""
     from vpem.pictures.saem_contents import estimate_tables, how_fitted, how_well, topic_tables
     from vpem.saem.estimates import summary_of
-    from vpem.saem.results import as_saved
     from vpem.saem.topics import Topics
 
-    saved = as_saved(fit)
+    saved = fit.saved
     facts = how_fitted(saved, report["device_individuals"]) | how_well(fit)
     facts["iterations"] += f", {number(report['seconds'], 3)} s"
     facts["communication"] = communication(report["communication"], report["device_names"])

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from vpem.files.studies.policy import LEAST_ROWS
 from vpem.files.studies.study import Study
+from vpem.network.schema import Report
 from vpem.pictures.contents import PRIVACY, lines_of
 from vpem.sums.private import noise_by
 
@@ -204,7 +205,7 @@ def _done(command: str, values: Values) -> str:
     return "grid" if values.get("method") == "grid" else "features"
 
 
-def _words(study: Study, command: str, values: Values, done: str) -> dict[str, Any]:
+def _words(study: Study, command: str, values: Values, done: str) -> Report:
     """Return what holds of a command, and what sentences say of its settings."""
     over_rows, released = (values.get(name) is not None for name in ("epsilon", "release_epsilon"))
     masked, hops = bool(values.get("secure_sum")), values.get("hops") or 0

@@ -234,9 +234,9 @@ def _saved(model: Any) -> Saved:
         holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
         kept = model.kept(names, model.describe(names, holders), {})
     if not isinstance(kept, models.Model | results.StoredClustering):
-        from vpem.saem.results import SaemFit, SavedSaem, as_saved
+        from vpem.saem.results import SaemFit, SavedSaem
 
-        kept = as_saved(kept) if isinstance(kept, SaemFit) else kept
+        kept = kept.saved if isinstance(kept, SaemFit) else kept
         if not isinstance(kept, SavedSaem):
             raise InputError(
                 "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM or "

@@ -35,7 +35,7 @@ from vpem.pictures.figure import (
 from vpem.saem.diagnostics import Check, CheckedShare, residuals_of, visual_checks
 from vpem.saem.individuals import Individuals
 from vpem.saem.prediction import Maker, Predictor
-from vpem.saem.results import SaemFit, SavedSaem, as_saved
+from vpem.saem.results import SaemFit, SavedSaem
 from vpem.saem.topics import TOP, Topics
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def draw_traces(fit: SaemFit | SavedSaem) -> Picture:
     A panel has the parameter as it went, the mean of it since the burn-in, which is shaded, and the
     final estimate, whose standard error stands above it.
     """
-    saved = as_saved(fit)
+    saved = fit.saved
     stated = saved.settings.get("burn_in")  # a file may hold anything there
     burn_in = min(stated, saved.n_iter) if isinstance(stated, int) and stated >= 0 else 0
     count = len(saved.parameters)
@@ -151,7 +151,7 @@ def draw_curves(
     times, and that of the population with the individual's covariates; where these change in time,
     at the times of its rows. ``model`` is as for `vpem.saem.prediction.Predictor`.
     """
-    saved = as_saved(fit)
+    saved = fit.saved
     predictor = Predictor(fit, model)
     count = individuals.n_individuals
     shown = min(count, most)
@@ -413,7 +413,8 @@ def draw_effects(
     latents = [f"var({name})" in saved.parameters for name in saved.latents]
     which = np.flatnonzero(latents if any(latents) else np.ones(len(latents)))
     effects = (predictor.latents(individuals).means - prior) / np.sqrt(np.diag(covariance))
-    covariates = _constant(individuals)
+    constant = individuals.constant_covariates().items()
+    covariates = {name: one for name, one in constant if len(np.unique(one[~np.isnan(one)])) > 1}
     names = list(covariates)[:MOST_COVARIATES]
     shown = min(len(which), MOST_LATENTS)
     figure = new_figure(2.6 * (1 + len(names)) + 0.6, 1.9 * shown + 0.9)
@@ -452,17 +453,6 @@ def draw_effects(
         f"covariates: {', '.join(said)}.",
         [f"{count} more {what} are not drawn" for what, count in more.items() if count],
     )
-
-
-def _constant(at: Individuals) -> dict[str, Numbers]:
-    """Covariates (n,) that differ between individuals, and do not change within any."""
-    constant = {}
-    for name, values in at.covariates.items():
-        each = values[at.first[:-1]]
-        changes = (values != each[at.individual_of]) & ~np.isnan(values)
-        if not changes.any() and len(np.unique(each[~np.isnan(each)])) > 1:
-            constant[name] = each
-    return constant
 
 
 def draw_topics(topics: Topics, most: int = MOST_TOPICS) -> Picture:

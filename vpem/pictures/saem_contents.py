@@ -38,7 +38,7 @@ from vpem.saem.estimates import (
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import OWN
 from vpem.saem.prediction import Predictor
-from vpem.saem.results import SaemFit, SavedSaem, as_saved
+from vpem.saem.results import SaemFit, SavedSaem
 from vpem.saem.topics import Topics
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
 
 def how_well(fit: SaemFit | SavedSaem) -> dict[str, str]:
     """Facts of likelihood, convergence and draws, for any reader."""
-    saved = as_saved(fit)
+    saved = fit.saved
     likelihood, rates = saved.log_likelihood, fit.accepted
     facts: dict[str, str] = {}
     if saved.corpus is None:

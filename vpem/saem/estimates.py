@@ -21,7 +21,7 @@ from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.saem.conditional import covariance_of
 from vpem.saem.models.model import POSITIVE, triangle_names
-from vpem.saem.results import SaemFit, SavedSaem, as_saved, rows_of
+from vpem.saem.results import SaemFit, SavedSaem, rows_of
 from vpem.saem.topics import Topics, is_wide
 
 FLAT = 0.9
@@ -267,7 +267,7 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
 
 def describe_fit(fit: SaemFit, devices: Workers) -> Report:
     """Report a fit, and what it says of each individual that it has, and of its device."""
-    model, people, likelihood, saved = fit.model, fit.people, fit.log_likelihood, as_saved(fit)
+    model, people, likelihood, saved = fit.model, fit.people, fit.log_likelihood, fit.saved
     given, odds, rates, followed = fit.given, people.probabilities, fit.accepted, model.parameters
     columns: Report = {
         "id": people.names,

@@ -292,6 +292,24 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         table[each, place] = self.values
         return table
 
+    def constant_covariates(self) -> dict[str, Doubles]:
+        """Covariates (n,) that change within no individual of any process."""
+        constant = {}
+        for name in sorted(self.covariates):  # in the same order in all processes
+            values = self.covariates[name]
+            each = values[self.first[:-1]]
+            changes = (values != each[self.individual_of]) & ~np.isnan(values)
+            if not self.largest(np.array([changes.any()], dtype=np.uint8))[0]:
+                constant[name] = each
+        return {name: constant[name] for name in self.covariates if name in constant}
+
+    def lack(self, items: Sequence[float] | None) -> bool:
+        """Whether an individual of any process has fewer rows than there are items, if given."""
+        if items is None:
+            return False
+        fewer = bool((self.counts < len(items)).any())
+        return bool(self.largest(np.array([fewer], dtype=np.uint8))[0])
+
     def matrix(self, items: Sequence[float] | None = None) -> tuple[Doubles, Doubles]:
         """Values as a table (n, T), and the items, or the times (T,) that all individuals share.
 

@@ -36,7 +36,7 @@ from vpem.saem.models.model import (
     make_model,
     model_class,
 )
-from vpem.saem.results import Latents, SaemFit, SavedSaem, as_saved, rows_of
+from vpem.saem.results import Latents, SaemFit, SavedSaem, rows_of
 from vpem.saem.samplers import Gibbs, Metropolis
 from vpem.saem.structures.formulas import is_own
 from vpem.saem.topics import heard_in, perplexity_of
@@ -181,7 +181,7 @@ class Predictor:
         n_draws: int = 1000,  # of the latents of each individual
         seed: int = 0,
     ) -> None:
-        self.saved = as_saved(fit)
+        self.saved = fit.saved
         self.level = check_number(
             "level", self.saved.level if level is None else level, least=0.01, most=0.999
         )

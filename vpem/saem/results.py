@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from vpem.records import Shown
 from vpem.saem.conditional import Certainty, Conditional, LogLikelihood
 from vpem.saem.doses import Doses
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import SaemModel
+from vpem.saem.models.model import INCOMPLETE, SaemModel
 
 FEWEST = 0.01
 """Share of importance draws that weighted ones are worth, below which chains are doubted."""
@@ -58,18 +59,10 @@ class People:
         data = model.individuals
         ends = [-data.times.min(initial=np.inf), data.times.max(initial=-np.inf)]
         first, last = data.largest(np.array(ends)).tolist()
-        constant = {}
-        for name in sorted(data.covariates):  # in the same order in all processes
-            values = data.covariates[name]
-            each = values[data.first[:-1]]
-            changes = (values != each[data.individual_of]) & ~np.isnan(values)
-            if not data.largest(np.array([changes.any()], dtype=np.uint8))[0]:
-                constant[name] = each
-        covariates = {name: constant[name] for name in data.covariates if name in constant}
         return People(
             data.names,
             data.counts,
-            covariates,
+            data.constant_covariates(),
             model.responsibilities(theta),
             (-first, last),
             *data.number,
@@ -116,7 +109,7 @@ def _columns(fit: SaemFit) -> Report:
 
 
 def _with(
-    fit: SaemFit, names: tuple[str, ...], columns: dict[str, Any], doses: Doses | None = None
+    fit: SaemFit, names: tuple[str, ...], columns: Report, doses: Doses | None = None
 ) -> SaemFit:
     people = replace(
         fit.people,
@@ -213,6 +206,38 @@ class SaemFit(
             self.people.names, tuple(self.model.latents), given.means, given.lower, given.upper,
             given.covariances, given.level,
         )  # fmt: skip
+
+    @cached_property
+    def saved(self) -> SavedSaem:
+        """What a file would keep of the fit."""
+        model, people, conditional = self.model, self.people, self.given
+        q = len(model.latents)  # without values that are drawn with them
+        gaps = self.model_name in INCOMPLETE and model.gaps
+        facts = {"data": model.individuals.source, "n_individuals": people.n_individuals}
+        saved: Report = {name: getattr(self, name) for name in OF_FIT}
+        saved |= {name: getattr(people, name) for name in OF_PEOPLE}
+        if not model.wide:
+            saved |= {name: getattr(self.certain, name) for name in CERTAIN}
+        return SavedSaem(
+            model=self.model_name,
+            model_class=f"{'Incomplete' * gaps}{type(model).__name__}",
+            parameters=model.parameters if model.wide else tuple(model.parameters),
+            latents=tuple(model.latents),
+            discrete=model.discrete,
+            means=conditional.means[:, :q],
+            covariances=conditional.covariances[:, :q, :q],
+            lower=conditional.lower[:, :q],
+            upper=conditional.upper[:, :q],
+            level=conditional.level,
+            shrinkage=conditional.shrinkage[:q],
+            n_draws=conditional.n_draws,
+            settings={**facts, "n_rows": people.n_rows, **self.settings, **self.network},
+            communication=self.ledger.summary(),
+            versions=current_versions(),
+            words=model.individuals.words or (),
+            own_curve=str(self.model_options.get("curve") or ""),
+            **saved,
+        )
 
     def columns(self) -> Report:
         """Latents of individuals, or their classes, as columns of a table."""
@@ -377,6 +402,11 @@ class SavedSaem(
     test_errors: Doubles | None = None
 
     @property
+    def saved(self) -> SavedSaem:
+        """The fit itself."""
+        return self
+
+    @property
     def accepted(self) -> tuple[float, float, float] | None:
         """Mean, least and most of `acceptance`; None where all moves are, or it is not known."""
         rates = self.acceptance
@@ -409,36 +439,3 @@ class SavedSaem(
                 )
         chosen = self.names if names is None else names
         return np.array([where[name] for name in chosen], dtype=np.intp)
-
-
-def as_saved(fit: SaemFit | SavedSaem) -> SavedSaem:
-    """Return what a file would keep of a fit."""
-    if isinstance(fit, SavedSaem):
-        return fit
-    model, people, conditional = fit.model, fit.people, fit.given
-    q = len(model.latents)  # without values that are drawn with them
-    facts = {"data": model.individuals.source, "n_individuals": people.n_individuals}
-    saved: dict[str, Any] = {name: getattr(fit, name) for name in OF_FIT}
-    saved |= {name: getattr(people, name) for name in OF_PEOPLE}
-    if not model.wide:
-        saved |= {name: getattr(fit.certain, name) for name in CERTAIN}
-    return SavedSaem(
-        model=fit.model_name,
-        model_class=type(model).__name__,
-        parameters=model.parameters if model.wide else tuple(model.parameters),
-        latents=tuple(model.latents),
-        discrete=model.discrete,
-        means=conditional.means[:, :q],
-        covariances=conditional.covariances[:, :q, :q],
-        lower=conditional.lower[:, :q],
-        upper=conditional.upper[:, :q],
-        level=conditional.level,
-        shrinkage=conditional.shrinkage[:q],
-        n_draws=conditional.n_draws,
-        settings={**facts, "n_rows": people.n_rows, **fit.settings, **fit.network},
-        communication=fit.ledger.summary(),
-        versions=current_versions(),
-        words=model.individuals.words or (),
-        own_curve=str(fit.model_options.get("curve") or ""),
-        **saved,
-    )

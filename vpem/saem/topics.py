@@ -14,7 +14,7 @@ from vpem.network.schema import Report
 from vpem.saem.conditional import Conditional
 from vpem.saem.individuals import Individuals, in_words
 from vpem.saem.models.model import MODELS, SaemModel, model_class
-from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem, as_saved
+from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem
 
 TOP = 10
 """Words of a topic that speak for it."""
@@ -106,7 +106,7 @@ class Topics:
     """
 
     def __init__(self, fit: SaemFit | SavedSaem) -> None:
-        self.saved = saved = as_saved(fit)
+        self.saved = saved = fit.saved
         if saved.corpus is None:
             raise InputError(f"topics are those of the model lda, not of {saved.model}")
         self.topics: Doubles = saved.theta.reshape(len(saved.latents), -1)

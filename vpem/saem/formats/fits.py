@@ -44,7 +44,7 @@ from vpem.saem.estimates import criteria_of, summary_of
 from vpem.saem.formats import FIT
 from vpem.saem.models.lda import TopicNames
 from vpem.saem.models.model import MODELS, OWN, model_class
-from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem, as_saved
+from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem
 from vpem.saem.topics import Topics, is_wide
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
     InputError
         If a name cannot be stored, or the settings have what no reader takes.
     """
-    saved = as_saved(fit)
+    saved = fit.saved
     wide, doses = is_wide(saved), saved.doses
     table = np.array(list(saved.covariates.values()))
     values = vars(saved) | {

@@ -381,19 +381,15 @@ def numbered_alike(
     local = [(one.doses is not None, one.columns.get("words", {})) for one in parts.values()]
     everyones = [local] if engine is None else engine.allgather(local)
     have_doses, words = zip(*(one for some in everyones for one in some), strict=True)
-    tables = join_numbers(words)
+    # Tables of words of covariates are joined, which then have the same numbers everywhere.
+    tables = {
+        name: sort_names(word for table in words for word in table.get(name, ()))
+        for name in dict.fromkeys(name for table in words for name in table)
+    }
     numbered = {place: numbered_as(one, tables) for place, one in parts.items()}
     if not any(have_doses):
         return numbered
     return {place: replace(one, doses=doses_of(one)) for place, one in numbered.items()}
-
-
-def join_numbers(tables: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """Join tables of words of covariates, which then have the same numbers everywhere."""
-    names = dict.fromkeys(name for table in tables for name in table)
-    return {
-        name: sort_names(word for table in tables for word in table.get(name, ())) for name in names
-    }
 
 
 def numbered_as(individuals: Individuals, tables: Mapping[str, Sequence[str]]) -> Individuals:

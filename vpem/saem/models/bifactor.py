@@ -36,9 +36,12 @@ class BifactorModel(SaemModel):
     the lower triangle of ``z z^T``, and ``y_j``, ``y_j z_0``, ``y_j z_g(j)`` and ``y_j^2`` of each
     item, its values about a shift that does not change. Groups of items, in the order of the rows,
     are 0 to G - 1, of two items at least.
-    """
 
-    gaps = False  # whether items may be missing
+    Given the factors items are independent, so that one that is missing at random drops out of the
+    density. Those who have an item are then others for every item: statistics are the squares of
+    the factors, and of each item, over those who have it, how many there are, the moments of its
+    two factors up to the second, ``y_j``, ``y_j z_0``, ``y_j z_g(j)`` and ``y_j^2``.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class BifactorModel(SaemModel):
                     f"individual, but {who} {'has' if len(few) == 1 else 'have'} fewer (the first "
                     f"{individuals.counts[few[0]]}); leave such individuals out"
                 )
-        self.individuals = individuals
+        self.individuals, self.gaps = individuals, individuals.lack(items)
         self._y, known = individuals.matrix(items)
         numbers = as_array("groups", groups)
         if numbers.shape != known.shape or numbers.dtype.kind not in "iu":
@@ -141,8 +144,13 @@ class BifactorModel(SaemModel):
         return np.nan_to_num(rest, nan=0.0, posinf=np.inf, neginf=-np.inf) if self.gaps else rest
 
     def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
+        """Logarithm of the density of what is there and the factors, (chains, n)."""
         variances = theta.reshape(4, -1)[3]
-        each = self._residuals(z, theta) ** 2 / variances + np.log(variances) + LOG_2_PI
+        each = self._residuals(z, theta) ** 2 / variances
+        if self.gaps:
+            each = each + np.where(np.isnan(self._y), 0.0, np.log(variances) + LOG_2_PI)
+        else:
+            each = each + np.log(variances) + LOG_2_PI
         latent = (z**2 + LOG_2_PI).sum(axis=-1)
         return np.asarray(-0.5 * (each.sum(axis=-1) + latent), np.float64)
 
@@ -157,6 +165,18 @@ class BifactorModel(SaemModel):
         return out
 
     def statistics(self, z: Doubles) -> Doubles:
+        if self.gaps:
+            seen = (~np.isnan(self._y)).astype(np.float64)
+            y = np.where(seen > 0, self._y - self.shift, 0.0)
+            mean, squares = z.mean(axis=0), (z**2).mean(axis=0)
+            mine = 1 + self.groups
+            cross = (z[..., :1] * z[..., mine]).mean(axis=0)
+            group = mean[:, mine]
+            parts = (
+                squares, seen, seen * mean[:, :1], seen * group, seen * squares[:, :1],
+                seen * cross, seen * squares[:, mine], y, y * mean[:, :1], y * group, y**2,
+            )  # fmt: skip
+            return np.concatenate(parts, axis=1)
         mean = z.mean(axis=0)
         products = lower_half(z[..., :, None] * z[..., None, :]).mean(axis=0)
         group = mean[:, 1 + self.groups]
@@ -191,6 +211,12 @@ class BifactorModel(SaemModel):
         return out.ravel()
 
     def holds(self, total: Doubles, counts: Counts) -> bool:
+        """Whether residuals have such moments, and factors; of those who have each item."""
+        if self.gaps:
+            seen, a, c, aa, _, cc, *_ = (total[piece] for piece in self.pieces[1:])
+            left = self.maximize(total, counts).reshape(4, -1)[3]
+            spread = np.minimum(aa * seen - a**2, cc * seen - c**2)
+            return bool((left > self._floors).all() and (seen > 0).all() and (spread > 0).all())
         n = counts.individuals
         q = 1 + self.n_groups
         first, products = (total[piece] / n for piece in self.pieces[:2])
@@ -202,6 +228,17 @@ class BifactorModel(SaemModel):
         n = counts.individuals
         means, loadings, variances = self.unpack(theta)
         means = means - self.shift
+        if self.gaps:
+            general, group = loadings[:, 0], theta.reshape(4, -1)[2]
+            latent, seen, a, c, aa, ac, cc, y, ya, yc, squares = (
+                total[piece] for piece in self.pieces
+            )
+            rest = squares - 2 * (means * y + general * ya + group * yc) + seen * means**2
+            rest = rest + 2 * means * (general * a + group * c)
+            rest = rest + general**2 * aa + 2 * general * group * ac + group**2 * cc
+            items = seen * (LOG_2_PI + np.log(variances)) + rest / variances
+            constant = counts.individuals * len(latent) * LOG_2_PI
+            return float(-0.5 * (items.sum() + latent.sum() + constant))
         q = 1 + self.n_groups
         first, products, y, general, group, squares = (total[piece] for piece in self.pieces)
         moments = symmetric(products, q)
@@ -214,8 +251,20 @@ class BifactorModel(SaemModel):
         return float(-0.5 * (items.sum() + np.trace(moments) + n * q * LOG_2_PI))
 
     def posterior(self, theta: Doubles) -> tuple[Doubles, Doubles]:
+        """Means and covariances of the factors given the items that are there."""
         means, loadings, variances = self.unpack(theta)
         weighed = loadings / variances[:, None]
+        if self.gaps:
+            q = loadings.shape[1]
+            precision = np.tile(np.eye(q), (self.n, 1, 1))
+            right = np.zeros((self.n, q))
+            for j in range(len(means)):
+                seen = ~np.isnan(self._y[:, j])
+                precision += seen[:, None, None] * np.outer(weighed[j], loadings[j])
+                right += np.where(seen, self._y[:, j] - means[j], 0.0)[:, None] * weighed[j]
+            precision = (precision + precision.transpose(0, 2, 1)) / 2
+            covariances: Doubles = np.asarray(np.linalg.inv(precision), np.float64)
+            return times(covariances, right), covariances
         covariance = np.linalg.inv(np.eye(loadings.shape[1]) + loadings.T @ weighed)
         right = np.zeros((self.n, loadings.shape[1]))
         for j in range(len(means)):
@@ -229,7 +278,17 @@ class BifactorModel(SaemModel):
         return np.zeros(q), np.eye(q)
 
     def marginal(self, theta: Doubles) -> Doubles:
-        """Log-likelihood of each individual: a normal law of the items."""
+        """Log-likelihood of each individual: a normal law of the items.
+
+        Where some lack items it is Bayes' rule at the posterior mean.
+        """
+        if self.gaps:
+            means, covariances = self.posterior(theta)
+            complete = self.log_complete(means[None], theta)[0]
+            log_density: Doubles = complete + 0.5 * (
+                means.shape[1] * LOG_2_PI + np.linalg.slogdet(covariances)[1]
+            )
+            return log_density
         means, loadings, variances = self.unpack(theta)
         covariance = loadings @ loadings.T + np.diag(variances)
         sd = np.sqrt(np.diag(covariance))
@@ -252,79 +311,3 @@ class BifactorModel(SaemModel):
         turned[1] *= signs[0]
         turned[2] *= signs[1 + self.groups]
         return turned.ravel(), z * signs
-
-
-class IncompleteBifactorModel(BifactorModel):
-    """`BifactorModel` of items that are missing at random.
-
-    Given the factors items are independent, so that an item that is missing drops out of the
-    density. Those who have an item are others for every item: statistics are the squares of the
-    factors, and of each item, over those who have it, how many there are, the moments of its two
-    factors up to the second, ``y_j``, ``y_j z_0``, ``y_j z_g(j)`` and ``y_j^2``.
-    """
-
-    gaps = True
-
-    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
-        """Logarithm of the density of what is there and the factors, (chains, n)."""
-        variances = theta.reshape(4, -1)[3]
-        each = self._residuals(z, theta) ** 2 / variances
-        constants = np.where(np.isnan(self._y), 0.0, np.log(variances) + LOG_2_PI)
-        latent = (z**2 + LOG_2_PI).sum(axis=-1)
-        return np.asarray(-0.5 * ((each + constants).sum(axis=-1) + latent), np.float64)
-
-    def statistics(self, z: Doubles) -> Doubles:
-        seen = (~np.isnan(self._y)).astype(np.float64)
-        y = np.where(seen > 0, self._y - self.shift, 0.0)
-        mean, squares = z.mean(axis=0), (z**2).mean(axis=0)
-        mine = 1 + self.groups
-        cross = (z[..., :1] * z[..., mine]).mean(axis=0)
-        group = mean[:, mine]
-        parts = (
-            squares, seen, seen * mean[:, :1], seen * group, seen * squares[:, :1], seen * cross,
-            seen * squares[:, mine], y, y * mean[:, :1], y * group, y**2,
-        )  # fmt: skip
-        return np.concatenate(parts, axis=1)
-
-    def holds(self, total: Doubles, counts: Counts) -> bool:
-        """Whether residuals have such moments, and factors of those who have each item."""
-        seen, a, c, aa, _, cc, *_ = (total[piece] for piece in self.pieces[1:])
-        left = self.maximize(total, counts).reshape(4, -1)[3]
-        spread = np.minimum(aa * seen - a**2, cc * seen - c**2)
-        return bool((left > self._floors).all() and (seen > 0).all() and (spread > 0).all())
-
-    def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
-        means, loadings, variances = self.unpack(theta)
-        means = means - self.shift
-        general, group = loadings[:, 0], theta.reshape(4, -1)[2]
-        latent, seen, a, c, aa, ac, cc, y, ya, yc, squares = (total[piece] for piece in self.pieces)
-        rest = squares - 2 * (means * y + general * ya + group * yc) + seen * means**2
-        rest = rest + 2 * means * (general * a + group * c)
-        rest = rest + general**2 * aa + 2 * general * group * ac + group**2 * cc
-        items = seen * (LOG_2_PI + np.log(variances)) + rest / variances
-        constant = counts.individuals * len(latent) * LOG_2_PI
-        return float(-0.5 * (items.sum() + latent.sum() + constant))
-
-    def posterior(self, theta: Doubles) -> tuple[Doubles, Doubles]:
-        """Means and covariances of the factors given the items that are there."""
-        means, loadings, variances = self.unpack(theta)
-        q = loadings.shape[1]
-        weighed = loadings / variances[:, None]
-        precision = np.tile(np.eye(q), (self.n, 1, 1))
-        right = np.zeros((self.n, q))
-        for j in range(len(means)):
-            seen = ~np.isnan(self._y[:, j])
-            precision += seen[:, None, None] * np.outer(weighed[j], loadings[j])
-            right += np.where(seen, self._y[:, j] - means[j], 0.0)[:, None] * weighed[j]
-        precision = (precision + precision.transpose(0, 2, 1)) / 2
-        covariances: Doubles = np.asarray(np.linalg.inv(precision), np.float64)
-        return times(covariances, right), covariances
-
-    def marginal(self, theta: Doubles) -> Doubles:
-        """Log-likelihood of each individual: Bayes' rule at the posterior mean."""
-        means, covariances = self.posterior(theta)
-        complete = self.log_complete(means[None], theta)[0]
-        log_density: Doubles = complete + 0.5 * (
-            means.shape[1] * LOG_2_PI + np.linalg.slogdet(covariances)[1]
-        )
-        return log_density

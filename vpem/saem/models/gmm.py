@@ -34,10 +34,11 @@ class GmmModel(SaemModel):
     Parameters are the mixing weights, the means and the lower triangles of the covariances;
     statistics of each component are 1, y and the lower triangle of ``y y^T`` (about the values'
     middle) where the individual is in it, else 0. Latents are discrete: the sampler is ``exact``.
-    Rows of an individual are its features.
+    Rows of an individual are its features. Where some lack features, missing at random, latents are
+    all values too: those that are missing are drawn from their normal law given the component and
+    the others, and statistics are those of the completed values.
     """
 
-    gaps = False  # whether features may be missing
     latents = ("component",)
     discrete = True
 
@@ -49,7 +50,7 @@ class GmmModel(SaemModel):
         reg_covar: float | None = None,  # added to variances; None: 1e-6 of each item's variance
         items: Sequence[float] | None = None,  # some may lack these; None: what all have
     ) -> None:
-        self.individuals = individuals
+        self.individuals, self.gaps = individuals, individuals.lack(items)
         self.n_components = check_int("n_components", n_components, least=1)
         if reg_covar is not None:
             check_number("reg_covar", reg_covar, least=0)
@@ -100,6 +101,11 @@ class GmmModel(SaemModel):
 
         Where sums are masked means are along the axis on which all vary most.
         """
+        if self.gaps:  # with means instead of what is missing
+            whole = copy(self)
+            whole.gaps, whole._y = False, np.where(np.isnan(self._y), self.shift, self._y)
+            theta, component = whole.start()
+            return theta, np.concatenate([component, whole._y], axis=1)
         K, data = self.n_components, self.individuals
         n = data.number[0]
         if n <= K:
@@ -127,16 +133,34 @@ class GmmModel(SaemModel):
         z = self._log_joint(theta).argmax(axis=1).astype(np.float64)
         return theta, z[:, None]
 
-    def _log_joint(self, theta: Doubles) -> Doubles:
-        """``log pi_k + log N(y; mu_k, Sigma_k)``, (n, K)."""
-        weights, means, covariances = self.unpack(theta)
+    def _patterns(self) -> Iterator[tuple[Indices, Mask]]:
+        """Individuals that have the same features, and which (d,)."""
+        known, place = np.unique(~np.isnan(self._y), axis=0, return_inverse=True)
+        for number, seen in enumerate(known):
+            yield np.flatnonzero(place.ravel() == number), seen
+
+    def _of_whole(self, y: Doubles, theta: Doubles) -> Doubles:
+        """``log pi_k + log N(y; mu_k, Sigma_k)`` of values (..., n, d), (..., n, K)."""
         return np.stack(
             [
-                np.log(weight) + log_normal(self._y, mean, covariance)
-                for weight, mean, covariance in zip(weights, means, covariances, strict=True)
+                np.log(weight) + log_normal(y, mean, covariance)
+                for weight, mean, covariance in zip(*self.unpack(theta), strict=True)
             ],
-            axis=1,
+            axis=-1,
         )
+
+    def _log_joint(self, theta: Doubles) -> Doubles:
+        """Logarithm of the density of each component and the features that are there, (n, K)."""
+        if not self.gaps or not np.isnan(self._y).any():
+            return self._of_whole(self._y, theta)
+        weights, means, covariances = self.unpack(theta)
+        log_joint = np.empty((self.n, self.n_components))
+        for who, seen in self._patterns():
+            y = self._y[np.ix_(who, seen)]
+            for k, covariance in enumerate(covariances):
+                part = log_normal(y, means[k, seen], covariance[np.ix_(seen, seen)])
+                log_joint[who, k] = np.log(weights[k]) + part
+        return log_joint
 
     def responsibilities(self, theta: Doubles) -> Doubles:
         """Probability of each component given the values, (n, K)."""
@@ -149,23 +173,55 @@ class GmmModel(SaemModel):
         return self.unpack(theta)[2]
 
     def draw(self, theta: Doubles, stream: Streams, n_chains: int) -> Doubles:
-        """Draw components from their responsibilities, (chains, n, 1)."""
+        """Draw components, (chains, n, 1), and what is missing given them, (chains, n, 1 + d)."""
+        uniforms = stream.uniforms(n_chains, 1 + self.n_imputed)
         below = np.cumsum(self.responsibilities(theta), axis=1)[:, :-1]
-        components: Doubles = (stream.uniforms(n_chains, 1) > below).sum(
-            axis=-1, keepdims=True
-        ) * 1.0
-        return components
+        component = (uniforms[..., :1] > below).sum(axis=-1)
+        z = np.empty((n_chains, self.n, 1 + self.n_imputed))
+        z[..., 0] = component
+        if not self.gaps:
+            return z
+        z[..., 1:] = self._y
+        _, means, covariances = self.unpack(theta)
+        normals = ndtri(uniforms[..., 1:])
+        for who, seen in self._patterns():
+            lost = np.flatnonzero(~seen)
+            for k, covariance in enumerate(covariances if len(lost) else ()):
+                inner = covariance[np.ix_(seen, seen)]
+                slope = np.linalg.solve(inner, covariance[np.ix_(seen, lost)])
+                left = covariance[np.ix_(lost, lost)] - covariance[np.ix_(lost, seen)] @ slope
+                unit = np.sqrt(self.variances[lost])  # the same draws in any units
+                values, vectors = np.linalg.eigh((left + left.T) / 2 / np.outer(unit, unit))
+                root = unit[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
+                apart = self._y[np.ix_(who, seen)] - means[k, seen]
+                chains, place = np.nonzero(component[:, who] == k)
+                noise = normals[chains[:, None], who[place, None], lost]
+                drawn = np.tile(means[k, lost], (len(chains), 1))
+                for i in range(len(slope)):
+                    drawn += apart[place, i, None] * slope[i]
+                for i in range(len(lost)):
+                    drawn += noise[:, i, None] * root[:, i]
+                z[chains[:, None], who[place, None], 1 + lost] = drawn
+        return z
 
     def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
-        joint = self._log_joint(theta)
-        return joint[np.arange(self.n), z[..., 0].astype(np.intp)]
+        """Logarithm of the density of component and values, completed if need be, (chains, n)."""
+        joint = self._of_whole(z[..., 1:], theta) if self.gaps else self._log_joint(theta)
+        every = np.broadcast_to(joint, (*z.shape[:-1], self.n_components))
+        return np.take_along_axis(every, z[..., :1].astype(np.intp), axis=-1)[..., 0]
 
     def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         """Components have no gradient."""
         raise InputError("the components of a mixture have no gradient; take the sampler exact")
 
     def statistics(self, z: Doubles) -> Doubles:
-        return self.expected((z == np.arange(self.n_components)).mean(axis=0))
+        if not self.gaps:
+            return self.expected((z == np.arange(self.n_components)).mean(axis=0))
+        sums = np.zeros((self.n, self.size))
+        for one in z:
+            shares = (one[:, :1] == np.arange(self.n_components)).astype(np.float64)
+            sums += self.expected(shares, one[:, 1:] - self.shift)
+        return sums / len(z)
 
     def expected(self, shares: Doubles, x: Doubles | None = None) -> Doubles:
         """Statistic (n, P) of shares (n, K) in the components: responsibilities, in EM.
@@ -222,87 +278,3 @@ class GmmModel(SaemModel):
         most = joint.max(axis=1)
         log_sum: Doubles = most + np.log(np.exp(joint - most[:, None]).sum(axis=1))
         return log_sum
-
-
-class IncompleteGmmModel(GmmModel):
-    """`GmmModel` of features that are missing at random.
-
-    Latents of an individual are its component and, beside it, its values: those that are missing
-    are drawn from their normal law given the component and the others. Statistics are those of the
-    completed values.
-    """
-
-    gaps = True
-
-    def start(self) -> tuple[Doubles, Doubles]:
-        """As `GmmModel.start`, with means instead of what is missing."""
-        whole = copy(self)
-        whole._y = np.where(np.isnan(self._y), self.shift, self._y)
-        theta, component = GmmModel.start(whole)
-        return theta, np.concatenate([component, whole._y], axis=1)
-
-    def _patterns(self) -> Iterator[tuple[Indices, Mask]]:
-        """Individuals that have the same features, and which (d,)."""
-        known, place = np.unique(~np.isnan(self._y), axis=0, return_inverse=True)
-        for number, seen in enumerate(known):
-            yield np.flatnonzero(place.ravel() == number), seen
-
-    def _log_joint(self, theta: Doubles) -> Doubles:
-        """``log pi_k + log N`` of the features that are there, (n, K)."""
-        if not np.isnan(self._y).any():
-            return super()._log_joint(theta)
-        weights, means, covariances = self.unpack(theta)
-        log_joint = np.empty((self.n, self.n_components))
-        for who, seen in self._patterns():
-            y = self._y[np.ix_(who, seen)]
-            for k, covariance in enumerate(covariances):
-                part = log_normal(y, means[k, seen], covariance[np.ix_(seen, seen)])
-                log_joint[who, k] = np.log(weights[k]) + part
-        return log_joint
-
-    def draw(self, theta: Doubles, stream: Streams, n_chains: int) -> Doubles:
-        """Draw components, and what is missing given them: (chains, n, 1 + d)."""
-        _, means, covariances = self.unpack(theta)
-        d = self._y.shape[1]
-        uniforms = stream.uniforms(n_chains, 1 + d)
-        below = np.cumsum(self.responsibilities(theta), axis=1)[:, :-1]
-        component = (uniforms[..., :1] > below).sum(axis=-1)
-        z = np.empty((n_chains, self.n, 1 + d))
-        z[..., 0], z[..., 1:] = component, self._y
-        normals = ndtri(uniforms[..., 1:])
-        for who, seen in self._patterns():
-            lost = np.flatnonzero(~seen)
-            for k, covariance in enumerate(covariances if len(lost) else ()):
-                inner = covariance[np.ix_(seen, seen)]
-                slope = np.linalg.solve(inner, covariance[np.ix_(seen, lost)])
-                left = covariance[np.ix_(lost, lost)] - covariance[np.ix_(lost, seen)] @ slope
-                unit = np.sqrt(self.variances[lost])  # the same draws in any units
-                values, vectors = np.linalg.eigh((left + left.T) / 2 / np.outer(unit, unit))
-                root = unit[:, None] * vectors * np.sqrt(np.maximum(values, 0.0))
-                apart = self._y[np.ix_(who, seen)] - means[k, seen]
-                chains, place = np.nonzero(component[:, who] == k)
-                noise = normals[chains[:, None], who[place, None], lost]
-                drawn = np.tile(means[k, lost], (len(chains), 1))
-                for i in range(len(slope)):
-                    drawn += apart[place, i, None] * slope[i]
-                for i in range(len(lost)):
-                    drawn += noise[:, i, None] * root[:, i]
-                z[chains[:, None], who[place, None], 1 + lost] = drawn
-        return z
-
-    def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
-        """Logarithm of the density of component and completed values, (chains, n)."""
-        weights, means, covariances = self.unpack(theta)
-        joint = [
-            np.log(weight) + log_normal(z[..., 1:], mean, covariance)
-            for weight, mean, covariance in zip(weights, means, covariances, strict=True)
-        ]
-        chosen: Doubles = np.choose(z[..., 0].astype(np.intp), joint)
-        return chosen
-
-    def statistics(self, z: Doubles) -> Doubles:
-        sums = np.zeros((self.n, self.size))
-        for one in z:
-            shares = (one[:, :1] == np.arange(self.n_components)).astype(np.float64)
-            sums += self.expected(shares, one[:, 1:] - self.shift)
-        return sums / len(z)

@@ -72,11 +72,8 @@ MODELS = {
 GENERALIZED = ("vpem.saem.models.mixed", "GeneralizedLinearModel")
 """Linear predictors whose rows are of other laws than the normal one of constant variance."""
 
-INCOMPLETE = {
-    "bifactor": ("vpem.saem.models.bifactor", "IncompleteBifactorModel"),
-    "gmm": ("vpem.saem.models.gmm", "IncompleteGmmModel"),
-}
-"""Models of tables of items, where some are missing."""
+INCOMPLETE = ("bifactor", "gmm")
+"""Models of tables of items, of which some may be missing."""
 
 OWN = "own"
 """Stands for a model of a user's own."""
@@ -190,6 +187,8 @@ class SaemModel(ABC):
         Parts of a statistic that are compressed with a scale of their own; together they cover it.
     discrete : bool
         Whether latents are numbers of classes: then there must be `draw` and `marginal`.
+    gaps : bool
+        Whether some individuals lack items that others have.
     has_curves : bool
         Whether it has curves over time, and takes the option ``shift``.
     n_imputed : int
@@ -212,6 +211,7 @@ class SaemModel(ABC):
     parameters: Sequence[str]
     pieces: tuple[slice, ...]
     discrete: bool = False
+    gaps: bool = False
     has_curves: bool = False
     n_imputed: int = 0
     normal_rows: bool = False
@@ -665,12 +665,6 @@ def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel
         most = [float(np.abs(one).max(initial=0.0)) for one in rows]
         if (individuals.largest(np.array(most)) > 0).any():
             kind, options = other, {"error": "constant", **options}
-    items = options.get("items")
-    if name in INCOMPLETE and items is not None:
-        fewer = bool((individuals.counts < len(items)).any())
-        if individuals.largest(np.array([fewer], dtype=np.uint8))[0]:
-            module, word = INCOMPLETE[name]
-            kind = getattr(import_module(module), word)
     model: SaemModel = kind(individuals, **options)
     return model
 
