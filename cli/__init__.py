@@ -53,7 +53,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         from .session import joined  # `app` may be what was being loaded
 
-        return joined().interrupted(143 if type(error).__name__ == "Terminated" else 130)
+        return joined().interrupted(*(error.args or (130,)))
     except Exception as error:
         from .app import ended_by
 

@@ -13,7 +13,6 @@ import re
 import sys
 from collections import UserDict
 from collections.abc import Iterator, Sequence
-from copy import copy
 from importlib import import_module
 from itertools import pairwise
 from typing import Annotated, Any
@@ -24,10 +23,10 @@ from typer.core import TyperCommand, TyperGroup
 from vpem import __version__
 from vpem.errors import VpemError
 
-from . import options
+from . import names, options
 from .display import drop_stdout
-from .names import SHOW, STUDY, WHOLE, is_flag, key_of, speak_of
-from .outputs import Role, begin
+from .names import is_flag, key_of, name_of
+from .outputs import begin
 from .session import join_job, joined, launched
 
 HEADINGS = (
@@ -43,11 +42,10 @@ HOMES = {
     "Data": ("agents", "dataset", "samples", "features", "drop-ids", "shuffle"),
     "Start": ("seed",),
     "Output": ("output", "plot", "force", "json", "quiet"),
-    "Configuration": ("config", "show-config", "help", "help-all"),
 }
 """Headings of options that are not settings of a record."""
 
-FEW, MANY, EXAMPLES = 9, 13, 2
+FEW, MANY, EXAMPLES = 9, 14, 2
 """Most options that need no headings, and that `--help` shows all; most examples in brief."""
 
 FIRST = re.compile(r"(?<=[\w)\]'])\.(?= [A-Z])")
@@ -57,12 +55,12 @@ FIRST = re.compile(r"(?<=[\w)\]'])\.(?= [A-Z])")
 def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """Return the options of a command by headings, without hidden ones; a short list has one."""
     shown = [one for one in params if one.param_type_name == "option" and not one.hidden]
-    if sum(key_of(one) not in HOMES["Configuration"] for one in shown) <= FEW:
+    if sum(one.rich_help_panel != "Configuration" for one in shown) <= FEW:
         return [("Options", shown)]
     groups: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
-    homes = {name: heading for heading, names in HOMES.items() for name in names}
+    homes = {name: heading for heading, several in HOMES.items() for name in several}
     for one in shown:
-        heading = getattr(one, "rich_help_panel", None) or homes.get(key_of(one), "Options")
+        heading = one.rich_help_panel or homes.get(key_of(one), "Options")
         groups[heading].append(one)
     return [(heading, group) for heading, group in groups.items() if group]
 
@@ -83,16 +81,33 @@ def often(command: Any) -> list[Any] | None:
 
     They are settings that are needed often, and all that the command has of its own.
     """
-    listed = [copy(one) for _, group in grouped(command.params) for one in group]
+    listed = [one for _, group in grouped(command.params) for one in group]
     if isinstance(command, TyperGroup) or len(listed) <= MANY:
         return None
-    known, shown = command.callback.settings, []
-    for one in listed:
-        if known[one.name].often if one.name in known else one.rich_help_panel is None:
-            one.help = in_brief(one.help or "")
-            one.opts = [word for word in one.opts if word[:2] != "--"] + [f"--{key_of(one)}"]
-            shown.append(one)
-    return shown
+    known = command.callback.settings
+    return [
+        one for one in listed
+        if (known[one.name].often if one.name in known else one.rich_help_panel is None)
+    ]  # fmt: skip
+
+
+KEPT = "\N{NON-BREAKING HYPHEN}"
+"""Replaces hyphens while lines are broken, so that names of options stay whole."""
+
+
+def _row(option: Any, context: Any, brief: bool) -> tuple[str, str]:
+    """Return what an option is called, without --no-FLAG, and its help, or both in brief."""
+    called, text = option.get_help_record(context)
+    called = called.partition(" / ")[0]
+    if brief:
+        words = [word for word in option.opts if word[:2] != "--"] + [f"--{key_of(option)}"]
+        called = re.sub(r"^-[^\s,]+(, -[^\s,]+)*", ", ".join(words), called)
+        text = in_brief(option.help) + text.removeprefix(option.help)
+    return called, text.replace("-", KEPT)
+
+
+EARLY = ("config", "version", "help_all", "help", "study")
+"""Settings that act before others are read."""
 
 
 def _early(context: typer.Context, param: Any, value: Any) -> Any:
@@ -106,14 +121,11 @@ def _early(context: typer.Context, param: Any, value: Any) -> Any:
 
         load_study(context, value)
     else:
-        context.meta[WHOLE] = True
+        if param.name == "help_all":
+            context.meta[names.WHOLE] = True
         print(f"vpem {__version__}" if param.name == "version" else context.get_help())
         raise typer.Exit
     return value
-
-
-KEPT = "\N{NON-BREAKING HYPHEN}"
-"""Replaces hyphens while lines are broken, so that names of options stay whole."""
 
 
 class _Manners:
@@ -121,16 +133,12 @@ class _Manners:
 
     help: str | None
 
-    def get_help_option_names(self, ctx: Any) -> list[str]:
-        """Return the words for help, also for a command that is parsed without its groups."""
-        return ["-h", "--help"]
-
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does, and its examples, each in a line that can be copied."""
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         text = "\n\n".join(part for part in paragraphs if not part.startswith("Example: "))
         examples = [" ".join(part.split()) for part in paragraphs if part.startswith("Example: ")]
-        short = WHOLE not in ctx.meta and (ctx.parent is None or often(self) is not None)
+        short = names.WHOLE not in ctx.meta and (ctx.parent is None or often(self) is not None)
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text((text.partition("\n\n")[0] if short else text).replace("-", KEPT))
@@ -142,93 +150,58 @@ class _Manners:
     def get_help(self, ctx: Any) -> str:
         return str(super().get_help(ctx)).replace(KEPT, "-")  # type: ignore[misc]
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return flags with the default False, which needs no library to be checked."""
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:
-            if is_flag(param) and param.default is None:
-                param.default = False
-        return params
-
 
 class Command(_Manners, TyperCommand):
     """A command whose options may come from a file or the environment."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words, of which --show-config and a study need no required ones."""
-        ctx.meta[SHOW] = "--show-config" in args
-        speak_of(self.params)
+        ctx.meta[names.SHOW] = "--show-config" in args
+        names.speak_of(self.params)
         if not ctx.resilient_parsing:
             options.check_environment(ctx)
-        # Whether data are missing is known once the member of a study is known.
-        needed: list[Any] = [param for param in self.params if param.required]
-        try:
-            for param in needed:
-                param.required = False
-            rest = super().parse_args(ctx, args)
-        finally:
-            for param in needed:
-                param.required = True
-        if ctx.meta[SHOW] or ctx.resilient_parsing:
-            return rest
-        if STUDY in ctx.meta:
+        rest = super().parse_args(ctx, args)
+        if names.STUDY in ctx.meta and not ctx.meta[names.SHOW] and not ctx.resilient_parsing:
             from .study.options import check_data
 
             check_data(ctx)
-        for param in needed:
-            if ctx.params.get(param.name) in (None, [], ()):
-                if STUDY in ctx.meta and param.name == "data":
-                    ctx.params[param.name] = []
-                else:  # this raises what the parser itself does, for which None may be a value
-                    param.value_is_missing = lambda value: True
-                    type(param).process_value(param, ctx, None)
         return rest
 
-    def make_parser(self, ctx: Any) -> Any:
-        """Make a parser with --no-FLAG for every flag."""
-        parser: Any = super().make_parser(ctx)
-        for param in self.params:
-            if is_flag(param) and not param.secondary_opts and param.expose_value:
-                off = [f"--no-{opt[2:]}" for opt in param.opts if opt.startswith("--")]
-                parser.add_option(param, off, param.name, action="store_const", const=False)
-        return parser
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete words; --no-FLAG is offered once that much is typed."""
+        off = {word for param in self.params for word in param.secondary_opts}
+        found = super().shell_complete(ctx, incomplete)
+        return [one for one in found if one.value not in off or incomplete[:5] == "--no-"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, and the most needed options, or all under headings."""
-        params: list[Any] = self.get_params(ctx)
+        params: list[Any] = self.params
         arguments = [
-            (f"{one.metavar or one.name.upper()}{'...' * (one.nargs == -1)}", one.help or "")
+            (f"{name_of(one)}{'...' * (one.nargs == -1)}", (one.help or "").replace("-", KEPT))
             for one in params
             if one.param_type_name == "argument"
         ]
-        chosen = None if WHOLE in ctx.meta else often(self)
+        chosen, groups = None if names.WHOLE in ctx.meta else often(self), grouped(params)
         sections = [("Arguments", arguments)] if arguments else []
-        for heading, group in grouped(params) if chosen is None else [("Options", chosen)]:
-            sections.append((heading, [one.get_help_record(ctx) for one in group]))
+        for heading, group in groups if chosen is None else [("Options", chosen)]:
+            sections.append((heading, [_row(one, ctx, chosen is not None) for one in group]))
         for heading, rows in sections:
             with formatter.section(heading):
-                formatter.write_dl([(names, text.replace("-", KEPT)) for names, text in rows])
+                formatter.write_dl(rows)
         if chosen is not None:
-            others = sum(len(group) for _, group in grouped(params)) - len(chosen)
+            others = sum(len(group) for _, group in groups) - len(chosen)
             formatter.write_paragraph()
             formatter.write(f"{others} more options: {ctx.command_path} --help-all\n")
-
-    def roles(self) -> dict[str, Role]:
-        """Return the roles of the files that options name, by the names of parameters."""
-        hints: dict[str, Any] = self.callback.__annotations__  # of `spread`, which are no strings
-        marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-        return {name: one for name in marks for one in marks[name] if isinstance(one, Role)}
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; sentences about a value say where it came from."""
         joined().agree(ctx)
-        if ctx.meta[SHOW]:
+        if ctx.meta[names.SHOW]:
             return options.show_config(ctx) if joined().speaks else None
         with options.noting_origins(ctx):
-            begin(ctx, self.roles())
+            begin(ctx, ctx.command.callback.roles)
             options.running[:] = [ctx]
             options.refuse_beside()
-        if STUDY in ctx.meta:
+        if names.STUDY in ctx.meta:
             from .study.member import meet
 
             meet(ctx)
@@ -239,11 +212,22 @@ class Command(_Manners, TyperCommand):
 class Group(_Manners, TyperGroup):
     """A group of commands."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            print(ctx.get_help(), file=sys.stderr)
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            raise names.no_such_command(ctx, args[0])
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and first sentences, without loading a command."""
         with formatter.section("Commands"):
             members: Any = self.commands
-            formatter.write_dl([*members.listed(() if WHOLE in ctx.meta else None)])
+            formatter.write_dl([*members.listed(() if names.WHOLE in ctx.meta else None)])
 
 
 def _begun(context: typer.Context, incomplete: str) -> list[str]:
@@ -283,6 +267,12 @@ Maker = tuple[Any, ...]
 """A function, or "module:name" of it or of an app; what it does; settings of its parser, if any."""
 
 
+def _loaded(home: str) -> Any:
+    """Return a function or an app by its "module:name"."""
+    module, _, name = home.partition(":")
+    return getattr(import_module(f".{module}", __package__), name)
+
+
 class Members(UserDict[str, Any]):
     """Commands and groups by name, each made at its first use."""
 
@@ -293,9 +283,7 @@ class Members(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if self.data[name] is None:
             home, _, *parsing = self.makers[name]
-            if isinstance(home, str):
-                module, _, attribute = home.partition(":")
-                home = getattr(import_module(f".{module}", __package__), attribute)
+            home = _loaded(home) if isinstance(home, str) else home
             self.data[name] = _made(home, (*self.path, name), *parsing)
         return self.data[name]
 
@@ -311,18 +299,18 @@ def _made(one: Any, path: tuple[str, ...], parsing: dict[str, Any] | None = None
     """Return the command of a function, or the group of an app."""
     if not isinstance(one, typer.Typer):
         maker = typer.Typer(add_completion=False, rich_markup_mode=None)
-        maker.command(path[-1], cls=Command, context_settings=parsing)(
-            options.spread(one, path, ["config", "show_config", "help_all"])
+        maker.command(path[-1], cls=Command, context_settings=parsing, add_help_option=False)(
+            options.spread(one, path, ["config", "show_config", "help_all", "help"])
         )
         command: Any = typer.main.get_command(maker)
         for name, param in options.variables(path, command).items():
             param.envvar, param.show_envvar = name, False
         return _settled(command, path)
     group = typer.Typer(
-        name=path[-1], cls=Group, help=one.info.help, no_args_is_help=True,
-        add_completion=False, rich_markup_mode=None,
+        name=path[-1], cls=Group, help=one.info.help, add_help_option=False, add_completion=False,
+        rich_markup_mode=None,
     )  # fmt: skip
-    group.callback()(options.spread(lambda: None, path, ["help_all"]))
+    group.callback()(options.spread(lambda: None, path, ["help_all", "help"]))
     makers: dict[str, Maker] = {}
     for info in list[Any](one.registered_commands):
         summary = (inspect.getdoc(info.callback) or "").partition("\n\n")[0].split()
@@ -336,13 +324,15 @@ def _settled(command: Any, path: tuple[str, ...]) -> Any:
     kinds = command.callback.__annotations__
     for param in command.params:
         param.help = param.help and param.help.replace("{command}", " ".join(("vpem", *path)))
-        if param.name in ("config", "version", "help_all", "study"):  # before others are read
+        if param.name in EARLY:
             param.is_eager, param.callback = True, _early
-        if getattr(param, "rich_help_panel", "") == "Configuration":
-            param.expose_value = False
-            param.metavar = "FILE" if param.name == "config" else None
-        if param.name in kinds:
-            options.read_here(param, kinds[param.name])
+        if is_flag(param):
+            param.default, param.show_default = bool(param.default), False
+            if param.expose_value:
+                param.secondary_opts = [f"--no-{opt[2:]}" for opt in param.opts if opt[:2] == "--"]
+        if param.name in kinds or is_flag(param):
+            options.read_here(param, kinds.get(param.name, bool))
+    command.params.sort(key=lambda param: param.name == "help")  # after those of completion
     return command
 
 
@@ -353,13 +343,21 @@ def tree(app: typer.Typer, makers: dict[str, Maker], path: tuple[str, ...] = ())
     return group
 
 
+PRINTERS = {
+    "fit": "commands.model:show_fit", "data": "commands.data:show_data",
+    "study": "study.study:show_file", "request": "study.party:show_request",
+    "certificate": "study.party:show_identity", "log": "study.party:log",
+    "budget": "study.party:budget",
+}  # fmt: skip
+"""What prints each kind of file that `vpem show` knows, which has this table from its context."""
+
 app = typer.Typer(
     name="vpem",
     cls=Group,
-    no_args_is_help=True,
+    add_help_option=False,
     add_completion=True,
     rich_markup_mode=None,
-    context_settings={"max_content_width": 120},
+    context_settings={"max_content_width": 120, "obj": lambda kind: _loaded(PRINTERS[kind])},
     epilog="'vpem demo' shows the main job, 'vpem COMMAND --help' the options of a command.",
     help=(
         "Fit one Gaussian mixture to data whose features are spread over agents that cannot pool "
@@ -371,71 +369,39 @@ app = typer.Typer(
     ),
 )
 
-app.callback()(options.spread(lambda: None, (), ["version", "help_all"]))
+app.callback()(options.spread(lambda: None, (), ["version", "help_all", "help"]))
 
-COMMANDS: dict[str, Maker] = {
-    "fit": (
-        "commands.fit:fit",
-        "Fit a Gaussian mixture to features, or rows, that are distributed.",
-    ),
-    "select": (
-        "commands.select:select",
-        "Fit a grid of models and choose the best by a criterion.",
-    ),
-    "kmeans": (
-        "commands.fit:kmeans",
-        "Cluster rows by k-means, rows or features being distributed.",
-    ),
-    "fedem": (
-        "commands.fit:fedem",
-        "Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.",
-    ),
-    "impute": (
-        "commands.impute:impute",
-        "Impute a matrix from the parts of it that observers saw.",
-    ),
-    "saem": ("commands.saem:saem", "Fit a model with latent variables by stochastic EM (SAEM)."),
-    "predict": (
-        "commands.use:predict",
-        "Assign rows to components or centres; predict individuals.",
-    ),
-    "score": ("commands.use:score", "Compute log-likelihood, BIC and AIC of data under a model."),
-    "show": ("commands.model:show", "Show a model, or another file that vpem has written."),
-    "sample": ("commands.use:sample", "Draw rows from a model, each labelled with its component."),
-    "evaluate": ("commands.use:evaluate", "Compare components or clusters with labels."),
-    "plot": (
-        "commands.use:plot",
-        "Draw a model: its components, how they differ, how the fit went.",
-    ),
-    "report": (
-        "commands.use:report",
-        "Write a page on a model: how well it fits, with all pictures.",
-    ),
-    "relay": ("study.party:relay", "Pass sealed messages on between members of a study."),
-    "doctor": (
-        "commands.doctor:doctor",
-        "Check this installation: problems, with advice, then facts.",
-    ),
-    "demo": ("commands.doctor:demo", "Show the main job: fit real data, compare, predict, draw."),
-    "help": ("app:show_help", "Show the help of a command."),
-    "data": ("commands.data:app", "Import, fetch, simulate, split and describe datasets."),
-    "model": ("commands.model:app", "Show and export fitted models."),
-    "topology": ("commands.topology:app", "Look at networks of agents."),
-    "party": (
-        "study.party:app",
-        "Take part in studies: keys, requests, policies, logs of messages.",
-    ),
-    "study": (
-        "study.study:app",
-        "Make, sign and show studies: who takes part, and what will be run.",
-    ),
-}
-"""Where each command or group is, and what it does: the help of vpem loads none of them."""
+COMMANDS = """
+fit      commands.fit:fit        Fit a Gaussian mixture to features, or rows, that are distributed.
+select   commands.select:select  Fit a grid of models and choose the best by a criterion.
+kmeans   commands.fit:kmeans     Cluster rows by k-means, rows or features being distributed.
+fedem    commands.fit:fedem      Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.
+impute   commands.impute:impute  Impute a matrix from the parts of it that observers saw.
+saem     commands.saem:saem      Fit a model with latent variables by stochastic EM (SAEM).
+predict  commands.model:predict  Assign rows to components or centres; predict individuals.
+score    commands.model:score    Compute log-likelihood, BIC and AIC of data under a model.
+show     commands.model:show     Show a model, or another file that vpem has written.
+sample   commands.model:sample   Draw rows from a model, each labelled with its component.
+evaluate commands.model:evaluate Compare components or clusters with labels.
+plot     commands.model:plot     Draw a model: its components, how they differ, how the fit went.
+report   commands.model:report   Write a page on a model: how well it fits, with all pictures.
+relay    study.party:relay       Pass sealed messages on between members of a study.
+doctor   commands.doctor:doctor  Check this installation: problems, with advice, then facts.
+demo     commands.doctor:demo    Show the main job: fit real data, compare, predict, draw.
+help     app:show_help           Show the help of a command.
+data     commands.data:app       Import, fetch, simulate, split and describe datasets.
+model    commands.model:app      Show and export fitted models.
+topology commands.topology:app   Look at networks of agents.
+party    study.party:app         Take part in studies: keys, requests, policies, logs of messages.
+study    study.study:app         Make, sign and show studies: who takes part, and what will be run.
+"""
+"""Names, homes and summaries of commands and groups: the help of vpem loads none of them."""
 
 
 def command() -> Any:
     """Return the parser of the whole tree."""
-    return tree(app, COMMANDS)
+    lines = (line.split(maxsplit=2) for line in COMMANDS.strip().splitlines())
+    return tree(app, {name: (home, summary) for name, home, summary in lines})
 
 
 def invoke(words: list[str]) -> int:
@@ -452,11 +418,6 @@ def invoke(words: list[str]) -> int:
             parser.invoke(context)
     except typer.Exit as end:
         code = int(end.exit_code)
-    except Exception as error:
-        if type(error).__name__ != "NoArgsIsHelpError":
-            raise
-        print(error.format_message(), file=sys.stderr)  # type: ignore[attr-defined]
-        code = 2
     sys.stdout.flush()
     joined().close()
     return code
@@ -466,12 +427,41 @@ def ended_by(error: Exception, words: list[str]) -> int:
     """Say what ended a command, and return its exit code; a defect of vpem is raised."""
     where = joined()
     if not isinstance(error, BrokenPipeError):
-        return where.fail(error, options.sentence_of(error, words, _path_in))
+        return where.fail(error, _sentence_of(error, words))
     # The reader of stdout has gone: there is no one left to report to.
     drop_stdout()
     if where.own_users:
         where.close()
     return 0
+
+
+def _sentence_of(error: Any, words: list[str]) -> str | None:
+    """Say in one sentence what went wrong, or return None if it is a defect of vpem."""
+    if isinstance(error, OSError):
+        try:
+            os.getcwd()
+        except OSError:
+            gone = "the working folder has been removed: go to one that exists"
+            return f"{names.in_options(error)}; {gone}" if isinstance(error, VpemError) else gone
+    if isinstance(error, VpemError):
+        return names.in_options(error)
+    if isinstance(error, MemoryError):
+        size = f" ({error})" if str(error) else ""
+        return f"not enough memory{size}; try fewer rows or --dtype float32"
+    if isinstance(error, OSError) and error.filename is None:
+        # Files are dealt with where they are opened: what has no name is a stream.
+        drop_stdout()
+        return f"standard output cannot be written: {error.strerror or 'it is closed'}"
+    if not hasattr(error, "format_message"):
+        return None
+    # Typer does not export the errors of its parser: they are known by what they have.
+    context, name = getattr(error, "ctx", None), getattr(error, "option_name", None)
+    params = context.command.params if context and name else ()
+    if context and name and all(name not in (*one.opts, *one.secondary_opts) for one in params):
+        return names.in_options(names.no_such_option(context, name, words))
+    sentence = " ".join(str(error.format_message()).split()).rstrip(".")
+    path = context.command_path if context else " ".join(["vpem", *_path_in(words)])
+    return f"{sentence[:1].lower()}{sentence[1:]}; see '{path} --help'"
 
 
 def _join(words: list[str]) -> None:

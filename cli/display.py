@@ -16,12 +16,17 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vpem.errors import Setting, VpemWarning, printable
-from vpem.pictures.contents import size
+from vpem.pictures.contents import lines_of, size
 
 from .names import in_options
+
+if TYPE_CHECKING:
+    from vpem.network.schema import Report
+    from vpem.pictures.contents import Lines
+    from vpem.pictures.contents import Table as Contained
 
 LEAST, LONGEST_NAME, GAP = 16, 24, 3
 """Columns of the pieces of longer words, most of names of facts that are not broken, and between
@@ -139,6 +144,34 @@ def _total(widths: Sequence[int]) -> int:
 
 
 table = PrintedTable
+
+NUMBER = re.compile(r"[\d,]*\.?[\d,]*%*")
+"""Cells of columns that are aligned on the right."""
+
+
+def as_printed(item: Contained | list[str] | str, heading: str = "") -> Sequence[Any]:
+    """Return part of a fit's contents as a terminal shows it: lines, or one table."""
+    if isinstance(item, str | list):
+        return [item] if isinstance(item, str) else item
+    columns = [*zip(item.heads, *item.rows, strict=False)][1:]
+    numbers = [
+        head for head, *cells in columns
+        if item.numbers or all(NUMBER.fullmatch(str(cell)) for cell in cells)
+    ]  # fmt: skip
+    heads = item.heads or ("",) * len(item.rows[0])
+    return [table(item.rows, *heads, title=item.caption or heading, right=numbers)]
+
+
+def table_of(
+    reports: Sequence[Report], columns: Lines, most: int | None = None, **looks: Any
+) -> PrintedTable:
+    """Return a table with a row for each of the first reports, but no column without a cell."""
+    rows = [dict(lines_of(one, columns)) for one in reports[:most]]
+    heads = [head for head in columns if any(head in row for row in rows)]
+    if len(rows) < len(reports):
+        looks["caption"] = f"and {len(reports) - len(rows)} more; --json shows all"
+    return table(([row.get(head, "-") for head in heads] for row in rows), *heads, **looks)
+
 
 BETWEEN, DOTS = "  ", "..."
 

@@ -11,6 +11,9 @@ from difflib import get_close_matches
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import InputError
+from vpem.rules import why_never
+
 if TYPE_CHECKING:
     from vpem.errors import Setting, VpemError, VpemWarning
 
@@ -91,7 +94,7 @@ def key_of(param: Any) -> str:
 def name_of(option: Any) -> str:
     """Return an option or argument as its user calls it."""
     if option.param_type_name == "argument":
-        return str(option.name).upper()
+        return str(option.metavar or option.name).upper()
     long = any(word.startswith("--") for word in option.opts)
     return f"--{key_of(option)}" if long else str(option.opts[0])
 
@@ -171,3 +174,35 @@ def hint(near: Iterable[str]) -> str:
     """Suggest what a word may stand for, if anything is known."""
     words = " or ".join(map(repr, near))
     return f" (did you mean {words}?)" if words else ""
+
+
+def misuse(context: Any, *parts: str | None) -> InputError:
+    """Return the error of a command that is called wrongly, which leads to its help."""
+    return InputError("; ".join(filter(None, (*parts, f"see '{context.command_path} --help'"))))
+
+
+def _no_such(context: Any, what: str, word: str, near: Iterable[str]) -> InputError:
+    advice = (f"; {advice}" for words, advice in ELSE if word.strip("-") in words)
+    return misuse(context, f"no such {what}: {word}{hint(near) or next(advice, '')}")
+
+
+def no_such_command(context: Any, word: str) -> InputError:
+    """Return the error that a group has no such command, with those that may be meant."""
+    near = meant(word, context.command.commands)
+    # Commands of other groups are called by their full names.
+    below = [path for path, _ in leaves(context.find_root().command) if len(path) > 1]
+    if not near or word in {path[-1] for path in below}:
+        found = meant(word, dict.fromkeys(path[-1] for path in below))
+        near = [" ".join(("vpem", *path)) for path in below if path[-1] in found] or near
+    return _no_such(context, "command", word, near)
+
+
+def no_such_option(context: Any, name: str, words: list[str]) -> InputError:
+    """Return the error that a command has no such option, with the one that may be meant."""
+    if why := why_never(context.info_name, name[2:].replace("-", "_")):
+        return InputError(name, *why)
+    known = {word.lstrip("-"): name_of(one) for one in context.command.params for word in one.opts}
+    # A long option with one dash is read as short ones: search for the word as typed.
+    typed = [word for word in words if word.startswith(name) and name[1] != "-"]
+    word = next(iter(typed), name)
+    return _no_such(context, "option", word, [known[one] for one in meant(word, known)])

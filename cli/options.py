@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from vpem.errors import FileError, InputError, VpemError, brief, did_you_mean, printable
+from vpem.errors import FileError, InputError, brief, did_you_mean, printable
 from vpem.records import Rule, Settings, describe_field, off, refused, unset
-from vpem.rules import OF_ONE_FILE, algorithm_of, of_command, why_never
+from vpem.rules import OF_ONE_FILE, algorithm_of, of_command
 
-from .display import drop_stdout, print_json
-from .names import ELSE, FILE, FILES, hint, in_options, is_flag, key_of, leaves, meant, name_of
-from .outputs import READ, WRITTEN
+from . import names
+from .display import print_json
+from .names import hint, in_options, is_flag, key_of, meant, misuse, name_of
+from .outputs import READ, WRITTEN, Role
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -79,6 +80,7 @@ class Common(Settings, heading="Configuration", kept=False):
     )
     version: bool = off("Print the version.", flags="-V --version")
     help_all: bool = off("Show every option, or every command, and exit.")
+    help: bool = off("Show this message and exit.", flags="-h --help")
 
 
 class Without(str):
@@ -162,6 +164,8 @@ def spread(
     done.__annotations__ = {param.name: param.annotation for param in merged}
     done.records = made_of
     done.settings = {name: describe_field(one) for name, one in settings.items()}
+    marked = ((param.name, mark) for param in merged for mark in get_args(param.annotation))
+    done.roles = {name: mark for name, mark in marked if isinstance(mark, Role)}
     return command
 
 
@@ -192,7 +196,8 @@ def _option(one: Field[Any]) -> inspect.Parameter:
         rich_help_panel=known.heading,
         hidden=known.hidden,
         autocompletion=offering(words) if words else None,
-        metavar="<str>" if kind == list[str] else None,
+        metavar="<str>" if kind == list[str] else "FILE" if one.name == "config" else None,
+        expose_value=known.heading != "Configuration",
     )
     hinted: Any = kind | None if one.default is None else kind
     role = ROLES.get(known.file, known.file)
@@ -227,7 +232,7 @@ Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", help="Print only errors, and the output of --json.")
 ]
 
-NOT_IN_FILES = ("config", "show-config", "help-all")
+NOT_IN_FILES = ("config", "show-config", "help-all", "help")
 
 
 def variable_of(path: Sequence[str], key: str = "") -> str:
@@ -258,7 +263,7 @@ def take_defaults(context: Any, path: Path, values: Report, *, last: bool = Fals
     known = context.default_map or {}
     taken = {name: value for name, value in values.items() if not last or name not in known}
     context.default_map = {**known, **taken}
-    context.meta.setdefault(FILES, {}).update(dict.fromkeys(taken, path))
+    context.meta.setdefault(names.FILES, {}).update(dict.fromkeys(taken, path))
 
 
 def options_of(content: Report, file: Path, context: Any) -> dict[tuple[str, ...], Report]:
@@ -280,7 +285,7 @@ def load(context: Any, file: Path) -> None:
 
     tables = options_of(read_toml(file), file, context)
     take_defaults(context, file, tables.get(path_of(context), {}))
-    context.meta[FILE] = file
+    context.meta[names.FILE] = file
 
 
 def _tables(
@@ -358,7 +363,7 @@ def source_of(context: Any, param: Any) -> tuple[str, str | None]:
     if source == "ENVIRONMENT":
         return "environment", str(param.envvar)
     if source == "DEFAULT_MAP":
-        return "file", str(context.meta[FILES][param.name])
+        return "file", str(context.meta[names.FILES][param.name])
     return "command line" if source == "COMMANDLINE" else "default", None
 
 
@@ -386,15 +391,15 @@ def noting_origins(context: Any) -> Iterator[None]:
     except (InputError, FileError) as error:
         sentence, sure, perhaps = in_options(error), list[str](), list[str]()
 
-        def names(what: str) -> bool:
+        def mentions(what: str) -> bool:
             return re.search(rf"(?<![\w-]){what}(?![\w-])", sentence) is not None
 
         for param in context.command.params:
             origin, value = origin_of(context, param), context.params.get(param.name)
             values = value if isinstance(value, list | tuple) else [value]
-            if names(name_of(param)) or any(repr(str(each)) in sentence for each in values):
+            if mentions(name_of(param)) or any(repr(str(each)) in sentence for each in values):
                 sure += [origin] if origin else []
-            elif names("[-_ ]".join(key_of(param).split("-"))):
+            elif mentions("[-_ ]".join(key_of(param).split("-"))):
                 perhaps += [origin] if origin else []
         if missing := re.fullmatch(r"'(.+)' does not exist", str(error)):
             from vpem.files.examples import hint_for
@@ -437,8 +442,8 @@ def show_config(context: Any) -> None:
 
 def rules_of(command: Any) -> dict[str, list[Rule]]:
     """Return the rules of a command's options, by names of parameters."""
-    known = getattr(command.callback, "settings", {})
-    rules = {"memory_limit": [OF_ONE_FILE]} | {name: one.rules for name, one in known.items()}
+    known = command.callback.settings.items()
+    rules = {"memory_limit": [OF_ONE_FILE]} | {name: one.rules for name, one in known}
     return of_command(command.name, rules)
 
 
@@ -467,18 +472,25 @@ def refuse_beside(**facts: Any) -> None:
 
 
 def read_here(param: Any, kind: Any) -> None:
-    """Let values be read here: Typer does it by a library that takes as long to load as NumPy."""
+    """Let the value of a parameter be read, and missed, by `process_value` here.
+
+    Typer has no public way to do without the library by which it reads values, which takes as long
+    to load as NumPy; and whether DATA is missing depends on the study.
+    """
     while get_args(kind):
         kind = next(one for one in get_args(kind) if one is not NoneType)
 
     def process_value(context: Any, value: Any) -> Any:
+        served = names.STUDY in context.meta and param.name == "data"  # `check_data` follows
+        spared = served or context.meta.get(names.SHOW)
+        if param.required and not spared and value in (None, (), []):
+            raise misuse(context, f"missing {param.param_type_name} '{name_of(param)}'")
         try:
             value = _value_of(value, kind, several=param.multiple or param.nargs == -1)
         except ValueError as error:
-            if not context.resilient_parsing:
-                raise typer.BadParameter(str(error), ctx=context, param=param) from None
-        skipped = param.callback is None or context.resilient_parsing
-        return value if skipped else param.callback(context, param, value)
+            sentence = f"{name_of(param)} {error}"
+            raise misuse(context, sentence, origin_of(context, param)) from None
+        return value if param.callback is None else param.callback(context, param, value)
 
     param.process_value = process_value
 
@@ -494,13 +506,13 @@ def _value_of(value: Any, kind: Any, several: bool = False) -> Any:
         return value
     if kind is Path:
         if "\0" in value or (os.path.exists(value) and not os.access(value, os.R_OK)):
-            raise ValueError(f"file {value!r} is not readable")
+            raise ValueError(f"must be a file that can be read, got {value!r}")
         return Path(value)
     if kind is bool:
         for truth, words in enumerate(WORDS_OF_FLAGS):
             if value.strip().lower() in words.split():
                 return bool(truth)
-        raise ValueError(f"must be a valid boolean, got {value!r}")
+        raise ValueError(f"must be true or false, got {value!r}")
     from vpem.checks import read_float, read_int
 
     number = read_int(value) if kind is int else read_float(value)
@@ -508,56 +520,3 @@ def _value_of(value: Any, kind: Any, several: bool = False) -> Any:
         what = "an integer" if kind is int else "a number"
         raise ValueError(f"must be {what}, got {brief(value)}")
     return number
-
-
-def sentence_of(error: Any, words: list[str], path_in: Callable[..., Any]) -> str | None:
-    """Say in one sentence what went wrong, or return None if it is a defect of vpem.
-
-    Of options and arguments that the parser refuses it has the nearest name; ``path_in`` finds the
-    words that name the command.
-    """
-    said = in_options(error) if isinstance(error, VpemError) else None
-    if isinstance(error, OSError):
-        try:
-            os.getcwd()
-        except OSError:
-            gone = "the working folder has been removed: go to one that exists"
-            return f"{said}; {gone}" if said else gone
-    if said is None and isinstance(error, MemoryError):
-        size = f" ({error})" if str(error) else ""
-        return f"not enough memory{size}; try fewer rows or --dtype float32"
-    if said is None and isinstance(error, OSError) and error.filename is None:
-        # Files are dealt with where they are opened: what has no name is a stream.
-        drop_stdout()
-        return f"standard output cannot be written: {error.strerror or 'it is closed'}"
-    if not hasattr(error, "format_message"):
-        return said
-    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
-    name, what, near = getattr(error, "option_name", ""), "", list[str]()
-    if type(error).__name__ == "NoSuchOption" and name and context:
-        why = why_never(context.info_name, name[2:].replace("-", "_"))
-        if why:
-            return in_options(InputError(name, *why))
-        options = context.command.get_params(context)
-        known = {word.lstrip("-"): name_of(option) for option in options for word in option.opts}
-        # A long option with one dash is read as short ones: search for the word as typed.
-        typed = [word for word in words if word.startswith(name) and name[1] != "-"]
-        what, word = "option", next(iter(typed), name)
-        near = [known[one] for one in meant(word, known)]
-    elif "No such command" in str(error) and context:
-        what, name = "command", str(error).split("'")[1] if "'" in str(error) else ""
-        word, near = name, meant(name, context.command.commands)
-        # Commands of other groups are called by their full names.
-        below = [path for path, _ in leaves(context.find_root().command) if len(path) > 1]
-        if not near or name in {path[-1] for path in below}:
-            found = meant(name, dict.fromkeys(path[-1] for path in below))
-            near = [" ".join(("vpem", *path)) for path in below if path[-1] in found] or near
-    if what:
-        advice = (f"; {advice}" for words, advice in ELSE if word.strip("-") in words)
-        sentence = f"no such {what}: {name}{hint(near) or next(advice, '')}"
-    else:
-        sentence = " ".join(str(error.format_message()).split()).rstrip(".")
-        sentence = sentence[:1].lower() + sentence[1:]
-    origin = origin_of(context, param) if context and param else None
-    path = context.command_path if context else " ".join(["vpem", *path_in(words)])
-    return f"{'; '.join(filter(None, (sentence, origin)))}; see '{path} --help'"

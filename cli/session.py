@@ -203,13 +203,9 @@ def join(where: Where | None) -> None:
     _joined = where or Where()
 
 
-class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM."""
-
-
 def terminate(number: int, frame: Any) -> None:
-    """Raise `Terminated`: a handler of SIGTERM."""
-    raise Terminated
+    """Raise an interrupt with the exit code of SIGTERM, whose handler this is."""
+    raise KeyboardInterrupt(143)
 
 
 def _variable(name: str) -> int:

@@ -155,17 +155,21 @@ class House:
         return sorted(sorted(part) for part in parts if len(part) > 1)
 
     def climbs(self) -> list[str]:
-        """Imports inside the command line that go up, wherever they stand."""
+        """Imports inside the command line that go up, wherever they stand.
+
+        Imports by strings could lead anywhere, and are for the highest floor, which loads the rest.
+        """
         height = {name: number for number, name in enumerate(FLOORS_OF_COMMANDS.split())}
         top = len(height)  # the entry point
-        return [
-            f"{each.path}: {name}"
-            for each in self.modules
-            for name in each.imports
-            if each.room == "cli" and name.startswith("cli.")
-            and height.get(each.name.split(".")[1] if "." in each.name else "", top)
-            < height.get(name.split(".")[1], top)
-        ]  # fmt: skip
+        found = []
+        for each in self.modules:
+            floor = height.get(each.name.split(".")[1] if "." in each.name else "", top)
+            for name in each.imports if each.room == "cli" else ():
+                package, *rest = name.split(".")
+                up = package in ("cli", "vpem_cli") and floor < height.get((*rest, "")[0], top)
+                if up or (package == "importlib" and floor < height["app"]):
+                    found.append(f"{each.path}: {name}")
+        return found
 
     def names_twice(self) -> list[str]:
         """Classes of one name in two places."""

@@ -11,7 +11,6 @@ from typing import Any
 import vpem
 from vpem.records import refused
 from vpem.rules import ALGORITHMS, WAYS, refusal
-from vpem_cli import app
 from vpem_cli.app import HEADINGS, command, grouped
 from vpem_cli.names import in_options, key_of, speak_of
 from vpem_cli.options import rules_of
@@ -136,7 +135,7 @@ def default_of(option: Any) -> str:
 
 def row_of(path: tuple[str, ...], option: Any) -> Row:
     """Names and text of an option, the same for all commands that say the same of it."""
-    names = sorted((*option.opts, *option.secondary_opts), key=lambda name: name.startswith("--"))
+    names = sorted(option.opts, key=lambda name: name.startswith("--"))
     text = (option.help or "").replace(" ".join(path), "vpem COMMAND").replace("|", "\\|")
     default = default_of(option)
     return ", ".join(f"`{name}`" for name in names), text + f" Default: {default}." * bool(default)
@@ -181,8 +180,8 @@ def reference() -> str:
     users: dict[Row, list[str]] = {}
     headings: dict[Row, str] = {}
     for path, member in commands.items():
-        common = app.HOMES["Configuration"]
-        for heading, options in grouped([p for p in member.params if key_of(p) not in common]):
+        params = [one for one in member.params if one.rich_help_panel != "Configuration"]
+        for heading, options in grouped(params):
             for row in (row_of(path, option) for option in options):
                 rows[path].append(row)
                 users.setdefault(row, []).append(f"`{' '.join(path[1:])}`")

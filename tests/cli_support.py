@@ -4,6 +4,8 @@ import json
 import subprocess
 from dataclasses import dataclass
 from functools import cache
+from types import NoneType
+from typing import get_args
 
 import numpy as np
 
@@ -65,6 +67,12 @@ def spawn(*words, **options):
     return subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=False, **options
     )
+
+
+def kinds_of(leaf, param):
+    """Types that a parameter of a command may have, as its function declares them."""
+    kind = leaf.callback.__annotations__[param.name].__origin__
+    return {*(get_args(kind) or [kind])} - {NoneType}
 
 
 def overlapping(n_samples=150, n_features=6, n_components=2, gap=1.6, seed=0):

@@ -50,6 +50,8 @@ def completed(capsys, monkeypatch):
         ("ev", {"evaluate"}),
         ("data im", {"import"}),
         ("fit --cons", {"--consensus", "--consensus-tol"}),
+        ("fit --js", {"--json"}),
+        ("fit --no-js", {"--no-json"}),
         ("fit d.h5 --topology s", {"star", "small-world", "scale-free"}),
         ("kmeans d.h5 --hops x --init k", {"k-means++"}),
         ("data import --missing ", {"refuse", "keep"}),
@@ -86,7 +88,9 @@ def test_fish_is_told_with_help(completed):
 
 
 def test_completion_loads_nothing_that_takes_long():
-    tell = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+    # The oldest Typer loads Rich by itself.
+    tell = "import atexit, sys, typer; own = {*sys.modules};"
+    tell += "atexit.register(lambda: print(*({*sys.modules} - own), file=sys.stderr));"
     environment = {**os.environ, "_VPEM_COMPLETE": "complete_zsh",
                    "_TYPER_COMPLETE_ARGS": "vpem fit --"}  # fmt: skip
     found = subprocess.run(
@@ -94,7 +98,7 @@ def test_completion_loads_nothing_that_takes_long():
         timeout=60, check=False,
     )  # fmt: skip
     assert "--topology" in found.stdout
-    loaded = {name.split(".")[0] for name in found.stderr.split()}
+    loaded = {*found.stderr.split()}
     assert "vpem_cli" in loaded
     assert not loaded & {"numpy", "scipy", "h5py", "pydantic", "networkx", "rich.console"}
 

@@ -18,7 +18,7 @@ from .mpi_support import LAUNCHER, run_cli
 from .tables import each
 
 LEAVES = list(leaves(command()))
-OWN = {"config", "show-config", "help-all"}
+OWN = {"config", "show-config", "help-all", "help"}
 
 
 @pytest.fixture
@@ -187,9 +187,9 @@ BAD_FILES = {
     "[fit]\nmax-iter = 1\nmax_iter = 2": "[fit] gives 'max-iter' twice, once as 'max_iter'",
     "[fit]\nhops = \n": "c.toml is not TOML: invalid value (at ",
     "[fit]\nconfig = 'c.toml'": "[fit] has no option 'config'",
-    "[fit]\nhops = 'many'": "'--hops': must be an integer, got 'many'; --hops is from file "
+    "[fit]\nhops = 'many'": "--hops must be an integer, got 'many'; --hops is from file "
     "c.toml; see 'vpem fit --help'",
-    "[fit]\nhops = 1.5": "'--hops': must be an integer, got '1.5'; --hops is from file",
+    "[fit]\nhops = 1.5": "--hops must be an integer, got '1.5'; --hops is from file",
     "[fit]\nhops = -1": "hops must be an integer of at least 0, got -1; --hops is from file c.toml",
     "[fit]\ntopology = 'cyle'": "(did you mean 'cycle'?); --topology is from file c.toml",
     "[fit]\ntopology = 3": "topology must be one of",
@@ -243,7 +243,7 @@ def test_no_variables_of_a_command_begin_like_those_of_another():
         ("VPEM_FIT_SHOW_CONFIG", "1", "'vpem fit' has no such option"),
         ("VPEM_FIT_HOPS", "many", "must be an integer, got 'many'; --hops is from environment "
          "VPEM_FIT_HOPS"),
-        ("VPEM_FIT_JSON", "maybe", "must be a valid boolean, got 'maybe'; --json is from"),
+        ("VPEM_FIT_JSON", "maybe", "--json must be true or false, got 'maybe'; --json is from"),
         ("VPEM_FIT_COVARIANCE", "ful", "(did you mean 'full'?); --covariance is from environment "
          "VPEM_FIT_COVARIANCE"),
     ],
@@ -337,7 +337,7 @@ def test_every_command_suggests_the_option_that_was_meant(capsys, path, member):
 @each(
     ("words", "said"),
     [
-        ("fit d.h5 -topology cycle", "no such option: -t (did you mean '--topology'?)"),
+        ("fit d.h5 -topology cycle", "no such option: -topology (did you mean '--topology'?)"),
         (
             "describe d.h5",
             "no such command: describe (did you mean 'vpem data describe' or "

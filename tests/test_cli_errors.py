@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem_cli.names import leaves
+from vpem_cli.names import leaves, name_of
 
-from .cli_support import MAIN, NAMES, done, listing, make_data, overlapping, run, spawn
+from .cli_support import MAIN, NAMES, done, kinds_of, listing, make_data, overlapping, run, spawn
 from .tables import each, over
 
 
@@ -395,11 +395,10 @@ def test_all_options_that_are_numbers_read_them_alike(refused, text):
     count = 0
     for path, command in leaves(vpem_cli.app.command()):
         for param in command.params:
-            kind = param.type_descriptor.annotation
-            if kind in (int, float):
+            if (kind := kinds_of(command, param)) in ({int}, {float}):
                 said = refused(*path, max(param.opts, key=len), text)
-                number = "an integer" if kind is int else "a number"
-                assert f": must be {number}, got {text!r}" in said
+                number = "an integer" if int in kind else "a number"
+                assert said.startswith(f"{name_of(param)} must be {number}, got {text!r}; see ")
                 count += 1
     assert count > 150
 

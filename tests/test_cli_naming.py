@@ -12,7 +12,7 @@ from vpem.checks import check_int
 from vpem.errors import FileError, InputError, Setting, VpemWarning
 from vpem_cli.names import is_flag, leaves, meant
 
-from .cli_support import done, make_data, overlapping, run
+from .cli_support import done, kinds_of, make_data, overlapping, run
 from .tables import each
 
 PARAMETERS = ("radius", "n_init", "tol", "max_iter", "worst radius", "n components", "force=True")
@@ -85,9 +85,8 @@ def numeric():
     """Yield every option of every command that takes a number."""
     for path, member in LEAVES:
         for param in member.params:
-            kind = str(param.type_descriptor)
             option = param.param_type_name == "option" and not is_flag(param)
-            if option and ("int" in kind or "float" in kind):
+            if option and kinds_of(member, param) & {int, float}:
                 yield path, param
 
 

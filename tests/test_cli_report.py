@@ -18,7 +18,7 @@ from vpem.pictures.contents import Table
 from vpem.pictures.page import contents_of, show_item, text
 from vpem.pictures.saved import read_saved
 from vpem_cli.app import command
-from vpem_cli.commands.use import stored_at
+from vpem_cli.commands.model import stored_at
 
 from .cli_support import done, listing, run
 from .pictures_support import FITS, fitted, make_labelled, shared_folder

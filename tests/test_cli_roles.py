@@ -9,7 +9,7 @@ import pytest
 
 import vpem_cli.app
 from vpem.errors import FileError
-from vpem_cli import outputs
+from vpem_cli import names, outputs
 from vpem_cli.names import leaves
 
 from .cli_support import done, listing, make_data, run
@@ -21,13 +21,13 @@ NAMES_PLACES = {"align", "curve", "dataset", "data fetch name", "sample_weight"}
 
 
 def name_of(param):
-    return max(param.opts, key=len) if param.param_type_name == "option" else param.name
+    return max(param.opts, key=len) if param.param_type_name == "option" else names.name_of(param)
 
 
 @each("command", COMMANDS)
 def test_every_option_that_is_a_file_says_whether_it_is_written(command):
     leaf = COMMANDS[command]
-    known, hints = leaf.roles(), typing.get_type_hints(leaf.callback)
+    known, hints = leaf.callback.roles, typing.get_type_hints(leaf.callback)
     for param in leaf.params:
         kind = str(hints.get(param.name, Path if param.name == "config" else ""))
         speaks = re.search(r"\bfiles?\b", param.help or "") and "str" in kind
@@ -42,7 +42,7 @@ def test_every_option_that_is_a_file_says_whether_it_is_written(command):
 def words_of(leaf, one, first, two, second):
     """A command line in which two options name these files, and all that must be given is."""
     words = []
-    known = leaf.roles()
+    known = leaf.callback.roles
     for param in leaf.params:
         value = {one.name: first, two.name: second}.get(param.name)
         if value is None and (param.required or param.param_type_name == "argument"):
@@ -56,7 +56,7 @@ def words_of(leaf, one, first, two, second):
 
 def pairs_of(leaf):
     """Pairs of options of which the first is written and the second is read or written."""
-    known = leaf.roles()
+    known = leaf.callback.roles
     named = [p for p in leaf.params if p.name in known and known[p.name] is not outputs.FOLDER]
     for one in named:
         for two in named:
@@ -78,7 +78,8 @@ def test_no_option_takes_the_place_of_another(capsys, tmp_path, aside, command):
     leaf = COMMANDS[command]
     force = ["--force"] if any("--force" in param.opts for param in leaf.params) else []
     for one, two in pairs_of(leaf):
-        told = "are one file; give two names" if leaf.roles()[two.name].writes else "is the input"
+        written = leaf.callback.roles[two.name].writes
+        told = "are one file; give two names" if written else "is the input"
         # A file that options are read from is looked at before anything else.
         for there in (True, False) if two.name != "config" else (True,):
             Path("it.toml").write_text("") if there else Path("it.toml").unlink()
@@ -116,7 +117,7 @@ def data(tmp_path, monkeypatch):
 def begin(leaf, *words):
     """Hold the files of a command line against each other; nothing is run."""
     with leaf.make_context("fit", list(words)) as context:
-        outputs.begin(context, leaf.roles())
+        outputs.begin(context, leaf.callback.roles)
 
 
 @pytest.mark.parametrize("name", ["c", "c.before", "c.rank1", "c.rank1.before", ".c.rank1.part"])

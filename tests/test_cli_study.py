@@ -339,7 +339,7 @@ def test_a_changed_request_is_refused(capsys, people, hub):
     ("words", "said"),
     [
         ("x --star h:1 --hop 0", "no such option: --hop (did you mean '--hops'?); see 'vpem fit -"),
-        ("x --star h:1 --hops a", "'--hops': must be an integer, got 'a'; see 'vpem fit --"),
+        ("x --star h:1 --hops a", "--hops must be an integer, got 'a'; see 'vpem fit --"),
         ("x --star h:1 --hops -1", "--hops must be an integer of at least 0, got -1"),
         ("x --star h:1 -k x", "--components must be numbers and ranges with commas between, such"),
         ("x --star h:1 --hops 0 7", "'7' is neither an option of 'vpem fit' nor the value of one"),

@@ -41,7 +41,10 @@ TINY = {
     "vpem/_core/x.py": "from .. import errors\nfrom . import y\n",
     "vpem/_core/y.py": "",
     "vpem/saem/models/__init__.py": "from ...em import f\n",
-    "cli/commands/fit.py": "from vpem_cli.other import x\nimport vpem.em\n",
+    "cli/commands/fit.py": "from vpem_cli.other import x\nimport vpem.em\nfrom ..data import y\n",
+    "cli/data.py": "from .runner import x\ndef f():\n    from vpem_cli.commands.fit import x\n",
+    "cli/names.py": "def f():\n    from importlib import import_module as load\n",
+    "cli/app.py": "from importlib import import_module\nfrom .study import party\n",
 }
 
 
@@ -62,7 +65,14 @@ def test_every_import_is_read_and_wrong_arrows_are_found(script, tmp_path):
     assert (tiny.folders, tiny.loose) == (["_core", "saem", "sums", "terms"], ["em", "errors"])
     assert tiny.rooms()["terms"] == (3, 1)
     assert tiny.rooms()["ground"] == (4, 3)
-    assert tiny.circles_of_files() == [["vpem.em", "vpem.saem.models"]]
+    assert tiny.circles_of_files() == [
+        ["cli.commands.fit", "cli.data"],
+        ["vpem.em", "vpem.saem.models"],
+    ]
+    assert tiny.climbs() == [
+        "cli/commands/fit.py: vpem_cli.other.x", "cli/data.py: cli.runner.x",
+        "cli/data.py: vpem_cli.commands.fit.x", "cli/names.py: importlib.import_module",
+    ]  # fmt: skip
 
 
 def test_arrows_run_down_only(script, house):

@@ -19,7 +19,7 @@ from vpem_cli.app import command
 from vpem_cli.names import in_options, is_flag, leaves, name_of
 from vpem_cli.options import rules_of
 
-from .cli_support import done, overlapping, run
+from .cli_support import done, kinds_of, overlapping, run
 from .tables import each
 
 TREE = {" ".join(path): leaf for path, leaf in leaves(command())}
@@ -56,12 +56,12 @@ def values_of(leaf, param):
              if word != param.default]  # fmt: skip
     if words:
         return [*words, param.default]  # which may be given too
-    kind = str(param.type_descriptor)
-    if "int" in kind.lower() or "float" in kind.lower() or (setting and setting.least is not None):
-        usual = 0.5 if "float" in kind.lower() else 1
+    kinds = kinds_of(leaf, param)
+    if kinds & {int, float} or (setting and setting.least is not None):
+        usual = 0.5 if float in kinds else 1
         least = usual if setting is None or setting.least is None else setting.least
         most = 100 if setting is None or setting.most is None else setting.most
-        if isinstance(param.default, int) or (least == int(least) and "float" not in kind.lower()):
+        if isinstance(param.default, int) or (least == int(least) and float not in kinds):
             several = [int(least), int(least) + 1, int(least) + 2]
         else:
             several = [least, (least + min(most, least + 1)) / 2]

@@ -17,11 +17,10 @@ from vpem.records import Settings, beside, changed, off, setting, unset
 from vpem.settings import HoldingSettings
 
 from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
-from ..display import Screen, print_json, show, table
+from ..display import Screen, print_json, show, table, table_of
 from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
 from ..session import Where
-from .use import table_of
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset

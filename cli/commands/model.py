@@ -1,27 +1,359 @@
-"""`vpem model`: show, export, join and compare fitted models."""
+"""Commands on fits: `vpem predict`, `score`, `sample`, `evaluate`, `plot`, `report` and `model`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import FileError, InputError, brief, check_choice
+from vpem.errors import FileError, InputError, brief, check_choice, printable
 from vpem.pictures.contents import number, plural
-from vpem.records import changed
+from vpem.records import Settings, beside, changed, not_both, off, setting, words_in
+from vpem.settings import OF_DATA, lacks_data
 
 from ..data import OF_A_FIT
-from ..display import Screen, print_json, table
+from ..display import Screen, as_printed, print_json, table
 from ..display import show as show_all
-from ..options import Force, Json, Quiet, Without
-from ..outputs import READ, WRITTEN, TableOutput
-from .use import CLASSES, HELD, INDIVIDUALS, DataFile, ModelFile, UseRequest, UseSettings, stored_at
+from ..names import in_options
+from ..options import Force, Json, Quiet, Without, refuse_beside
+from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
+from .use import CORPUS_MODEL, INDIVIDUALS, RUNNING, StoredFile, UseRequest, UseSettings
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
+
+
+FITS = ("vpem-model", "vpem-clustering", "vpem-saem")
+"""Kinds of fits, by what files say that they are."""
+
+HELD = {
+    "vpem-dataset": "a dataset",
+    "vpem-checkpoint": "a checkpoint, from which its run goes on with --checkpoint and --resume",
+    "vpem-imputation": "an imputation, a completed matrix (see 'vpem model export')",
+    "vpem-predictions": "predictions",
+    "vpem-contributions": "contributions of parties and features",
+    "vpem-imputed": "imputed values",
+    "vpem-samples": "rows drawn from a model",
+    "vpem-observations": "observations of curves",
+    "vpem-individuals": "individuals and their observations",
+    "vpem-saem-individuals": "estimates of individuals",
+    "vpem-saem-curves": "predicted curves",
+    "vpem-saem-residuals": "residuals of a fit of SAEM",
+    "vpem-topic-words": "words of topics",
+}
+"""What else files of vpem hold, in words."""
+
+
+def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> Any:
+    """Return a fit for a command, unless it cannot use such; one of no kind is read as a model."""
+    import h5py
+
+    from vpem.files.hdf5 import attribute_of
+    from vpem.files.opening import check_readable
+
+    if not h5py.is_hdf5(str(check_readable(path))):
+        raise FileError(
+            f"{path} is not an HDF5 file, which fits write; give the model before the data"
+        )
+    encoding, instead = attribute_of(path), dict[str, str]()
+    holds = HELD.get(encoding, "neither a model nor another fit")
+    if encoding in FITS or not encoding.startswith("vpem-"):
+        kind: type[StoredFile]
+        if encoding == "vpem-saem":
+            from .individuals import SaemFile, TopicsFile
+
+            kind = TopicsFile if attribute_of(path, "model") == CORPUS_MODEL else SaemFile
+        else:
+            from .rows import ClustersFile, MixtureFile
+
+            kind = ClustersFile if encoding == "vpem-clustering" else MixtureFile
+        if command in ("plot", "report") or hasattr(kind, command.split()[-1]):
+            stored = kind(path, curve)
+            refuse_beside(**stored.facts)
+            return stored
+        holds, instead = kind.holds, kind.instead
+    why = instead.get(command, f"which 'vpem {command}' cannot use")
+    raise InputError(f"{path} holds {holds}, {why}")
+
+
+def show_fit(file: Path, json: bool) -> None:
+    """Print what a page on a fit says."""
+    stored = stored_at(file)
+    if json:
+        print_json(stored.as_json())
+        return
+    from vpem.pictures.page import contents_of
+
+    contents = contents_of(stored.saved)
+    # Names and words in them come from the author of the file.
+    printed: list[Any] = [printable(contents.title), printable(contents.lead)]
+    for section in contents.sections:
+        for item in section.items:
+            printed += as_printed(item, section.heading)
+    show_all(*printed)
+
+
+OUTPUTS = "output force quote_formulas digits"
+NOT_DRAWN = f"missing sample_weight secure_sum quote_formulas digits {RUNNING} {OF_A_FIT}"
+NOT_DATA = "times population latents residuals"
+
+
+class PredictSettings(
+    UseSettings, kept=False,
+    rows=[
+        ("times", *not_both("latents", "times")),
+        ("population", *not_both("latents", "population")),
+        ("residuals", lambda given: any(given[one] for one in ("latents", "population", "times")),
+         " belongs to the rows of {data}; leave out {latents}, {population} and {times}"),
+        ("residuals", lacks_data,
+         " belongs to measurements, which a fit does not keep; give {data}"),
+        ("times population residuals", *beside(
+            " is for curves over time, of which {model} has none; leave it out", curves=False)),
+        ("individual", lambda given: lacks_data(given) and given["population"],
+         " without {data} is an individual of the fit; leave out {population}"),
+        ("covariates", lambda given: lacks_data(given) and not given["population"],
+         "the fit knows its individuals' covariates; leave out {covariates}"),
+        ("digits", *beside(
+            " is about the probabilities that {proba} adds; give that, or leave it out",
+            proba=False)),
+    ],
+):  # fmt: skip
+    """Options about what is predicted, with data or without."""
+
+    proba: bool = off(
+        "Add the responsibilities of every component.",
+        local=True,
+        often=True,
+        idle=beside(
+            " adds probabilities of components or classes, of which {model} has none; leave it "
+            "out, or fit a mixture",
+            classes=False,
+        ),
+    )
+    individual: list[str] | None = changed(
+        help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
+        "repeat it."
+    )
+    covariates: str | None = changed(
+        help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
+        "without DATA, with --population, dose=4.5 is the dose."
+    )
+
+
+ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
+FitFile = Annotated[
+    Path, READ, typer.Argument(help="Model, clusters or fit of SAEM, from the --output of a fit.")
+]
+DATA = "Dataset with the model's features; with --parties a file each, or a manifest."
+DataFile = Annotated[list[Path], READ, typer.Argument(help=DATA)]
+OptionalData = Annotated[
+    list[Path] | None,
+    READ,
+    typer.Argument(help=f"{DATA} Individuals for a fit of SAEM. Pictures may need none."),
+]
+
+
+def _run(request: UseRequest, *arguments: object) -> None:
+    """Have the file do what the command asks, and print what was written, if anything was."""
+    from vpem.files.hdf5 import check_writable
+
+    with request.screen:
+        file = request.settings.output
+        if file is not None and request.command == "predict" and request.tables:
+            file = None  # but one for each party
+        if file is not None and request.where.speaks:
+            check_writable(file, request.settings.force, "results")
+        stored = stored_at(request.model, request.command, request.settings.curve)
+        written = getattr(stored, request.command.split()[-1])(request, *arguments)
+        if file is not None:
+            what = plural(written, "row") if isinstance(written, int) else written
+            request.screen.say(f"wrote {what} to {file}")
+
+
+def predict(
+    model: FitFile,
+    data: OptionalData = None,
+    *,
+    settings: Annotated[
+        PredictSettings, Without(f"labels drawn sample_weight label_column shards {OF_A_FIT}")
+    ],
+) -> None:
+    """Assign rows to components or centres; predict individuals.
+
+    A row goes to its most responsible component, or to its nearest centre, with the distance to it
+    (of clusters fitted with --scale standard that of standardized features).
+
+    With a fit of SAEM: the curve of each individual given its rows, with an interval of the curve
+    (not of new measurements); the classes of a mixture; the factors of bifactor.
+
+    Example: vpem predict model.h5 data/breast_cancer.h5 --proba -o labels.csv
+
+    Example: vpem predict clusters.h5 data/breast_cancer.h5 -o labels.csv
+
+    Example: vpem predict growth.h5 data/oxford_boys.csv --individual 7 --times -1:1:0.5
+    """
+    _run(UseRequest("predict", model, data or (), settings, labels=False))
+
+
+def score(
+    model: FitFile,
+    data: DataFile,
+    *,
+    settings: Annotated[
+        UseSettings,
+        Without(f"labels drawn label_column shards individual {NOT_DATA} {OUTPUTS} {OF_A_FIT}"),
+    ],
+) -> None:
+    """Compute log-likelihood, BIC and AIC of data under a model.
+
+    Under clusters: inertia. Under a fit of SAEM: log-likelihood of individuals, by formula or
+    importance sampling.
+
+    Example: vpem score model.h5 data/breast_cancer.h5 --json
+    """
+    _run(UseRequest("score", model, data, settings, labels=False))
+
+
+class DrawSettings(Settings, kept=False):
+    """How many rows are drawn."""
+
+    n: int = setting(100, "Rows to draw.", flags="-n --samples", least=1)
+    seed: int = setting(0, "Seed of the draw.", least=0)
+
+
+def sample(
+    model: ModelFile,
+    *,
+    rows: DrawSettings,
+    results: Annotated[ResultSettings, Without("json digits")],
+) -> None:
+    """Draw rows from a model, each labelled with its component.
+
+    Example: vpem sample model.h5 -n 1000 -o drawn.h5
+    """
+    _run(UseRequest("sample", model, (), results.into(UseSettings)), rows.n, rows.seed)
+
+
+def evaluate(
+    model: FitFile,
+    data: DataFile,
+    *,
+    settings: Annotated[
+        UseSettings,
+        Without(f"drawn sample_weight secure_sum {INDIVIDUALS} {RUNNING} {OUTPUTS} {OF_A_FIT}"),
+    ],
+) -> None:
+    """Compare components or clusters with labels.
+
+    The fit never saw these labels. Accuracy is that of the best one-to-one mapping of components to
+    labels.
+
+    Example: vpem evaluate model.h5 data/breast_cancer.h5 --labels labels
+    """
+    _run(UseRequest("evaluate", model, data, settings))
+
+
+class PictureSettings(UseSettings, kept=False, rows=[("individual covariates curve", *OF_DATA)]):
+    """What is drawn, and where the picture goes."""
+
+    output: Path | None = changed(
+        help="Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
+        often=False,
+    )
+    force: bool = changed(idle=None)
+
+
+class PageSettings(PictureSettings, kept=False):
+    """What a page is about, and where it goes."""
+
+    output: Path | None = changed(
+        help="Write here: .html. Default: beside the model, as model.html."
+    )
+
+
+def plot(
+    model: FitFile,
+    data: OptionalData = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="profile, history, graph, sparsity, communication; projection, marginals and "
+            "pairs, best with DATA; responsibilities, of DATA; confusion, of DATA with labels. "
+            "Fits of SAEM: traces; curves, observed, residuals, vpc and effects, of DATA. "
+            "Default: profile, of two features pairs, of SAEM traces."
+        ),
+    ] = None,
+    *,
+    settings: Annotated[PictureSettings, Without(f"{NOT_DATA} {NOT_DRAWN}")],
+) -> None:
+    """Draw a model: its components, how they differ, how the fit went.
+
+    Colours are distinct to the colour-blind, and in grey by lines, marks, hatches or numbers.
+
+    Example: vpem plot model.h5
+
+    Example: vpem plot model.h5 data/breast_cancer.h5 --kind projection
+
+    Example: vpem plot model.h5 data/breast_cancer.h5 --kind marginals -o marginals.svg
+
+    Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
+    """
+    request = UseRequest("plot", model, data or (), settings)
+    with request.screen:
+        from vpem.pictures.page import check_kind, draw, kinds_of, next_kinds
+
+        stored = stored_at(model, "plot", settings.curve)
+        saved = stored.saved
+        kind = kind or next(iter(kinds_of(saved)))
+        request.labelled = check_kind(kind, saved).labels
+        output = request.beside(f"-{kind}.png", "pictures")
+        evaluation = stored.evaluation_data(request)
+        features = None
+        if settings.drawn is not None:  # none at all are refused, as an empty variable of a shell
+            features = [name for name in words_in("drawn", settings.drawn) if name != ""]
+        picture = draw(kind, saved, evaluation, features=features)
+        others = next_kinds(kind, saved, evaluation)
+        picture.save(output, force=settings.force)
+        listed = "; ".join(
+            f"{f'with {needs}: ' if needs else ''}{', '.join(names)}"
+            for needs, names in others.items()
+        )
+        facts = {
+            "plot": str(output), "kind": kind, "description": picture.alt, "notes": picture.notes,
+            "next": [name for names in others.values() for name in names],
+        }  # fmt: skip
+        request.tell_drawn(facts, picture.notes, f"next, --kind: {listed}" if listed else "")
+
+
+def report(
+    context: typer.Context,
+    model: FitFile,
+    data: OptionalData = None,
+    *,
+    settings: Annotated[PageSettings, Without(f"drawn individual {NOT_DATA} {NOT_DRAWN}")],
+) -> None:
+    """Write a page on a model: how well it fits, with all pictures.
+
+    The page is one file that needs no network and runs nothing; it can be printed.
+
+    Example: vpem report model.h5 data/breast_cancer.h5
+
+    Example: vpem report growth.h5 data/oxford_boys.csv --output growth.html
+    """
+    request = UseRequest("report", model, data or (), settings)
+    with request.screen:
+        output = request.beside(".html", "reports")
+        from vpem.pictures.page import write_page
+
+        stored = stored_at(model, "report", settings.curve)
+        rows = stored.evaluation_data(request)
+        command = stored.command(context.find_root().command)
+        left_out = write_page(output, stored.saved, rows, command=command, force=settings.force)
+        not_drawn = [f"{one}: {in_options(error)}" for one, error in left_out.items()]
+        facts = {"report": str(output), "not_drawn": not_drawn}
+        request.tell_drawn(facts, [f"no picture of {line}" for line in not_drawn])
 
 
 app = typer.Typer(help="Show and export fitted models.\n\nExample: vpem model show model.h5")
@@ -36,7 +368,7 @@ AnyFile = Annotated[Path, READ, typer.Argument(help="File that vpem has written.
 
 
 @app.command("show")
-def show(file: AnyFile, json: Json = False) -> None:
+def show(context: typer.Context, file: AnyFile, json: Json = False) -> None:
     """Show a model, or another file that vpem has written.
 
     Of a model: hubs, mixing weights, means, history. Of clusters: centres. Of a fit of SAEM:
@@ -51,9 +383,7 @@ def show(file: AnyFile, json: Json = False) -> None:
     with Screen():
         found = _shown(file)
         if isinstance(found, str):
-            module, _, function = found.rpartition(".")
-            prints = getattr(import_module(f"..{module}", __package__), function)
-            prints([file] if function == "log" else file, json=json)
+            context.obj(found)([file] if found == "log" else file, json=json)
         elif json:
             print_json(found)
         else:
@@ -268,7 +598,7 @@ def contribution(
 
     Example: vpem model contribution model.h5 data/breast_cancer.h5 --json
     """
-    UseRequest("model contribution", model, data, settings).run()
+    _run(UseRequest("model contribution", model, data, settings))
 
 
 MARKS = {
@@ -283,7 +613,7 @@ TEXTS = (".csv", ".tsv", ".txt", ".gz", ".bz2", ".xz")
 
 
 def _shown(file: Path) -> str | Report:
-    """Return facts of a file, or what prints it; one that nothing prints is refused."""
+    """Return facts of a file, or its kind if the program has a printer of that: `app.PRINTERS`."""
     from vpem.files.hdf5 import attribute_of
     from vpem.files.opening import check_readable, open_regular
     from vpem.files.readers.numpy_files import list_npz
@@ -295,24 +625,24 @@ def _shown(file: Path) -> str | Report:
         raise InputError(f"{file} is a private key, which is never shown")
     lines, text = start.splitlines(), start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     said = next((what for mark, what in MARKS.items() if text.startswith(mark)), None)
-    kind, data = attribute_of(file), "commands.data.show_data"
+    kind = attribute_of(file)
     by_sign: tuple[tuple[str | Callable[[Path], Report] | None, bool], ...] = (
-        ("study.party.budget", file.name == LEDGER),
-        ("study.party.show_identity", start.startswith(b"-----BEGIN CERTIFICATE")),
-        ("study.party.log", start.startswith(BEGINS)),
-        ("study.party.show_request", b"[request]" in lines),
-        ("study.study.show_file", b"[study]" in lines),
-        (data, kind == "vpem-dataset"),
-        (_beside_fits, kind.startswith("vpem-") and kind not in CLASSES),
-        ("commands.use.show_fit", start.startswith(b"\x89HDF")),
+        ("budget", file.name == LEDGER),
+        ("certificate", start.startswith(b"-----BEGIN CERTIFICATE")),
+        ("log", start.startswith(BEGINS)),
+        ("request", b"[request]" in lines),
+        ("study", b"[study]" in lines),
+        ("data", kind == "vpem-dataset"),
+        (_beside_fits, kind.startswith("vpem-") and kind not in FITS),
+        ("fit", start.startswith(b"\x89HDF")),
         (None, said is not None),
         # Of arrays only the headers are read.
         (lambda path: {"holds": "arrays of NumPy"} | list_npz(path),
          start.startswith(b"PK") and file.suffix == ".npz"),
         (_fields, text.startswith(b"{")),
         (_rules, file.name == "policy.toml"),
-        (data, text.startswith((b"par1", b"arrow1", b"\x93numpy"))),
-        (data, file.suffix.lower() in TEXTS),
+        ("data", text.startswith((b"par1", b"arrow1", b"\x93numpy"))),
+        ("data", file.suffix.lower() in TEXTS),
     )  # fmt: skip
     shown = next((shown for shown, is_so in by_sign if is_so), None)
     if shown is None:

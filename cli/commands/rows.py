@@ -34,10 +34,10 @@ from vpem.terms.rows import check_missing, check_values
 from vpem.terms.statistics import leaves
 
 from ..data import check_parties, kept_of, read_one, read_parties, teller
-from ..display import print_json, table
+from ..display import print_json, table, table_of
 from ..names import key_of
 from ..options import refuse_beside
-from .use import StoredFile, UseRequest, table_of
+from .use import StoredFile, UseRequest
 
 if TYPE_CHECKING:
     from vpem.engines.engine import Engine

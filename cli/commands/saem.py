@@ -11,13 +11,13 @@ from vpem.records import Settings, beside, changed, off, rule, setting, unset
 from vpem.settings import SAEM_MODELS, SAMPLERS, HolderGraph, SaemSettings, SumSettings
 
 from ..data import StartSettings, graph_of
-from ..display import ProgressLine, Screen, show, table
+from ..display import ProgressLine, Screen, as_printed, show, table
 from ..options import Without
 from ..outputs import NEEDS_TOL, WRITTEN, LabelFile, LabelledOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
 from .individuals import DeviceFiles, HeldIndividuals, Reader, Source, words_of
-from .use import CORPUS_MODEL, as_printed
+from .use import CORPUS_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -28,12 +28,11 @@ from vpem.settings import (
 
 from .. import runner
 from ..data import DataFiles, FileSettings, StartSettings
-from ..display import ProgressLine, Screen, show, span, table
+from ..display import ProgressLine, Screen, show, span, table, table_of
 from ..names import in_options
 from ..options import Given, MemoryLimit, Without
 from ..outputs import WRITTEN, Output, Role
 from ..session import EngineSettings, describe_engine
-from .use import table_of
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit

@@ -17,11 +17,10 @@ from vpem.rules import BY_FEATURES
 from vpem.settings import OF_DATA, TOPOLOGIES, GraphSettings, HoldingSettings, lacks_data
 
 from ..data import graph_of, partition_of, read_one, stored_graph, teller
-from ..display import Screen, print_json, show, table
+from ..display import Screen, print_json, show, table, table_of
 from ..options import Without
 from ..outputs import READ, WRITTEN, Output, Printing
 from ..session import Where
-from .use import table_of
 
 if TYPE_CHECKING:
     from vpem.network.graph import Graph

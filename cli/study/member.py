@@ -49,7 +49,7 @@ from vpem.pictures.contents import size
 from vpem.steps.recovery import REPEATED, Keeper
 
 from ..commands.individuals import files_in
-from ..commands.use import stored_at
+from ..commands.model import stored_at
 from ..data import STDIN
 from ..display import Screen, as_plain, tell
 from ..names import STUDY, in_options, name_of
@@ -92,8 +92,7 @@ def terms_of(context: Any) -> dict[str, list[str]]:
 
     Of input files the content counts, not the name; of a checkpoint whether there is one.
     """
-    known = getattr(context.command.callback, "settings", {})
-    roles = context.command.roles()
+    known, roles = context.command.callback.settings, context.command.callback.roles
     terms = {}
     for param in in_files(context):
         about, role = known.get(param.name), roles.get(param.name)
@@ -160,7 +159,7 @@ def meet(context: Any) -> Meeting:
     if files := files_in(options.get("data") or ()):
         files = own_party(member.name, files, TableSettings()).find()
     meeting.guard.check(command, options, member, files)
-    roles, fewest = context.command.roles(), meeting.guard.rules.fewest_parties or 1
+    roles, fewest = context.command.callback.roles, meeting.guard.rules.fewest_parties or 1
     outputs = [name for name in roles if roles[name].writes and options.get(name) is not None]
     if meeting.introduce([command, terms, outputs, fewest]):
         options |= {"resume": False, "resume_if_any": True}

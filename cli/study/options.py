@@ -34,7 +34,7 @@ from vpem.records import Condition
 from vpem.sums.connect import settled
 
 from ..data import refuse_families, refuse_unused, teller
-from ..names import STUDY, in_options, is_flag, key_of, meant, name_of, speak_of
+from ..names import STUDY, in_options, key_of, meant, name_of, no_such_option, speak_of
 from ..options import options_of, path_of, refuse_idle, source_of, take_defaults
 from ..session import Where
 
@@ -152,10 +152,8 @@ def agreed_before(
 def refuse_as_own(context: Any, word: str) -> None:
     """Refuse a word that resembles an option of the command itself, as its parser would."""
     known = [opt.lstrip("-") for param in context.command.params for opt in param.opts]
-    if meant(word.partition("=")[0], known):
-        parser = context.command.make_parser(context)
-        parser.ignore_unknown_options = False
-        parser.parse_args([word])
+    if meant(name := word.partition("=")[0], known):
+        raise no_such_option(context, name, [word])
 
 
 def refuse_first(context: Any, word: Path | str) -> None:
@@ -174,7 +172,6 @@ EXAMPLES = {
 def _param(leaf: Any, word: str) -> Any:
     """Return the option of a command that a word names, or None."""
     known = {opt: one for one in leaf.params for opt in (*one.opts, *one.secondary_opts)}
-    known |= {f"--no-{opt[2:]}": one for opt, one in known.items() if is_flag(one)}
     short = None if word.startswith("--") else known.get(word[:2])
     return short or known.get(word.partition("=")[0])
 
@@ -197,7 +194,11 @@ def _agreed(context: Any, name: str, words: Sequence[str], topology: str) -> Agr
             "member names its data itself"
         )
     settings, table = leaf.callback.settings, {}
-    local = {*leaf.roles(), *OWN_OPTIONS, *(one for one, about in settings.items() if about.local)}
+    local = {
+        *leaf.callback.roles,
+        *OWN_OPTIONS,
+        *(one for one, about in settings.items() if about.local),
+    }
     for param, key in zip(options, keys, strict=True):
         if key == "parties" or source_of(context, param)[0] != "command line":
             continue
