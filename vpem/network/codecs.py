@@ -244,20 +244,50 @@ def _checked(keys: Keys, rows: Values) -> Keys:
     return keys
 
 
-class _Dithered(_Packed):
-    """A norm for every bucket, and of each value its sign and a level, rounded at random."""
+@dataclass(frozen=True)
+class Dither(_Packed):
+    """A norm for every bucket, and of each value its sign and a level, rounded at random: unbiased.
+
+    Random dithering (QSGD), Alistarh et al. 2017: with l levels above zero a value takes
+    ``1 + ceil(log2(l + 1))`` bits. The values of a bucket share a norm; the last bucket may be
+    shorter. A value falls between two levels with variance ``f (1 - f) (norm / l)^2``, f its place
+    between them, which is at most 1/4 and at most ``x - x^2`` below the first level. In a bucket of
+    d values the sum is largest where they are equal: ``omega = sqrt(d)/l - 1`` where
+    ``2 l <= sqrt(d)``, else ``d / (4 l^2)``. It is never above ``min(d/l^2, sqrt(d)/l)``. The bound
+    holds where norms are normal float32 numbers (1.2e-38 or more); below, only the mean is kept.
+
+    Block-p quantization, Mishchenko et al. 2019, has one level: ``-|v|_p``, 0 or ``|v|_p``, in 2
+    bits, of buckets that it calls blocks, with p 2 or infinity. ``E|Q(v)|^2 = |v|_1 |v|_p`` in each
+    block, so that ``omega = sqrt(d) - 1`` for p = 2, and ``(sqrt(d) - 1) / 2`` for infinity: the
+    largest ratio of ``|v|_1 |v|_inf`` to ``|v|_2^2`` is ``(1 + sqrt(d)) / 2``.
+    """
 
     levels: int
-    bucket: int
-    largest = False
+    bucket: int = BUCKET
+    block_norm: str = ""  # p, "2" or "inf", of block-p quantization
     _kernels = dither_encode, dither_decode, dither_transmit
     _to_decode = 2
     _bound = f"whose norms are float32 (at most {LARGEST_FLOAT:.6g})"
 
+    def __post_init__(self) -> None:
+        check_int("levels of qsgd", self.levels, least=1, most=MOST)
+        bucket = "block of blockp" if self.block_norm else "bucket of qsgd"
+        check_int(bucket, self.bucket, least=1, most=MOST)
+        # It is named in bits where the levels fill them, else in levels.
+        bits = int(self.levels).bit_length() + 1
+        full = bits <= 16 and self.levels == 2 ** (bits - 1) - 1
+        name = f"qsgd:{bits}bits" if full else f"qsgd:{self.levels}levels"
+        largest = self.block_norm == "inf"
+        if self.block_norm:
+            name = f"blockp:{self.bucket}" + ":inf" * largest
+        elif self.bucket != BUCKET:
+            name = f"{name}:{self.bucket}"
+        known = (self.levels, self.bucket, largest), self._bound
+        vars(self).update(name=name, _width=bits, _known=known)
+
     def message_size(self, n: int) -> int:
         """Bytes: 4 a norm, and the bits of all values together, ``ceil(n width / 8)``."""
-        width = int(self.levels).bit_length() + 1
-        return 4 * -(-n // self.bucket) + (n * width + 7) // 8
+        return 4 * -(-n // self.bucket) + super().message_size(n)
 
     def variance(self, n: int) -> float:
         """Bound omega; see the notes of the class."""
@@ -265,58 +295,11 @@ class _Dithered(_Packed):
         if d == 0:
             return 0.0
         # A norm rounded up makes levels coarser by so much.
-        if self.largest:
+        if self.block_norm == "inf":
             return (1 + sqrt(d)) / 2 * (1 + ROUNDING) - 1
         if self.levels == 1 or 2 * self.levels <= sqrt(d):
             return sqrt(d) / self.levels * (1 + ROUNDING) - 1
         return d / (4 * self.levels**2) * (1 + ROUNDING) ** 2
-
-
-@dataclass(frozen=True)
-class Dither(_Dithered):
-    """Random dithering (QSGD), Alistarh et al. 2017: unbiased.
-
-    With l levels above zero a value takes ``1 + ceil(log2(l + 1))`` bits. The values of a bucket
-    share a norm; the last bucket may be shorter. A value falls between two levels with variance
-    ``f (1 - f) (norm / l)^2``, f its place between them, which is at most 1/4 and at most
-    ``x - x^2`` below the first level. In a bucket of d values the sum is largest where they are
-    equal: ``omega = sqrt(d)/l - 1`` where ``2 l <= sqrt(d)``, else ``d / (4 l^2)``. It is never
-    above ``min(d/l^2, sqrt(d)/l)``. The bound holds where norms are normal float32 numbers (1.2e-38
-    or more); below, only the mean is kept.
-    """
-
-    levels: int
-    bucket: int = BUCKET
-
-    def __post_init__(self) -> None:
-        check_int("levels of qsgd", self.levels, least=1, most=MOST)
-        check_int("bucket of qsgd", self.bucket, least=1, most=MOST)
-        # It is named in bits where the levels fill them, else in levels.
-        bits = int(self.levels).bit_length() + 1
-        full = bits <= 16 and self.levels == 2 ** (bits - 1) - 1
-        text = f"qsgd:{bits}bits" if full else f"qsgd:{self.levels}levels"
-        name = text if self.bucket == BUCKET else f"{text}:{self.bucket}"
-        vars(self).update(name=name, _known=((self.levels, self.bucket, False), self._bound))
-
-
-@dataclass(frozen=True)
-class BlockTernary(_Dithered):
-    """Block-p quantization, Mishchenko et al. 2019: ``-|v|_p``, 0 or ``|v|_p``, unbiased.
-
-    A value takes 2 bits, and p is 2, or infinity with ``largest``. ``E|Q(v)|^2 = |v|_1 |v|_p`` in
-    each block, so that ``omega = sqrt(d) - 1`` for p = 2, and
-    ``(sqrt(d) - 1) / 2`` for infinity: the largest ratio of ``|v|_1 |v|_inf`` to ``|v|_2^2`` is
-    ``(1 + sqrt(d)) / 2``.
-    """
-
-    bucket: int
-    largest: bool = False
-    levels = 1
-
-    def __post_init__(self) -> None:
-        check_int("block of blockp", self.bucket, least=1, most=MOST)
-        name = f"blockp:{self.bucket}" + (":inf" if self.largest else "")
-        vars(self).update(name=name, _known=((1, self.bucket, self.largest), self._bound))
 
 
 @dataclass(frozen=True)
@@ -475,7 +458,7 @@ def parse_codec(text: str | Codec) -> Codec:
                 "'blockp:64:inf'"
             )
         norm = check_choice("norm of blockp", options[1], ("2", "inf")) if options[1:] else "2"
-        return BlockTernary(_count("block of blockp", options[0], text), norm == "inf")
+        return Dither(1, _count("block of blockp", options[0], text), norm)
     if kind == "natural":
         if len(options) != 1 or not options[0].endswith("bits"):
             raise InputError(

@@ -327,7 +327,10 @@ class Langevin(Sampler):
         h = float(self.step * (1.0 + late) ** -self.decay)
         n_chains, n, q = chains.z.shape
         codec, law = self.codec, model.kernels(theta)
-        if law is not None and (codec is None or (isinstance(codec, Dither) and codec.bucket >= q)):
+        if law is not None and (
+            codec is None
+            or (isinstance(codec, Dither) and q <= codec.bucket and not codec.block_norm)
+        ):
             keys = streams.keys_at(now, 2 * self.n_steps)
             noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
             z, faults = chains.z.copy(), np.zeros((n_chains, n), dtype=np.uint8)
