@@ -12,7 +12,7 @@ from vpem.errors import InputError
 from vpem.files.models import read_model
 from vpem.fits.likely_hubs import connect_by_likelihood
 from vpem.fits.plan import plan
-from vpem.network.hubs import Gains, find_hubs, find_meetings, search_hubs
+from vpem.network.hubs import find_hubs, find_meetings, gains, search_hubs
 from vpem.network.partition import contiguous, from_lists
 from vpem.settings import FitSettings, SumSettings
 from vpem.sums.connect import connect, spread
@@ -59,7 +59,7 @@ def some_gains(seed, widths):
     scale = np.sqrt(np.einsum("kii->ki", covariances))
     covariances /= scale[:, :, None] * scale[:, None, :]
     columns = [np.arange(*ends[i : i + 2]) for i in range(len(widths))]
-    return Gains(covariances, np.array([0.3, 0.7]), columns, per_entry=0.03)
+    return gains(covariances, np.array([0.3, 0.7]), columns, per_entry=0.03)
 
 
 def correlated(n_samples=400, seed=0):

@@ -18,12 +18,12 @@ from vpem.files.matrix import FileMatrix
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.graph import Graph
 from vpem.network.hubs import (
-    Gains,
     Hub,
     LikelyHubs,
     charge_meetings,
     find_meetings,
     find_routes,
+    gains,
     search_hubs,
     within,
 )
@@ -63,7 +63,7 @@ def connect_by_likelihood(
     A fit without hops gives each row's responsibilities. Moments of features of every two agents
     that could share a hub are taken with them, at agents within ``hops`` of both. Hubs gain their
     features' total correlation in each component, less BIC's penalty for the entries that they add
-    (`Gains`). The seed decides between equals. The choice, `Network.chosen`, is the same in all
+    (`gains`). The seed decides between equals. The choice, `Network.chosen`, is the same in all
     processes.
 
     ``settings`` are those of the fit that follows, ``private`` whether it has noise, which this
@@ -103,7 +103,7 @@ def connect_by_likelihood(
     covariances[:, place, place] += RIDGE
     scale = np.sqrt(covariances[:, place, place])
     covariances /= scale[:, :, None] * scale[:, None, :]
-    gain = Gains(covariances, weights, met.columns, float(penalty))
+    gain = gains(covariances, weights, met.columns, float(penalty))
     hubs, total = search_hubs(network.graph, sums.hops, gain, network.widths, sums.seed)
     # Where machines round differently, the first one's hubs hold.
     listed, total = agents.engine.bcast(([(hub.root, hub.agents) for hub in hubs], total))

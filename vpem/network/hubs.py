@@ -338,9 +338,13 @@ def within(graph: Graph, hops: int, node: int) -> list[int]:
     return sorted(queue[:size].tolist())
 
 
-@dataclass(frozen=True)
-class Gains:
-    """What agents gain by features that are joint in a hub.
+def gains(
+    correlations: NDArray[np.float64],  # (K, d, d), as far as R is known
+    weights: NDArray[np.float64],  # (K,), w
+    columns: Sequence[NDArray[np.intp]],  # of each agent
+    per_entry: float = 0.0,
+) -> Callable[[Agents], float]:
+    """Return what gives the gain of some agents, whose features are joint, over each of them alone.
 
     ``sum_k w_k (sum_a log|R_ka| - log|R_kS|) / 2`` in nats per sample, less ``per_entry`` for each
     entry of a covariance that a hub S adds to those of its agents a: the total correlation of
@@ -349,26 +353,21 @@ class Gains:
     its covariances are joined and one M-step is made.
     """
 
-    correlations: NDArray[np.float64]  # (K, d, d), as far as R is known
-    weights: NDArray[np.float64]  # (K,), w
-    columns: Sequence[NDArray[np.intp]]  # of each agent
-    per_entry: float = 0.0
-
-    def __call__(self, agents: Agents) -> float:
-        """Return what some agents gain over each of them alone."""
-        columns = [self.columns[agent] for agent in sorted(agents) if len(self.columns[agent])]
-        if len(columns) < 2:
-            return 0.0
-        widths = np.array([len(one) for one in columns])
-        entries = (widths.sum() ** 2 - (widths**2).sum()) / 2
-        separate = sum(self._log_det(one) for one in columns if len(one) > 1)
-        joint = self._log_det(np.concatenate(columns))
-        return (separate - joint) / 2 - self.per_entry * float(entries)
-
-    def _log_det(self, columns: NDArray[np.intp]) -> float:
+    def log_det(of: NDArray[np.intp]) -> float:
         """Mean over components of ``log|R|`` of some features; of dependent ones -inf."""
-        _, log_dets = np.linalg.slogdet(self.correlations[:, columns[:, None], columns])
-        return float(self.weights @ log_dets)
+        _, log_dets = np.linalg.slogdet(correlations[:, of[:, None], of])
+        return float(weights @ log_dets)
+
+    def gain(agents: Agents) -> float:
+        parts = [columns[agent] for agent in sorted(agents) if len(columns[agent])]
+        if len(parts) < 2:
+            return 0.0
+        widths = np.array([len(one) for one in parts])
+        entries = (widths.sum() ** 2 - (widths**2).sum()) / 2
+        separate = sum(log_det(one) for one in parts if len(one) > 1)
+        return (separate - log_det(np.concatenate(parts))) / 2 - per_entry * float(entries)
+
+    return gain
 
 
 def search_hubs(
