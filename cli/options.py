@@ -27,6 +27,7 @@ import typer
 from vpem.errors import FileError, InputError, brief, did_you_mean, printable
 from vpem.records import Rule, Settings, describe_field, off, refused, unset
 from vpem.rules import OF_ONE_FILE, algorithm_of, of_command
+from vpem.settings import TOPOLOGIES
 
 from . import names
 from .display import print_json
@@ -52,8 +53,7 @@ OFFERED: dict[str, tuple[str, ...]] = {
     "data copy name": ("breast_cancer", "wine", "heart", "oxford_boys", "theophylline", "notices"),
     "data fetch name": ("htru2",),
     "model best criterion": ("log-likelihood", "bic", "aic"),
-    "topology describe source": ("star", "cycle", "path", "complete", "grid", "geometric",
-                                 "erdos-renyi", "small-world", "scale-free", "tree"),
+    "topology describe source": TOPOLOGIES,
     "study change if_lost": ("wait", "without"),
 }  # fmt: skip
 """Words that a shell offers for parameters that are no settings of records.

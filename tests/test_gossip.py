@@ -20,11 +20,11 @@ from vpem.sums.consensus import (
     RoundSteps,
     agreed_within,
     codec_of,
-    contraction,
     stable_steps,
 )
 from vpem.sums.gossip import GossipSum
 from vpem.sums.partial import Memory
+from vpem.sums.quantizer import contraction
 
 from .tables import each, each_once, over
 

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from scipy.special import gammaincc
 
-from vpem.engines.engine import Pending
 from vpem.engines.placement import Placement, agree
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.trust import INTRODUCTION, Member, MemberSigns, Roster
@@ -50,7 +49,7 @@ def test_masks_cancel_to_the_last_bit(n_parties, size, some):
     plain = np.zeros(size, dtype=np.uint64)
     for own in values:
         masks.fixed.add(own, None, plain)
-    shares = masks.shares(values, who=who)
+    shares = masks.hide(values, who=who, apart=True)
     np.testing.assert_array_equal(shares.sum(axis=0), plain)
     np.testing.assert_array_equal(masks.hide(values, who=who), plain)
     np.testing.assert_allclose(masks.total(plain), values.sum(axis=0), rtol=0, atol=9 * 2.0**-32)
@@ -114,7 +113,7 @@ def test_few_parties_are_refused():
 
 def test_masks_that_do_not_cancel_are_noticed():
     masks = place_of(3).masks
-    shares = masks.shares(np.ones((3, 100)))
+    shares = masks.hide(np.ones((3, 100)), apart=True)
     with pytest.raises(InputError, match="their masks do not cancel"):
         masks.total(shares[:2].sum(axis=0))
 
@@ -150,7 +149,7 @@ def test_protocol_is_that_of_the_page():
     masks.begin()
     masks.total(masks.hide(np.full((3, 2), 0.5), who=who))  # the first vector of the sum
     heard = hashlib.sha256(bytes(32) + hashlib.sha256(2 * (3 << 31).to_bytes(8, "little")).digest())
-    sent = masks.shares(np.array([[0.5] * 5, [0.0] * 5, [-0.25] * 5]), who=who)
+    sent = masks.hide(np.array([[0.5] * 5, [0.0] * 5, [-0.25] * 5]), who=who, apart=True)
     nonce = (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + (1).to_bytes(8, "little")
     pads = {}
     for i, j in ((0, 1), (0, 3), (1, 3)):
@@ -178,7 +177,9 @@ def test_tags_are_those_of_the_page():
     values = np.random.default_rng(0).normal(0, 1e6, size=(3, 10))
     for rows, columns in ((3, slice(0, 6)), (2, slice(6, 10))):
         tag = masks.tag(rows)
-        parts.append(masks.total(masks.shares(values[:, columns], tag=tag).sum(axis=0), None, tag))
+        parts.append(
+            masks.total(masks.hide(values[:, columns], tag=tag, apart=True).sum(axis=0), None, tag)
+        )
         numbers = np.rint(values[:, columns] * 2.0**32).astype(np.int64).sum(axis=0).tolist()
         for number in numbers:
             total = (total + number) * point % prime
@@ -187,7 +188,7 @@ def test_tags_are_those_of_the_page():
     masks._number, masks._heard = 0, bytes(32)
     masks.begin(5)
     for rows, columns in ((3, slice(0, 6)), (2, slice(6, 10))):
-        ring = masks.shares(values[:, columns], tag=masks.tag(rows)).sum(axis=0)
+        ring = masks.hide(values[:, columns], tag=masks.tag(rows), apart=True).sum(axis=0)
     assert sum(word << 32 * n for n, word in enumerate(ring[4:].tolist())) % prime == wanted
     np.testing.assert_allclose(np.concatenate(parts), values.sum(axis=0), atol=1e-9)
 
@@ -223,10 +224,10 @@ def test_messages_look_random(monkeypatch):
     plain = np.zeros(size, dtype=np.uint64)
     masks.fixed.add(values[1], None, plain)
     counts = np.zeros((2, 4, 65536), dtype=np.int64)
-    before = masks.shares(values)[1]
+    before = masks.hide(values, apart=True)[1]
     for _ in range(20):
         masks.begin()
-        message = masks.shares(values)[1]
+        message = masks.hide(values, apart=True)[1]
         count_parts(message, counts[0])
         count_parts(message - before, counts[1])
         before = message
@@ -260,7 +261,7 @@ def test_no_keystream_comes_twice(monkeypatch):
             masks.begin()
             for chunk, who in enumerate(sets):
                 now = run, number, chunk
-                masks.shares(np.ones((4 if who is None else 3, 1)), who=who)
+                masks.hide(np.ones((4 if who is None else 3, 1)), who=who, apart=True)
     assert len(seen) == n_runs * 2 * (12 + 6)
     assert {len(set(both)) for both in ends.values()} == {2}
     assert {nonce[:4] for _, nonce, _ in seen} == {bytes(4)}  # blocks are counted from 0
@@ -268,7 +269,7 @@ def test_no_keystream_comes_twice(monkeypatch):
 
 def test_threads_have_nonces_of_their_own(monkeypatch):
     masks, seen, pack = place_of(3).masks, [], struct.pack
-    other = threading.Thread(target=lambda: masks.shares(np.ones((3, 1))))
+    other = threading.Thread(target=lambda: masks.hide(np.ones((3, 1)), apart=True))
 
     def slow_pack(*parts):
         if not other.ident:
@@ -278,7 +279,7 @@ def test_threads_have_nonces_of_their_own(monkeypatch):
 
     monkeypatch.setattr(Masks, "register", staticmethod(lambda *use: seen.append(use)))
     monkeypatch.setattr(struct, "pack", slow_pack)
-    masks.shares(np.ones((3, 1)))
+    masks.hide(np.ones((3, 1)), apart=True)
     other.join()
     assert len(set(seen)) == len(seen) == 12
 
@@ -338,7 +339,7 @@ def test_fits_that_go_on_have_other_keys(monkeypatch):
 
 def test_keys_stay_where_they_are(monkeypatch):
     masks = place_of(3).masks
-    masks.shares(np.ones((3, 1)))
+    masks.hide(np.ones((3, 1)), apart=True)
     keys = masks._keys
     secrets = [*keys._shared.values(), *keys._derived.values()]
     assert len(set(secrets)) == 6
@@ -349,7 +350,10 @@ def test_keys_stay_where_they_are(monkeypatch):
             with pytest.raises(TypeError, match="never copied or written"):
                 copied(thing)
     monkeypatch.setattr("os.getpid", lambda: -1)  # as in a process forked from this one
-    for use in (lambda: masks.shares(np.ones((3, 1))), lambda: keys.between(0, 1, (0, 1, 2), b"")):
+    for use in (
+        lambda: masks.hide(np.ones((3, 1)), apart=True),
+        lambda: keys.between(0, 1, (0, 1, 2), b""),
+    ):
         with pytest.raises(VpemError, match="masks and their keys are of one process"):
             use()
 
@@ -520,13 +524,13 @@ class Forging(ThreadEngine):
     left, forge, told = 0, None, (0, 1, 2)
 
     def _reduce(self, values, op="sum"):
-        pending = super()._reduce(values, op)
+        wait = super()._reduce(values, op)
         if values.dtype != np.uint64 or len(values) < 60:
-            return pending
+            return wait
         self.left -= 1
         if self.left or self.rank not in self.told:
-            return pending
-        return Pending(lambda: (pending.wait(), type(self).forge(values)))
+            return wait
+        return lambda: (wait(), type(self).forge(values))
 
 
 def fit_of_a_party(engine):

@@ -13,10 +13,11 @@ from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.partition import contiguous, evenly
 from vpem.sums.connect import connect, connect_workers
-from vpem.sums.counted import Counted, add_vectors
+from vpem.sums.counted import add_vectors
 from vpem.sums.partial import Compressed, Memory, Partial
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.server import ServerSum
+from vpem.sums.sum import Sum
 from vpem.terms.lowrank.entries import from_matrices
 
 DATA = Path(__file__).parent.parent / "data"
@@ -198,7 +199,7 @@ ALGORITHMS = {
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_message_is_one_of_a_sum(name, overlapping, monkeypatch):
     seen = Counter()
-    send = Counted._send
+    send = Sum._send
 
     def counting(self, kind, size, **how):
         parts = ("messages", "bytes", "rounds")
@@ -206,7 +207,7 @@ def test_every_message_is_one_of_a_sum(name, overlapping, monkeypatch):
         send(self, kind, size, **how)
         seen.update({part: getattr(self.ledger, part, 0) - before[part] for part in parts})
 
-    monkeypatch.setattr(Counted, "_send", counting)
+    monkeypatch.setattr(Sum, "_send", counting)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", vpem.VpemWarning)
         told = ALGORITHMS[name](overlapping(0, 60, 6))

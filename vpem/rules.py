@@ -49,16 +49,32 @@ def algorithm_of(command: str, values: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class Way:
-    """A column of the grid."""
+    """A column of the grid; a way of summing also has words for elsewhere, and properties."""
 
-    title: str  # its heading
+    title: str  # its heading, and the word for a way of summing
     flags: tuple[str, ...]  # options of the command line that ask for it
+    place: str = ""  # where sums are
+    receiver: str = ""  # who gets what a party sends; {first} is the first of a study
+    needs_server: bool = False
+    has_root: bool = False  # agents of any graph pass on sums to one of them
+    has_rounds: bool = False  # agents average with neighbours, and none has the sum
 
 
 WAYS = {
-    "server": Way("server", ("--topology star",)),
-    "tree": Way("tree", ("--sum tree",)),
-    "consensus": Way("consensus", ("--topology cycle",)),
+    "server": Way("server", ("--topology star",), "at a server", "{first}", needs_server=True),
+    "tree": Way(
+        "tree",
+        ("--sum tree",),
+        "along a tree",
+        "the party above it in the spanning tree (inner ones send sums of all below them)",
+        has_root=True,
+    ),
+    "consensus": Way(
+        "consensus",
+        ("--topology cycle",),
+        receiver="its neighbours on the graph ({topology})",
+        has_rounds=True,
+    ),
     "masked": Way("masked", ("--secure-sum",)),
     "compressed": Way("compressed", ("--compress",)),
     "absent": Way("some absent", ("--agent-dropout", "--participation")),
@@ -73,6 +89,14 @@ WAYS = {
     "tls": Way("TLS", ("--engine tls",)),
 }
 """Columns of the grid."""
+
+SUMMING = {name: way for name, way in WAYS.items() if way.receiver}
+
+
+def summing(word: object, usual: str = "consensus") -> Way:
+    """Return the way of summing of this word, or the usual one where none has it."""
+    return SUMMING.get(str(word), SUMMING[usual])
+
 
 LEAVE = "; leave it out"
 
@@ -223,7 +247,8 @@ LEAST_STARTS = 4
 """Starts of the k-means of each party and of the server, in one shot: one plain, for the proof,
 then greedy."""
 
-RANDOM_GRAPHS = ("geometric", "erdos-renyi", "small-world", "scale-free", "tree")
+SPARSE_GRAPHS = ("geometric", "erdos-renyi", "small-world", "scale-free")  # of some mean degree
+RANDOM_GRAPHS = (*SPARSE_GRAPHS, "tree")
 
 FAULTS = ("link_failure", "agent_dropout", "stragglers")
 
@@ -294,7 +319,7 @@ WITHOUT_ROUNDS = sentence(
     "or take a graph of agents, such as the topology cycle, and {sum=consensus}"
 )
 ROUNDS: Rule = (
-    lambda given: given["sum"] in ("server", "tree") or given.get("topology") == "star",
+    lambda given: given.get("topology") == "star" or not summing(given["sum"]).has_rounds,
     WITHOUT_ROUNDS,
 )
 AUTOMATIC = unless(
@@ -311,10 +336,6 @@ MASKED_CODES = sentence(
     " adds whole numbers under masks, but compressed messages have scales of their own and cannot "
     "be added; leave it out, or {compress}"
 )
-MASKED_ABSENT = sentence(
-    " shows totals, and totals over changing sets of workers differ by the terms of single ones; "
-    "leave it out, or {participation}"
-)
 MASKED_HOPS = sentence(
     " hides the terms of agents, but {hops} above 0 shows their features to a root; leave one out"
 )
@@ -323,10 +344,9 @@ MASKED_BY_ROUNDS = sentence(
     "states by mixing weights; take the topology star, or {sum=tree}"
 )
 MASKS: list[Rule] = [
-    (lambda given: given.get("compress") is not None, MASKED_CODES),
-    (lambda given: given.get("codec") is not None, MASKED_CODES),
+    (lambda given: any(given.get(one) is not None for one in ("compress", "codec")), MASKED_CODES),
     (lambda given: str(given.get("hops", 0)) != "0", MASKED_HOPS),
-    (lambda given: given.get("sum") == "consensus", MASKED_BY_ROUNDS),
+    (lambda given: summing(given.get("sum"), "server").has_rounds, MASKED_BY_ROUNDS),
 ]
 """Settings that masked sums exclude."""
 
@@ -369,15 +389,12 @@ def _is_exact(given: Any) -> bool:
     return not coded and given["participation"] == 1
 
 
-EXACT_SENTENCE = sentence(
+EXACT = rule(
+    _is_exact,
     " corrects for noise of codecs and absent workers, but here all send exact corrections, which "
-    "no memory changes; leave it out, or take {compress} or {participation}"
+    "no memory changes; leave it out, or take {compress} or {participation}",
 )
-EXACT: Rule = (_is_exact, EXACT_SENTENCE)
-EXACT_ZERO: Rule = (
-    lambda given: given["memory"] == "zero" and _is_exact(given),
-    EXACT_SENTENCE,
-)
+EXACT_ZERO: Rule = (lambda given: given["memory"] == "zero" and _is_exact(given), EXACT[1])
 NEVER: Rule = (
     lambda given: given["tol"] == 0,
     (" is how often to check for convergence, but ", Setting("tol", 0), f" never stops{LEAVE}"),
@@ -390,11 +407,12 @@ CODED_MODELS = beside(
 FEEDBACK_OF_MODELS = beside(" is about statistics: it needs {average=statistics}", average="models")
 AMONG_NEIGHBOURS = rule(
     lambda given: (
-        given.get("sum") == "consensus"
-        or (
-            not given.get("sum")
-            and bool(given.get("graph") or given.get("topology", "star") not in (None, "star"))
-        )
+        summing(
+            given.get("sum"),
+            "consensus"
+            if given.get("graph") or given.get("topology") not in (None, "star")
+            else "server",
+        ).has_rounds
     ),
     " is about messages to a server; among neighbours rounds are compressed, and remember what was "
     "sent: leave it out",

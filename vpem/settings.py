@@ -65,14 +65,13 @@ class PriorSettings(Settings, heading="Prior"):
 
 # ---- choices -------------------------------------------------------------------------------------
 
-TOPOLOGIES = ("star", "cycle", "path", "complete", "grid", "geometric", "erdos-renyi",
-              "small-world", "scale-free", "tree")
+TOPOLOGIES = ("star", "cycle", "path", "complete", "grid", *rules.RANDOM_GRAPHS)
 WEIGHTS = ("metropolis", "laplacian", "max-degree", "fastest")
 ACCELERATIONS = ("chebyshev", "none")
 EIGENVALUES = ("computed", "estimated")
 CONSENSUS = ("auto", "operator", "rounds")
 HUBS = ("size", "likelihood")
-SUMS = ("server", "tree", "consensus")
+SUMS = tuple(rules.SUMMING)
 COVARIANCE_TYPES = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
 FAMILY_NAMES = ("gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
                 "negative-binomial", "exponential", "gamma")
@@ -93,7 +92,6 @@ WEIGHTINGS = ("rows", "workers")
 MEMORIES = ("first", "zero", "none")
 LAWS = ("gaussian", "poisson", "bernoulli")
 DEALS = ("random", "rows", "features")
-IMPUTATIONS = ("lowrank", "mixture")
 ALIGNMENTS = ("none", "ids", "hmac", "psi")
 PACES = ("squarem", "local:8", "local:8,squarem")
 """Some of what `vpem.steps.accelerate.parse_acceleration` reads."""
@@ -119,9 +117,9 @@ UNNAMED = rule(
 class GraphSettings(Settings, heading="Network"):
     """The graph that a command draws or reads."""
 
-    topology: str | None = setting(None, "Graph of agents: star (a server), cycle, path, complete, "
-        "grid, geometric, erdos-renyi, small-world, scale-free, tree. Also of workers. Default: as "
-        "stored, else star.", choices=TOPOLOGIES, often=True)
+    topology: str | None = setting(None, "Graph of agents: star (a server), "
+        f"{', '.join(TOPOLOGIES[1:])}. Also of workers. Default: as stored, else star.",
+        choices=TOPOLOGIES, often=True)
     graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
         file="read", idle=not_both("topology", "graph"))
     radius: float | None = setting(None, "Radius of a geometric graph in the unit square.",
@@ -143,10 +141,9 @@ class GraphSettings(Settings, heading="Network"):
 class HolderGraph(GraphSettings, heading="Network"):
     """The graph of those who hold rows, individuals or entries, and send statistics of them."""
 
-    topology: str | None = changed(help="Graph of those who hold the data: star (a server), cycle, "
-        "path, complete, grid, geometric, erdos-renyi, small-world, scale-free, tree; there each "
-        "keeps a statistic of its own, or with --sum tree one is added up along a tree. Default: "
-        "star.")
+    topology: str | None = changed(help="Graph of those who hold the data: star (a server), "
+        f"{', '.join(TOPOLOGIES[1:])}; there each keeps a statistic of its own, or with --sum tree "
+        "one is added up along a tree. Default: star.")
 
 
 class WorkerSettings(Settings, heading="Data"):
@@ -236,8 +233,7 @@ class SumSettings(Settings, heading="Network"):
     @property
     def is_asked(self) -> bool:
         """Whether a setting calls for a network of several agents."""
-        names = ("hops", "sum", "compress", "link_failure", "agent_dropout", "stragglers",
-                 "secure_sum")
+        names = ("hops", "sum", "compress", *rules.FAULTS, "secure_sum")
         return any(getattr(self, name) for name in names)
 
 

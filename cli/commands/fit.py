@@ -231,15 +231,12 @@ def fedem(
         from vpem.fits.labels import columns_of_workers
         from vpem.pictures.contents import name_of_fedem
         from vpem.pictures.history import draw_histories
-        from vpem.sums.connect import way_of
+        from vpem.sums.connect import move_codec
 
         task = Task(screen, out, "models", engine, checkpoints)
         source = task.load(data, parties, holding, graph, settings, memory_limit)
         settings = begin.begun(settings, source, given)
-        if way_of(task.graph, sums) == "consensus":
-            # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
-            sums = sums.changed(compress=settings.compress)
-            settings = settings.changed(compress=None)
+        sums, settings = move_codec(task.graph, sums, settings)
         with task.working(ProgressLine, source.X) as progress:
             progress.most = settings.max_iter
             task.connect(sums)

@@ -11,6 +11,7 @@ import typer
 from vpem.fits.settings import OF_LOWRANK, Dealing, ImputeSettings
 from vpem.pictures.contents import HOW_WELL, communication, how_summed, lines_of, number, plural
 from vpem.records import changed, stated, unset
+from vpem.rules import summing
 from vpem.settings import HolderGraph, SumSettings
 
 from ..data import (
@@ -158,7 +159,7 @@ def impute(
         from vpem.fits.mixture_imputation import write_imputation
         from vpem.fits.observers import Imputation, score_holdout
         from vpem.pictures.assignments import draw_imputation
-        from vpem.sums.connect import connect_workers, way_of
+        from vpem.sums.connect import connect_workers, move_codec
 
         run = CommandRun(screen, out, "imputations", engine, checkpoints)
         if out.plot is not None:
@@ -166,10 +167,7 @@ def impute(
         observations, hidden = observed(data, parties, dealing, settings, run)
         names, seeded = observations.names, graph.seeded(settings.seed)
         joined = graph_of(observations.n_observers, names, seeded)
-        if way_of(joined, sums) == "consensus":
-            # By consensus the codec compresses rounds; elsewhere corrections, not the sum.
-            sums = sums.changed(compress=settings.compress)
-            settings = settings.changed(compress=None)
+        sums, settings = move_codec(joined, sums, settings)
         with run.working(ProgressLine) as progress:
             progress.most = settings.max_iter
             network = run.spread_network(connect_workers(joined, sums), workers=True)
@@ -206,7 +204,7 @@ def impute(
 
 def _steps(report: Report) -> str:
     line = "participation {participation:g}, step {step_size}"
-    if report["sum"] == "server" and report["compress"] is not None:
+    if summing(report["sum"], "server").needs_server and report["compress"] is not None:
         line += ", compressed by {compress}"
     if report["projections"]:
         line += ", {projections:,} means moved into the law's domain"
@@ -223,9 +221,10 @@ def _chosen(report: Report) -> str:
 
 def _network(report: Report) -> str:
     parts = [plural(report["n_workers"], "observer"), report["topology"]]
-    if report["sum"] != "server" or report["secure_sum"]:
+    way = summing(report["sum"], "server")
+    if not way.needs_server or report["secure_sum"]:
         parts.append(how_summed(report))
-    if report["sum"] == "consensus" and "mixing_weights" not in report:
+    if way.has_rounds and "mixing_weights" not in report:
         parts.append(f"statistics up to {report['disagreement']:.2g} apart")
     return ", ".join(parts)
 

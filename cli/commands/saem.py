@@ -364,7 +364,7 @@ def saem(
         if model.init_model is not None:
             fitting["start"] = read_saem(model.init_model)
         joined = graph_of(source.held.n_workers, source.held.names, graph.seeded(settings.seed))
-        if way_of(joined, sums) == "consensus":
+        if way_of(joined, sums).has_rounds:
             sums, settings = sums.changed(compress=settings.codec), settings.changed(codec=None)
         with run.working(SaemCounter) as progress:
             progress.most, progress.burn_in = settings.n_iter, burn_in

@@ -31,6 +31,7 @@ from vpem.network.schema import Report
 from vpem.pictures.contents import plural
 from vpem.pictures.disclosures import disclosures
 from vpem.records import Condition
+from vpem.rules import summing
 from vpem.sums.connect import settled
 
 from ..data import refuse_families, refuse_unused, teller
@@ -70,7 +71,7 @@ NEEDS_ALL: Mapping[str, Condition] = {
     "server: others start with sums that would be taken again without the lost member;":
         lambda given: bool(given.get("secure_sum")) and (
             given.get("split") == "rows" or given["command"] not in ("fit", "kmeans")
-            or given.get("sum") == "tree"
+            or summing(given.get("sum")).has_root
         ),
     "is not possible with --hops above 0: hubs have features of others, and of a lost member; give "
     "--hops 0, or":

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,14 +29,10 @@ class StalledError(VpemError):
     exit_code = 4
 
 
-@dataclass
-class Pending:
-    """What is on its way; `wait` waits until it is there: StalledError if that takes too long."""
+Wait = Callable[[], None]
+"""Waits until what is on its way is there: StalledError if that takes too long."""
 
-    wait: Callable[[], None]
-
-
-Neighbours = Callable[[Floats, Sequence[int], Floats, Sequence[int]], Pending]
+Neighbours = Callable[[Floats, Sequence[int], Floats, Sequence[int]], Wait]
 """Begins to send each of some processes its run of values, and to receive others.
 
 It takes the values sent, how many go to each of them, in an order that stays, and the same of those
@@ -138,16 +133,16 @@ class Engine:
     def allreduce(self, values: AnyArray, op: str = "sum") -> AnyArray:
         """Return the "sum" or the "max" of all processes' arrays, the same to the last bit."""
         total = np.array(values, order="C")
-        self._reduce(total, op).wait()
+        self._reduce(total, op)()
         return total
 
-    def iallreduce(self, values: AnyArray) -> Pending:
+    def iallreduce(self, values: AnyArray) -> Wait:
         """Begin to add all processes' arrays, in place; see `outlast`."""
         return self._reduce(values)
 
-    def _reduce(self, values: AnyArray, op: str = "sum") -> Pending:
+    def _reduce(self, values: AnyArray, op: str = "sum") -> Wait:
         """Begin to put the sum or the maximum of all processes' arrays in this one's place."""
-        return Pending(lambda: None)
+        return lambda: None
 
     def neighbours(self, ranks: Sequence[int]) -> Neighbours:
         """Join this process with those that it exchanges with, who name it too."""

@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 from vpem.checks import AnyArray
-from vpem.engines.engine import Engine, Neighbours, Pending, StalledError
+from vpem.engines.engine import Engine, Neighbours, StalledError, Wait
 from vpem.errors import Setting
 from vpem.network.messages import decode, encode
 
@@ -128,15 +128,15 @@ class MpiEngine(Engine):
         ends = np.cumsum([0, *sizes.tolist()])
         return [decode(buffer[begin:end].data) for begin, end in pairwise(ends)]
 
-    def _reduce(self, values: AnyArray, op: str = "sum") -> Pending:
+    def _reduce(self, values: AnyArray, op: str = "sum") -> Wait:
         request = self._comm.Iallreduce(MPI.IN_PLACE, values, op=OPERATIONS[op])
-        return Pending(partial(self._wait, request))
+        return partial(self._wait, request)
 
     def neighbours(self, ranks: Sequence[int]) -> Neighbours:
         self.barrier()  # what follows cannot be waited for with a deadline
         comm = self._comm.Create_dist_graph_adjacent(list(ranks), list(ranks))
-        return lambda sent, n_sent, received, n_received: Pending(
-            partial(self._wait, comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received]))
+        return lambda sent, n_sent, received, n_received: partial(
+            self._wait, comm.Ineighbor_alltoallv([sent, n_sent], [received, n_received])
         )
 
     def barrier(self) -> None:

@@ -341,7 +341,7 @@ class Placement:
             ring = hidden(self.left(who))
             sent = self.masks.latest
             try:
-                self.engine.iallreduce(ring).wait()
+                self.engine.iallreduce(ring)()
             except FewerError:
                 continue
             return self.opened(ring, sent)
@@ -353,7 +353,7 @@ class Placement:
         assert outlast is not None
         keys, shares = masks.veil(sent), None
         try:
-            self.engine.iallreduce(keys).wait()
+            self.engine.iallreduce(keys)()
         except FewerError:
             lost = [p for p in sent[1] if int(self.ranks[p]) in outlast.gone]
             keys, shares = masks.veil(sent), masks.shares_of(lost[0], sent)
@@ -361,7 +361,7 @@ class Placement:
                 if len(lost) > 1:  # of each the share of the other is needed
                     raise
                 for each in (keys, shares):
-                    self.engine.iallreduce(each).wait()
+                    self.engine.iallreduce(each)()
             except FewerError:
                 assert outlast.error is not None
                 raise outlast.error from None

@@ -37,10 +37,11 @@ from vpem.fits.results import SUMMED, NetworkResult, listed, warn_of_partitions
 from vpem.network.graph import Graph
 from vpem.network.schema import Report
 from vpem.records import Sentence
+from vpem.rules import summing
 from vpem.settings import CLUSTER_INITS, KmeansSettings, SumSettings
 from vpem.steps.lloyd import KMeansProgress, Pace
 from vpem.sums.connect import Network, uncompressed
-from vpem.sums.consensus import contraction
+from vpem.sums.quantizer import contraction
 from vpem.sums.stale import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
@@ -260,7 +261,7 @@ INACTIVE: Sentence = (
 
 def check_absent(graph: Graph, sums: SumSettings, settings: KmeansSettings) -> None:
     """Raise InputError, before any sums are prepared, where no agent can be absent this way."""
-    answered = graph.has_server or sums.sum == "tree"
+    answered = graph.has_server or summing(sums.sum).has_root
     if settings.participation < 1 and not answered:
         raise InputError(*ANSWERING)
     if sums.agent_dropout and answered:
@@ -355,7 +356,7 @@ def pace_of(network: Network, settings: KmeansSettings, n_values: int) -> Pace:
         patience = 0
     elif faults is not None and faults.agent_dropout:
         patience = CYCLES
-    elif codec is not None and total.way == "consensus":
+    elif codec is not None and not total.at_server:
         patience = MEMORIES_OF_ROUNDS
     elif codec is not None and settings.participation < 1:
         _, omega = contraction(codec, n_values)

@@ -362,7 +362,7 @@ def fit_fedem(
     with one_blas_thread(), np.errstate(over="ignore"):
         network.charge_setup(ledger, prepared.n_samples, ITEM)
         rng = np.random.default_rng([settings.seed, 1])
-        short = codec_of_moments(codec) if network.total.way != "consensus" else None
+        short = codec_of_moments(codec) if network.total.at_server else None
         setup = FedSetup(prepared, workers, network, ledger, short, rng)
         model = setup.model(settings, known_covariance)
         start, rows = _start(prepared, settings, network, setup, model, saving, teller(callback))

@@ -141,7 +141,6 @@ def responsibilities_of_agents(
                 have.get(parent), (n_samples, k), np.dtype(np.float64), parent, leaf
             )
         if apart and holders.mine(parent):
-            assert network.total.traffic is not None
             network.total.traffic.add("labels", size, 0 if holders.mine(leaf) else size)
         if part is not None:
             have[leaf] = part

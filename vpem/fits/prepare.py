@@ -494,7 +494,7 @@ def acceleration_of(
     acceleration = parse_acceleration(settings.accelerate)
     if acceleration is None:
         return None
-    if network.faults is not None and network.total.way == "consensus":
+    if network.faults is not None and not network.total.at_server:
         raise InputError(
             Setting("accelerate"),
             " rejects steps after which a sum finds a lower log-likelihood, but where links or "
@@ -518,7 +518,7 @@ def acceleration_of(
             "local steps of a single hub would be those of EM; take ",
             Setting("accelerate", "squarem"),
         )
-    if acceleration.squarem and network.compress is not None and network.total.way == "consensus":
+    if acceleration.squarem and network.compress is not None and not network.total.at_server:
         raise InputError(
             "compressed messages between neighbours encode changes since the last sum of terms, "
             "and the two numbers of an extrapolation would be mistaken for such changes; take ",

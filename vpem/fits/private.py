@@ -360,7 +360,7 @@ def _check(
             "a checkpoint holds more than may be published, and a run that resumes draws noise "
             "again, which spends the privacy budget again; leave out the checkpoint, or ", release,
         )  # fmt: skip
-    if network.total.way == "consensus" or network.compress is not None:
+    if not network.total.at_server or network.compress is not None:
         raise InputError(
             release, " needs one exact sum, from which all have the same responsibilities: with "
             "rounds every root would spend some of the privacy budget, and with a codec a row's "

@@ -16,7 +16,6 @@ from vpem.records import Rule, Settings, beside, changed, not_both, rule, settin
 from vpem.settings import (
     DEALS,
     DTYPES,
-    IMPUTATIONS,
     LAWS,
     SCALES,
     FedSettings,
@@ -55,7 +54,7 @@ class ImputeSettings(Settings, heading="Model"):
     method: str = setting("auto", "A matrix of low rank (lowrank), a Gaussian mixture (mixture), "
         "or whichever predicts held-out entries best (auto). With several observers auto is "
         "lowrank; for a mixture they must have whole rows, or whole columns.",
-        choices=("auto", *IMPUTATIONS), often=True)
+        choices=("auto", "lowrank", "mixture"), often=True)
     n_components: int | str = changed(MixtureSettings, "n_components", 1, help="Number of "
         "components of the mixture: 1 is a normal law; of several numbers (1-4) the one of lowest "
         "BIC is kept.", idle=OF_MIXTURES)

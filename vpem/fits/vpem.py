@@ -120,7 +120,7 @@ def check_sums_of_factors(settings: FitSettings | PlanSettings, network: Network
             "and turned since; leave it out, or ",
             Setting("n_factors"),
         )
-    if network.total.way != "consensus":
+    if network.total.at_server:
         return
     if network.faults is not None:
         raise InputError(

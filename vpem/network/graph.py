@@ -17,12 +17,11 @@ from vpem._core.balls import hops_from
 from vpem.checks import check_int, check_memory
 from vpem.errors import InputError, Setting, VpemWarning, check_choice, shorten
 from vpem.records import Shown
+from vpem.rules import SPARSE_GRAPHS
 from vpem.settings import TOPOLOGIES
 
 if TYPE_CHECKING:
     import networkx as nx
-
-SPARSE = ("geometric", "erdos-renyi", "small-world", "scale-free")  # have a mean degree to choose
 
 BYTES_OF_AGENT = 200  # of its name and links, about
 DRAWS = 100  # how often a random graph is drawn before it is given up as never connected
@@ -320,7 +319,7 @@ def make_graph(
     agents = agent_labels(names)
     for option, value, users, most in (
         ("radius", radius, ("geometric",), None),
-        ("mean_degree", mean_degree, SPARSE, n - 1),
+        ("mean_degree", mean_degree, SPARSE_GRAPHS, n - 1),
     ):
         if value is None:
             continue

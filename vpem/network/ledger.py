@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import partial
 
 import numpy as np
@@ -91,6 +92,13 @@ class Ledger(Stateful):
         self._messages += other._messages
         self._bytes += other._bytes
         self._rounds += other._rounds
+
+    def times(self, count: int) -> Ledger:
+        """Return a ledger that has counted so many times what this one has."""
+        many = copy(self)
+        many._messages, many._bytes = self._messages * count, self._bytes * count
+        many._rounds = self._rounds * count
+        return many
 
     def charge(self, kind: str, other: Ledger) -> None:
         """Count all that another ledger of the same graph has counted as of one kind."""

@@ -434,43 +434,25 @@ class Masks(OfOneProcess):
         exponents: ArrayLike | None = None,
         who: ArrayLike | None = None,
         tag: tuple[Tag, bool] | None = None,
+        apart: bool = False,
     ) -> Ring:
         """Return what this process adds to a sum (P,): zeros where none that takes part lives here.
 
         Pads of two parties that both live here cancel before anything leaves it, and are not made.
+        They are where parties are ``apart``: what each sends where it sends it on its own, (n, P).
         ``values`` (n, P) are of the parties here that take part, ``who`` are all that do,
         increasing, and ``exponents`` (P,) the powers of two of magnitudes, which all know (default:
         0). With a ``tag`` (see `tag`) that ends, four words more are behind the others.
         """
-        among, local, rings = self._added(values, exponents, who, tag, apart=False)
-        elsewhere = [party for party in among if party not in set(self.here)]
-        ring: Ring = rings[0]
+        among, local, rings = self._added(values, exponents, who, tag, apart=apart)
+        near = set() if apart else set(self.here)
+        others = [party for party in among if party not in near]
         with self._taken:
-            nonce = self._next(len(ring))
-            for party in local:
-                self._mask(ring, party, elsewhere, among, nonce)
+            nonce = self._next(rings.shape[1])
+            for place, party in enumerate(local):
+                self._mask(rings[place * apart], party, others, among, nonce)
             self.latest = nonce, among
-        return ring
-
-    def shares(
-        self,
-        values: AnyArray,
-        *,
-        exponents: ArrayLike | None = None,
-        who: ArrayLike | None = None,
-        tag: tuple[Tag, bool] | None = None,
-    ) -> Ring:
-        """Return what each party here sends where it sends it on its own: (n, P).
-
-        As `hide`, but every pad is made, those of two parties of this process too.
-        """
-        among, local, shares = self._added(values, exponents, who, tag, apart=True)
-        with self._taken:
-            nonce = self._next(shares.shape[1])
-            for party, share in zip(local, shares, strict=False):
-                self._mask(share, party, [each for each in among if each != party], among, nonce)
-            self.latest = nonce, among
-        return shares[: len(local)]
+        return rings[: len(local)] if apart else rings[0]
 
     def veil(self, sent: Sent) -> Ring:
         """Give away the keys of the own pads here of a vector, since those of all are there.
@@ -538,7 +520,7 @@ class Masks(OfOneProcess):
     def total(
         self, ring: Ring, exponents: ArrayLike | None = None, tag: tuple[Tag, bool] | None = None
     ) -> NDArray[np.float64]:
-        """Return the sum (P,) of all `hide` or `shares` gave; InputError if it is another."""
+        """Return the sum (P,) of all that `hide` gave; InputError if it is another."""
         self._hear(ring)
         if tag is not None:
             ring, behind = np.split(ring, [len(ring) - TAG_WORDS * tag[1]])
@@ -610,7 +592,7 @@ class Masks(OfOneProcess):
     ) -> None:
         """Add a party's pads with some others, and its own."""
         keys = []
-        for other in others:
+        for other in (each for each in others if each != party):
             key = self._keys.between(party, other, among, self._heard)
             keys.append((key, np.subtract if party > other else np.add))
         if self.outlast is not None:

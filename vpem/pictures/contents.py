@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from vpem.errors import VpemError, shorten
 from vpem.records import stated
+from vpem.rules import summing
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -80,10 +81,10 @@ def communication(sent: Report, names: Sequence[str]) -> str:
 
 def how_summed(report: Report) -> str:
     """Say in a line how the sums were taken."""
-    places = {"server": "at the server", "tree": "along a tree"}
-    compress = report.get("compress")
-    if report["sum"] in places:
-        parts = [f"{'' if compress else 'exact '}{places[report['sum']]}"]
+    way, compress = summing(report["sum"]), report.get("compress")
+    if not way.has_rounds:
+        place = "at the server" if way.needs_server else way.place
+        parts = [f"{'' if compress else 'exact '}{place}"]
         if report.get("secure_sum"):
             parts[0] += ", under masks"
             if report.get("split") == "rows":

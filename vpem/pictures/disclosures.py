@@ -13,6 +13,7 @@ from vpem.files.studies.policy import LEAST_ROWS
 from vpem.files.studies.study import Study
 from vpem.network.schema import Report
 from vpem.pictures.contents import PRIVACY, lines_of
+from vpem.rules import summing
 from vpem.sums.private import noise_by
 
 Values = Mapping[str, Any]
@@ -212,17 +213,13 @@ def _words(study: Study, command: str, values: Values, done: str) -> Report:
     level = values.get("align") or "unset"
     of_rows = done not in ("use", "grid", "features")
     shards = study.result == "shards" and not of_rows
-    way = str(values.get("sum") or ("server" if study.topology == "star" else "consensus"))
-    server, adder = way == "server", noise_by(masked, way)
+    way = summing(values.get("sum"), "server" if study.topology == "star" else "consensus")
+    server, adder = way.needs_server, noise_by(masked, way.title)
     starts = values.get("init") in ("kmeans", "k-means++") and not released
     option = "epsilon" if over_rows else "release_epsilon"
     promise = {"epsilon": values.get(option), "delta": values.get("delta")}
     promise["noise_by"] = adder if over_rows else "hubs"
-    receiver = {
-        "tree": "the party above it in the spanning tree (inner ones send sums of all below them)",
-        "server": study.first,
-        "consensus": f"its neighbours on the graph ({study.topology})",
-    }[way]
+    receiver = way.receiver.format(first=study.first, topology=study.topology)
     stops = ", not who or how many" if masked else f"; {study.first} also learns which members"
     what, part = (
         ("how its squared distances to the centres differ",

@@ -28,6 +28,7 @@ from vpem.pictures.contents import (
     warnings_of,
 )
 from vpem.pictures.saved import SavedLatents, SavedTopics, counted_by_kind
+from vpem.rules import summing
 from vpem.saem.estimates import (
     Figure,
     Summary,
@@ -174,11 +175,12 @@ def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
         "batches of {batch_size}": settings.get("batch_size"),
     }
     rounds = ", {topology}, {rounds}, statistics up to {disagreement} apart"
+    way = summing(settings.get("sum"), "server")
     devices = {
         f"one, all {what}s" if settings.get("devices") == 1 else "{devices}": True,
         f", {{each}} {what}s each": len(sizes) > 1,
-        rounds: settings.get("sum") == "consensus",
-        ", {topology}, added up along a tree": settings.get("sum") == "tree",
+        rounds: way.has_rounds,
+        f", {{topology}}, added up {way.place}": way.has_root,
         ", sums under masks": settings.get("secure_sum"),
     }
     return {

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import AnyArray, Doubles, Floats, Indices, check_int
-from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, Keys, parse_codec
 from vpem.network.hubs import Routes
 from vpem.network.schema import Array, Schema
-from vpem.sums.consensus import agreed_within, codec_within, contraction, messages_alone
+from vpem.sums.consensus import agreed_within, codec_within, messages_alone
 from vpem.sums.counted import AtServer, largest_of
 from vpem.sums.exchanges import finished
 from vpem.sums.partial import (
@@ -27,38 +25,13 @@ from vpem.sums.partial import (
     Memory,
     short_keys,
 )
-from vpem.sums.quantizer import ITEM, Quantizer
+from vpem.sums.quantizer import ITEM, Quantizer, contraction
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import ALL, Scalars, Sum, flattened, unflattened
 from vpem.sums.tree import AlongTree, TreeLevel, TreeSum, TreeWays
 
 CAUTIOUS = 10
 """Times what may be left: the bound takes all agents to be as far off as one, and to one side."""
-
-
-@dataclass(frozen=True)
-class _Message:
-    """Vectors of values and numbers that are exact, which are sums over rows."""
-
-    n_values: int
-    n_exact: int
-    n_rows: int
-    n_threads: int
-
-    def by(self, codec: Codec) -> Quantizer:
-        return Quantizer(codec, self.n_values, self.n_threads, n_exact=self.n_exact)
-
-    def needed(self, codec: Codec, fall: float) -> int:
-        """How many reduce what is left by so much, as is expected."""
-        _, omega = contraction(codec, self.n_values)
-        ratio = sqrt(omega / (1.0 + omega))
-        return max(1, ceil(log(fall) / log(ratio))) if 0 < ratio < 1 and fall > 0 else 1
-
-    def largest(self, vectors: Doubles) -> float:
-        """Largest number of vectors (n, P), of a row."""
-        values, sums = vectors[:, : self.n_values], vectors[:, self.n_values :]
-        largest = np.abs(values).max(initial=0.0), np.abs(sums).max(initial=0.0) / self.n_rows
-        return float(np.max(largest))
 
 
 @dataclass
@@ -73,7 +46,7 @@ class CompressedServerSum(GoesOn, AtServer):
     """Adds the terms of all blocks at a server, compressed up and down.
 
     Agent b sends ``Q(Q_b - V_b)``, how its terms differ from a memory V_b that the server holds
-    too, and both add what was decoded, scaled as in `vpem.sums.consensus.contraction`. The server
+    too, and both add what was decoded, scaled as in `vpem.sums.quantizer.contraction`. The server
     does the same with the total of the memories, which it sends to all. Memories go on from one
     E-step to the next, so that messages become few as the terms settle.
 
@@ -129,9 +102,8 @@ class CompressedServerSum(GoesOn, AtServer):
         ``_n_links`` links on the ways to the server, each of which leaves out something.
         """
         super()._live(agents, holders, following)
-        self._is_server = holders.engine.rank == 0
-        self._n_rows = self.n_blocks if self._is_server else len(holders.own)
-        self._delivered = len(holders.own), self.n_blocks if self._is_server else 0
+        self._n_rows = self.n_blocks if self.is_here else len(holders.own)
+        self._delivered = len(holders.own), self.n_blocks if self.is_here else 0
         self._n_links = self.n_blocks
 
     def memory_schema(self, n_values: str) -> dict[str, Schema]:
@@ -155,16 +127,22 @@ class CompressedServerSum(GoesOn, AtServer):
         known = self._memories[self._batch]
         if known is None or known.up.shape != shape:
             known = _Kept(np.zeros(shape), np.zeros((1, shape[1])))
-        message = _Message(shape[1] - n_exact, n_exact, max(terms.shape[1], 1), self.n_threads)
+        n_values, n_rows = shape[1] - n_exact, max(terms.shape[1], 1)
+        message = Quantizer(None, n_values, self.n_threads, n_exact=n_exact)
         rng = np.random.default_rng([self.seed, self._number])
-        largest = [message.largest(flat), 0.0]
-        total = np.empty((0, shape[1]))
+
+        def largest_in(vectors: Doubles) -> float:
+            """Return the largest number of vectors (n, P), of a row: scalars are sums over rows."""
+            sums = np.abs(vectors[:, n_values:]).max(initial=0.0) / n_rows
+            return float(np.maximum(np.abs(vectors[:, :n_values]).max(initial=0.0), sums))
+
+        largest, total = [largest_in(flat), 0.0], np.empty((0, shape[1]))
 
         def send_up(quantizer: Quantizer, count: int) -> float:
             nonlocal total
             total = self._add_up(flat, known.up, quantizer, rng, count)
             self.traffic.add(self.charge, self._delivered[0] * count * quantizer.message_size, 0)
-            return message.largest(self._unsaid(flat, known.up))
+            return largest_in(self._unsaid(flat, known.up))
 
         def answer(quantizer: Quantizer, count: int) -> float:
             down = self._memory(
@@ -174,7 +152,7 @@ class CompressedServerSum(GoesOn, AtServer):
             for _ in range(count):
                 down.send(total)
             self.traffic.add(self.charge, self._delivered[1] * count * quantizer.message_size, 0)
-            return message.largest(total - known.down[: len(total)])
+            return largest_in(total - known.down[: len(total)])
 
         if self.n_rounds is None:
             # Before anything is sent, the total is that of the memories.
@@ -185,7 +163,7 @@ class CompressedServerSum(GoesOn, AtServer):
         )
         left = 0.0
         if self.n_rounds is None:
-            (left,) = self._flood(message.largest(total - known.down[: len(total)]), upward=False)
+            (left,) = self._flood(largest_in(total - known.down[: len(total)]), upward=False)
         self._send_until_near(answer, message, left, allowed, upward=False)
         self._keep(known)
         return unflattened(known.down, terms, scalars)
@@ -193,7 +171,7 @@ class CompressedServerSum(GoesOn, AtServer):
     def _send_until_near(
         self,
         send: Callable[[Quantizer, int], float],
-        message: _Message,
+        message: Quantizer,
         left: float,
         allowed: float,
         *,
@@ -219,7 +197,9 @@ class CompressedServerSum(GoesOn, AtServer):
         while not left <= allowed:
             plans = [(most, 1, exact)]
             for coder in finer:
-                count = message.needed(coder, allowed / left)
+                _, omega = contraction(coder, message.n_values)
+                fall = allowed / left
+                count = max(1, messages_alone(omega, fall)) if fall > 0 else 1
                 plans.append((count * message.by(coder).message_size, count, coder))
             cost, count, coder = min(plans, key=lambda plan: plan[0])
             spent += cost
@@ -266,7 +246,7 @@ class CompressedServerSum(GoesOn, AtServer):
         )
         for _ in range(n_messages):
             up.send(flat)
-        if not self._is_server:
+        if not self.is_here:
             return known[:0]
         if self.holders.apart:
             by_process = np.argsort(self.holders.ranks, kind="stable")
@@ -283,28 +263,20 @@ class CompressedServerSum(GoesOn, AtServer):
         carry: Carry,
     ) -> Memory:
         """Return what is known of senders, some of whom may be in other processes."""
-        assert quantizer.codec is not None
-        believed, _ = contraction(quantizer.codec, values.shape[1] - quantizer.n_exact)
-        steps = quantizer.steps(believed)
         away = None if self.holders.engine.size == 1 else carry
-        return Memory(Compressed(inner, quantizer, keys, away), steps, values)
+        return Memory(Compressed(inner, quantizer, keys, away), quantizer.steps, values)
 
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the blocks' messages to the server, which has those of others by process."""
         heard = self.hear(messages)
-        if not self._is_server:
+        if not self.is_here:
             return messages[:0]
         by_process = np.argsort(self.holders.ranks, kind="stable")
         return heard[by_process[len(messages) :]]
 
     def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        engine = self.holders.engine
-        heard = messages if self._is_server else np.empty((1, messages.shape[1]), np.uint8)
-        heard = np.ascontiguousarray(heard)
-        with set_topic(engine, self.charge):
-            engine.bcast_array(heard)
-        self.traffic.add(self.charge, 0, messages.nbytes * engine.copies)
-        return messages[:0] if self._is_server else heard
+        heard = self.to_all(messages)
+        return messages[:0] if self.is_here else heard
 
 
 class CompressedTreeSum(AlongTree, CompressedServerSum):
@@ -315,6 +287,8 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
     what it rounds is a change, and the errors of all hops vanish as the terms settle, as they do at
     a server (`CompressedServerSum`). What the root says of the total goes to all agents unchanged.
     """
+
+    _near: TreeWays
 
     def __init__(
         self,
@@ -341,8 +315,7 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         Of agents here and of children elsewhere (``_n_rows``) the parent of each knows something.
         """
         super()._live(agents, holders, following)
-        self._near = near = TreeWays(agents, holders, self)
-        self._is_server = holders.engine.rank == near.home
+        near = self._near = TreeWays(agents, holders, self)
         self._n_rows = near.n_states - 1
         self._delivered = sum(len(level.rows) for level in near.upward), near.n_children
         self._n_links = int(self.every_way.sum()) - 1
@@ -385,22 +358,12 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
                 sums[parent] += known[child]
         for _ in keys:
             self.count(quantizer.message_size)
-        return sums[near.root][None] if self._is_server else sums[:0]
+        return sums[near.root][None] if self.is_here else sums[:0]
 
     def _to_parents(self, level: TreeLevel, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring messages of one depth to the processes of their parents; what comes from others."""
         rows = np.zeros((self._near.n_states, messages.shape[1]), dtype=np.uint8)
         rows[level.rows] = messages
         if level.exchange is not None:
-            finished(level.exchange.run([rows], self.charge))
-            self.traffic.add(self.charge, 0, level.exchange.n_sent * messages.shape[1])
+            finished(level.exchange.run([rows], self.charge, self.traffic))
         return rows[level.heard]
-
-    def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        near = self._near
-        rows = np.zeros((near.n_states, messages.shape[1]), dtype=np.uint8)
-        if self._is_server:
-            rows[-1:] = messages
-        finished(near.send_total([rows], self.charge, self.traffic))
-        heard = near.follow(rows[-1:])
-        return messages[:0] if self._is_server else heard

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -32,16 +34,17 @@ from vpem.network.masks import FEWEST
 from vpem.network.mixing import estimate_rate, grow_tree, mixing_matrix, mixing_rate
 from vpem.network.partition import Blocks, Partition, contiguous
 from vpem.network.schema import State
-from vpem.records import Shown
-from vpem.rules import MASKED_BY_ROUNDS, WITHOUT_ROUNDS
+from vpem.records import Settings, Shown
+from vpem.rules import MASKED_BY_ROUNDS, SUMMING, WITHOUT_ROUNDS, Way, summing
 from vpem.settings import SumSettings
 from vpem.sums.compressed_server import CompressedServerSum, CompressedTreeSum
 from vpem.sums.consensus import (
     LARGEST_CONSENSUS_ERROR,
     MOST_GOSSIP_ROUNDS,
     ConsensusSum,
-    Rounds,
+    automatic_rounds,
     consensus_error_bound,
+    rounds_needed,
 )
 from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
@@ -51,11 +54,11 @@ from vpem.sums.tree import TreeSum
 MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 """By acceleration."""
 
+Fitting = TypeVar("Fitting", bound=Settings)
+"""Settings of a fit that has a codec."""
+
 OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus")
 """Settings that a sum without rounds has no use for."""
-
-SUMS_OF_A_STAR = (None, "server", "tree")
-"""Its links are a tree around the server already."""
 
 
 @dataclass(frozen=True)
@@ -258,10 +261,7 @@ def connect(
         faults=faults,
         chosen=chosen,
     )
-    if settings.sum == "consensus":
-        return _with_rounds(joined, settings, codec)
-    if settings.sum == "tree":
-        joined = _along_a_tree(joined, codec, settings.seed, thread_count(settings.n_threads))
+    joined = BUILT[str(settings.sum)](joined, settings, codec)
     if settings.secure_sum:
         n_parties = sum(len(columns) > 0 for columns in joined.features)
         if n_parties < FEWEST:
@@ -274,32 +274,40 @@ def connect(
         masks = agree(agents, graph.names or ())
         agents = Placement(agents.engine, agents.ranks, masks)
         return replace(joined, agents=agents, total=joined.total.spread_over(agents, agents))
-    if settings.sum == "tree" or codec is None:
-        return joined
-    threads = thread_count(settings.n_threads)
-    server = CompressedServerSum(len(hubs), codec, seed=settings.seed, n_threads=threads)
-    return replace(joined, total=server, consensus_error=None)
+    return joined
 
 
-def way_of(graph: Graph, settings: SumSettings) -> str:
-    """Return how agents sum on a graph, one of `vpem.settings.SUMS`, by default what it allows."""
-    if graph.has_server:
-        if settings.sum not in SUMS_OF_A_STAR:
-            raise InputError(
-                "agents that reach only a server have no neighbours to agree with; leave ",
-                Setting("sum", settings.sum),
-                " out, or take a graph of agents, such as the topology cycle",
-            )
-        return "server"
-    if settings.sum == "server":
+def way_of(graph: Graph, settings: SumSettings) -> Way:
+    """Return how agents sum on a graph, by default what it allows.
+
+    The links of a star are a tree around its server already.
+    """
+    way = summing(settings.sum, "server" if graph.has_server else "consensus")
+    if graph.has_server and way.has_rounds:
         raise InputError(
-            Setting("sum", "server"),
+            "agents that reach only a server have no neighbours to agree with; leave ",
+            Setting("sum", way.title),
+            " out, or take a graph of agents, such as the topology cycle",
+        )
+    if way.needs_server and not graph.has_server:
+        raise InputError(
+            Setting("sum", way.title),
             " needs a server that every agent reaches, but this graph has none; take the topology "
             "star, or ",
             Setting("sum", "tree"),
             ", which is as exact",
         )
-    return settings.sum or "consensus"
+    return SUMMING["server"] if graph.has_server else way
+
+
+def move_codec(graph: Graph, sums: SumSettings, settings: Fitting) -> tuple[SumSettings, Fitting]:
+    """Return settings of sums and of a fit, whose codec is of the sums where these have rounds.
+
+    Elsewhere it compresses corrections, and not the sum.
+    """
+    if not way_of(graph, sums).has_rounds:
+        return sums, settings
+    return sums.changed(compress=vars(settings)["compress"]), settings.changed(compress=None)
 
 
 def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | None, Faults | None]:
@@ -311,23 +319,20 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     codec = None if settings.compress is None else parse_codec(settings.compress)
     failing = Faults(settings.link_failure, settings.agent_dropout, settings.stragglers)
     faults = failing if failing.any else None
-    settings = settings.changed(sum=way_of(graph, settings))
-    if settings.secure_sum and settings.sum == "consensus":
+    way = way_of(graph, settings)
+    settings = settings.changed(sum=way.title)
+    if settings.secure_sum and way.has_rounds:
         raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
-    if settings.sum != "consensus":
-        server = settings.sum == "server"
+    if not way.has_rounds:
         for name in OF_ROUNDS:
             if getattr(settings, name) != getattr(SumSettings, name):
                 raise InputError(Setting(name), *WITHOUT_ROUNDS)
         if settings.eigenvalue == "estimated":
-            raise InputError(
-                f"a sum {'at a server' if server else 'along a tree'} is exact: there is no mixing "
-                "rate to estimate"
-            )
+            raise InputError(f"a sum {way.place} is exact: there is no mixing rate to estimate")
         if faults is None:
             return settings, codec, faults
         setting = next(name for name, value in asdict(faults).items() if value)
-        if server:
+        if way.needs_server:
             raise InputError(
                 Setting(setting),
                 " makes links fail or agents silent, but a server's sum needs every agent; leave "
@@ -391,29 +396,40 @@ def along_a_tree(network: Network) -> Network | None:
     network = network.whole
     total = network.total
     has_dropout = network.faults is not None and network.faults.agent_dropout > 0
-    if has_dropout or total.way != "consensus":
+    if has_dropout or total.at_server:
         return None
     rounds = ("n_rounds", "weights", "mixing_rate", "consensus_error", "error_is_bound",
               "acceleration", "consensus_tol")  # fmt: skip
     exact = replace(network, **{name: getattr(Network, name) for name in rounds})
-    return _along_a_tree(exact, total.codec, total.seed or 0, total.n_threads)
+    settings = SumSettings(seed=total.seed or 0, n_threads=total.n_threads)
+    return _along_a_tree(exact, settings, total.codec)
 
 
-def _along_a_tree(joined: Network, codec: Codec | None, seed: int, n_threads: int) -> Network:
+def _at_server(joined: Network, settings: SumSettings, codec: Codec | None) -> Network:
+    n_hubs = len(joined.hubs)
+    if codec is None:
+        return replace(joined, total=ServerSum(n_hubs))
+    threads = thread_count(settings.n_threads)
+    total = CompressedServerSum(n_hubs, codec, seed=settings.seed, n_threads=threads)
+    return replace(joined, total=total, consensus_error=None)
+
+
+def _along_a_tree(joined: Network, settings: SumSettings, codec: Codec | None) -> Network:
     # Where there are hubs all agents know the graph, from which these were found.
     sent = Ledger(joined.graph) if joined.hops == 0 else None
     tree = grow_tree(joined.graph, sent)
     roots = np.array([hub.root for hub in joined.hubs], dtype=np.intp)
+    threads = thread_count(settings.n_threads)
     total: TreeSum | CompressedTreeSum = TreeSum(tree, roots)
     if codec is not None:
-        total = CompressedTreeSum(tree, roots, codec, seed=seed, n_threads=n_threads)
+        total = CompressedTreeSum(tree, roots, codec, seed=settings.seed, n_threads=threads)
         joined = replace(joined, consensus_error=None)
     if joined.faults is not None:
-        total = total.failing(joined.graph, joined.faults, seed)
+        total = total.failing(joined.graph, joined.faults, settings.seed)
     return replace(joined, total=total, prepared=sent)
 
 
-def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) -> Network:
+def _by_rounds(joined: Network, settings: SumSettings, codec: Codec | None) -> Network:
     graph, hubs, faults = joined.graph, joined.hubs, joined.faults
     threads = thread_count(settings.n_threads)
     mixing = mixing_matrix(graph, settings.weights)
@@ -424,13 +440,14 @@ def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) ->
         sent = Ledger(graph)
         used = estimate_rate(mixing, graph, sent, seed=settings.seed, diameter=reach)
     accelerated = settings.acceleration == "chebyshev"
-    rounds = Rounds(
-        graph, hubs, mixing, rate, used, settings, threads, sent is not None, accelerated
+    reaching = partial(
+        rounds_needed, mixing, hubs, used, n_threads=threads, accelerated=accelerated
+    )
+    needed = partial(
+        automatic_rounds, graph, hubs, rate, settings, partial(reaching, by_bound=sent is not None)
     )
     automatic = settings.n_rounds == "auto"
-    n_rounds = (
-        rounds.needed(codec, faults) if settings.n_rounds == "auto" else int(settings.n_rounds)
-    )
+    n_rounds = needed(codec, faults) if settings.n_rounds == "auto" else int(settings.n_rounds)
     joined = replace(
         joined,
         n_rounds=n_rounds,
@@ -446,7 +463,7 @@ def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) ->
         gossip = GossipSum(
             graph, mixing, hubs, n_rounds, rate=rate, codec=codec, accelerated=accelerated,
             until_agreed=codec is not None, least=1 if automatic else n_rounds,
-            exact_rounds=None if codec is None else rounds.needed(None, faults),
+            exact_rounds=None if codec is None else needed(None, faults),
             faults=faults, seed=settings.seed, **common,
         )  # fmt: skip
         return replace(joined, total=gossip)
@@ -465,7 +482,7 @@ def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) ->
             used if accelerated else rate, hubs, graph.n_agents, n_rounds, accelerated=accelerated
         )
     if error > LARGEST_CONSENSUS_ERROR and not automatic:
-        enough = rounds.reaching(LARGEST_CONSENSUS_ERROR)
+        enough = reaching(LARGEST_CONSENSUS_ERROR)
         warnings.warn(
             f"{n_rounds} rounds are too few for this graph (mixing rate {rate:.4f}): the consensus "
             f"error is {'at most ' if bounded else ''}{error:.2g}, more than "
@@ -474,6 +491,10 @@ def _with_rounds(joined: Network, settings: SumSettings, codec: Codec | None) ->
             stacklevel=3,
         )
     return replace(joined, total=consensus, consensus_error=error, error_is_bound=bounded)
+
+
+BUILT = {"server": _at_server, "tree": _along_a_tree, "consensus": _by_rounds}
+"""What sets up the sum of a network, by the way in which it is taken."""
 
 
 def connect_workers(
@@ -522,12 +543,9 @@ def spread(network: Network, engine: Engine) -> Network:
     It has the blocks of the hubs whose roots live here (`Network.part_of`); in one process it is
     the network itself. Networks are alike in all processes.
     """
-    if not engine.apart:
-        return network
-    agents = _placed(network, engine)
-    total = sum_over(network, agents)
-    blocks = network.blocks.of_hubs(total.holders.own)
-    return replace(network, blocks=blocks, total=total, agents=agents, part_of=network)
+    part = _spread(network, engine)
+    own = part.total.holders.own
+    return part if part is network else replace(part, blocks=network.blocks.of_hubs(own))
 
 
 def spread_workers(network: Network, engine: Engine) -> Network:
@@ -539,19 +557,18 @@ def spread_workers(network: Network, engine: Engine) -> Network:
     return is the same everywhere but for what each worker has: the models of all workers and the
     clusters of all rows are in the first process, others have their own workers'.
     """
+    return _spread(network, engine, following=True)
+
+
+def _spread(network: Network, engine: Engine, following: bool = False) -> Network:
     if not engine.apart:
         return network
-    agents = _placed(network, engine)
-    total = sum_over(network, agents, following=True)
-    return replace(network, total=total, agents=agents, part_of=network)
-
-
-def _placed(network: Network, engine: Engine) -> Placement:
     names = network.graph.names or ()
     agents = Placement.evenly(engine, network.graph.n_agents, names)
     if network.agents.masks is not None:
         agents.masks = agree(agents, names)
-    return agents
+    total = sum_over(network, agents, following)
+    return replace(network, total=total, agents=agents, part_of=network)
 
 
 def sum_over(network: Network, agents: Placement, following: bool = False) -> Sum:
@@ -586,13 +603,12 @@ def sum_exactly(network: Network, ledger: Ledger) -> Sum:
     """
     whole = network.whole
     total = whole.total
-    if total.way == "consensus" or not total.exact or whole.faults is not None:
-        if whole.graph.has_server:
-            total = ServerSum(len(whole.hubs))
-        else:
-            roots = np.array([hub.root for hub in whole.hubs], dtype=np.intp)
-            # Where there are hubs all agents know the graph.
-            total = TreeSum(grow_tree(whole.graph, None if whole.hops else ledger), roots)
+    if not total.at_server or not total.exact or whole.faults is not None:
+        build = _at_server if whole.graph.has_server else _along_a_tree
+        exact = build(replace(whole, faults=None, prepared=None), SumSettings(), None)
+        total = exact.total
+        if exact.prepared is not None:
+            ledger.add(exact.prepared)
         if whole.agents.masks is not None:
             total = total.spread_over(whole.agents, whole.agents)
     return sum_over(replace(whole, total=total), network.agents) if network.agents.apart else total

@@ -7,7 +7,7 @@ of one is believed and by which steps rounds are stable.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, log, sqrt
 from typing import TYPE_CHECKING, Self
@@ -26,10 +26,10 @@ from vpem.network.hubs import Hub, Routes
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_bound, chebyshev_steps
 from vpem.settings import CONSENSUS, SumSettings
-from vpem.sums.counted import Counted
 from vpem.sums.exchanges import Neighbourhood, row_bytes
+from vpem.sums.quantizer import contraction
 from vpem.sums.server import IN_FLIGHT, ByChunks, Flying
-from vpem.sums.sum import ALL, Scalars, beside, message_bytes
+from vpem.sums.sum import ALL, Scalars, Sum, beside, message_bytes
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -123,7 +123,7 @@ class _Layout:
             self.run(states, np.ones(min(ROUNDS_AT_ONCE, n_rounds - done)), n_threads)
 
 
-class _OverHubs(Counted):
+class _OverHubs(Sum):
     """A sum by rounds between neighbours, from the hubs' terms, which roots send to their agents.
 
     ``diameter`` is the number of hops between the agents farthest apart.
@@ -309,10 +309,13 @@ class ConsensusSum(ByChunks, _OverHubs):
         near, kind = self._near, self.charge
         assert near is not None
         values = beside(terms, scalars)
-        parts = [_States(near.n_rows, each.shape[1], each.dtype) for each in values]
-        for part, each in zip(parts, values, strict=True):
-            part.sent[near.roots] = each * self._scale.astype(each.dtype)[:, None]
-        yield from near.send_terms([part.sent for part in parts], kind)
+        # Of each: states as they are, and as they are to be.
+        states = [[_aligned(near.n_rows, each) for _ in range(2)] for each in values]
+        widths = [each.shape[1] for each in values]
+        sent = [now[:, :width] for (now, _), width in zip(states, widths, strict=True)]
+        for part, each in zip(sent, values, strict=True):
+            part[near.roots] = each * self._scale.astype(each.dtype)[:, None]
+        yield from near.send_terms(sent, kind)
         weights = [self._weights.astype(each.dtype, copy=False) for each in values]
         size = row_bytes(values)
         pattern = self._indptr, self._indices
@@ -321,43 +324,32 @@ class ConsensusSum(ByChunks, _OverHubs):
         if self.rate is not None:
             steps = chebyshev_steps(self.rate, self.n_rounds)
         if exchange is None:
-            for part, link_weights in zip(parts, weights, strict=True):
-                consensus_rounds(*pattern, link_weights, part.now, steps, self.n_threads)
+            for (now, _), link_weights in zip(states, weights, strict=True):
+                consensus_rounds(*pattern, link_weights, now, steps, self.n_threads)
             self.traffic.add(kind, self.n_rounds * near.n_links * size, 0)
         else:
             for step in steps.tolist():
-                yield from exchange.run([part.sent for part in parts], kind)
-                for part, link_weights in zip(parts, weights, strict=True):
-                    neighbour_round(
-                        *pattern, link_weights, part.now, part.mixed, step, self.n_threads
-                    )
-                    part.now, part.mixed = part.mixed, part.now
-                self.traffic.add(kind, near.n_links * size, exchange.n_sent * size)
+                yield from exchange.run(sent, kind, self.traffic)
+                for both, link_weights in zip(states, weights, strict=True):
+                    neighbour_round(*pattern, link_weights, *both, step, self.n_threads)
+                    both.reverse()
+                sent = [now[:, :width] for (now, _), width in zip(states, widths, strict=True)]
+                self.traffic.add(kind, near.n_links * size, 0)
         if scalars is not None:
-            scalars.found = np.array(parts[1].sent[near.roots])
-        total = np.array(parts[0].sent[near.roots]).reshape(terms.shape)
+            scalars.found = np.array(sent[1][near.roots])
+        total = np.array(sent[0][near.roots]).reshape(terms.shape)
         return lambda: total
 
 
-class _States:
-    """States of agents (n_rows, n_values), as they are and as they are to be.
+def _aligned(n_rows: int, values: Floats) -> Floats:
+    """Return rows for states of such values (B, V), where the vectors of a round want them.
 
-    They lie where the vectors of a round want them, with a few values more a row.
+    They are zeros, with a few more in a row.
     """
-
-    def __init__(self, n_rows: int, n_values: int, dtype: np.dtype[np.floating]) -> None:
-        self.n_values = n_values
-        width = -(-n_values // ROUND_WIDTH) * ROUND_WIDTH
-        states = []
-        for _ in range(2):
-            memory = np.zeros(n_rows * width + ALIGNED, dtype=dtype)
-            skip = -memory.ctypes.data % ALIGNED // dtype.itemsize
-            states.append(memory[skip : skip + n_rows * width].reshape(n_rows, width))
-        self.now, self.mixed = states
-
-    @property
-    def sent(self) -> Floats:
-        return self.now[:, : self.n_values]
+    width = -(-values.shape[1] // ROUND_WIDTH) * ROUND_WIDTH
+    memory = np.zeros(n_rows * width + ALIGNED, dtype=values.dtype)
+    skip = -memory.ctypes.data % ALIGNED // values.dtype.itemsize
+    return memory[skip : skip + n_rows * width].reshape(n_rows, width)
 
 
 def consensus_error_bound(
@@ -476,26 +468,6 @@ def agreed_within(largest: float) -> float:
     return max(NATS * min(largest, 1.0), OF_LARGEST * largest)
 
 
-def contraction(codec: Codec, n_values: int) -> tuple[float, float]:
-    """Return by what a decoded message of so many values is scaled, and its noise ``omega``.
-
-    Scaled so, a message leaves at most ``omega / (1 + omega)`` of the squared norm behind; a codec
-    that may leave all of it is refused. An unbiased codec of variance omega is scaled by ``1 / (1 +
-    omega)``; a biased one not at all.
-    """
-    if not n_values:
-        return 1.0, 0.0
-    variance = codec.variance(n_values)
-    if codec.is_unbiased:
-        return 1.0 / (1.0 + variance), variance
-    if not variance < 1:
-        raise InputError(
-            f"the codec {codec.name} is biased and may lose all of a message; take one that keeps "
-            "a part"
-        )
-    return 1.0, variance / (1.0 - variance)
-
-
 @dataclass(frozen=True)
 class RoundSteps:
     """By what steps compressed rounds go.
@@ -560,79 +532,61 @@ def stable_steps(rate: float, omega: float, *, fixed: bool = True) -> RoundSteps
 def messages_alone(omega: float, fall: float = FALL) -> int:
     """Return the messages that leave so little behind, each of what those before left out."""
     left = sqrt(omega / (1.0 + omega))
-    return ceil(log(fall) / log(left)) if left > 0 else 1
+    return ceil(log(fall) / log(left)) if 0 < left < 1 else 1
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """How many rounds a sum needs on a graph with mixing weights (N, N), by mixing rate and hubs.
+def automatic_rounds(
+    graph: Graph,
+    hubs: list[Hub],
+    rate: float,
+    settings: SumSettings,
+    reaching: Callable[[float], int],
+    codec: Codec | None,
+    faults: Faults | None,
+) -> int:
+    """Return the rounds of a sum where their number was left to us.
 
-    ``rate`` is that of the weights, ``used`` what agents take for it: where it is an estimate,
-    rounds are found by their bound. They are accelerated by Chebyshev's polynomials, or plain.
+    ``rate`` is that of the mixing weights, and ``reaching`` gives the fewest rounds, without codec
+    or faults, that reach a consensus error. It refuses if they are too many to be run one by one,
+    or float64 would send less.
     """
-
-    graph: Graph
-    hubs: list[Hub]
-    mixing: csr_array
-    rate: float
-    used: float
-    settings: SumSettings
-    threads: int
-    by_bound: bool
-    accelerated: bool
-
-    def reaching(self, error: float, by_bound: bool = False) -> int:
-        """Fewest rounds, without codec or faults, that reach a consensus error."""
-        return rounds_needed(
-            self.mixing, self.hubs, self.used, error, self.threads,
-            accelerated=self.accelerated, by_bound=by_bound,
-        )  # fmt: skip
-
-    def needed(self, codec: Codec | None, faults: Faults | None) -> int:
-        """Rounds of a sum where their number was left to us.
-
-        It refuses if they are too many to be run one by one, or float64 would send less.
-        """
-        tol = self.settings.consensus_tol
-        if codec is not None:
-            # As many as are expected; float64 would go on from the sum before as these do.
-            _, omega = contraction(codec, MANY_VALUES)
-            if omega > MOST_NOISE:
-                raise InputError(
-                    f"the codec {codec.name} keeps only {1 / (1 + omega):.1g} of a message's "
-                    "squared norm; take one that keeps more"
-                )
-            fixed = self.accelerated and faults is None
-            n_rounds, exact = (
-                stable_steps(self.rate, noise, fixed=fixed).needed(self.rate, noise)
-                for noise in (omega, 0.0)
-            )
-            ratio = n_rounds * codec.message_size(MANY_VALUES) / (exact * 8 * MANY_VALUES)
-            if ratio > 1 and codec.name != "float64":
-                raise InputError(
-                    f"{codec.name} needs {n_rounds} rounds on this graph where {exact} do without "
-                    f"compression, and so sends {ratio:.2g} times as much: take natural:12bits or "
-                    "qsgd:8bits, or leave ",
-                    Setting("compress"),
-                    " out",
-                )
-        else:
-            n_rounds = self.reaching(tol if faults is None else tol * JITTER, self.by_bound)
-        if faults is not None:
-            # Mixing is slower by about the share of links that are up; by more on dense graphs.
-            n_rounds = max(1, ceil(n_rounds / faults.links_up))
-            if codec is None and len(self.hubs) > 1:
-                start = consensus_error_bound(self.rate, self.hubs, self.graph.n_agents, 0)
-                fall = min(tol * JITTER / start, 0.5)
-                n_rounds = max(
-                    n_rounds, failing_rounds(self.graph, faults, fall, seed=self.settings.seed)
-                )
-        if (codec is not None or faults is not None) and n_rounds > MOST_GOSSIP_ROUNDS:
-            needed = "more" if n_rounds >= MOST_DRAWN else f"{n_rounds}, more"
+    tol = settings.consensus_tol
+    if codec is not None:
+        # As many as are expected; float64 would go on from the sum before as these do.
+        _, omega = contraction(codec, MANY_VALUES)
+        if omega > MOST_NOISE:
             raise InputError(
-                f"the rounds a sum would need are {needed} than {MOST_GOSSIP_ROUNDS}: "
-                f"{'the codec loses too much' if faults is None else 'too much fails'}; take "
-                f"{'smaller probabilities' if codec is None else 'another codec'}, or a number of "
-                "rounds"
+                f"the codec {codec.name} keeps only {1 / (1 + omega):.1g} of a message's "
+                "squared norm; take one that keeps more"
             )
-        return n_rounds
+        fixed = settings.acceleration == "chebyshev" and faults is None
+        n_rounds, exact = (
+            stable_steps(rate, noise, fixed=fixed).needed(rate, noise) for noise in (omega, 0.0)
+        )
+        ratio = n_rounds * codec.message_size(MANY_VALUES) / (exact * 8 * MANY_VALUES)
+        if ratio > 1 and codec.name != "float64":
+            raise InputError(
+                f"{codec.name} needs {n_rounds} rounds on this graph where {exact} do without "
+                f"compression, and so sends {ratio:.2g} times as much: take natural:12bits or "
+                "qsgd:8bits, or leave ",
+                Setting("compress"),
+                " out",
+            )
+    else:
+        n_rounds = reaching(tol if faults is None else tol * JITTER)
+    if faults is not None:
+        # Mixing is slower by about the share of links that are up; by more on dense graphs.
+        n_rounds = max(1, ceil(n_rounds / faults.links_up))
+        if codec is None and len(hubs) > 1:
+            start = consensus_error_bound(rate, hubs, graph.n_agents, 0)
+            fall = min(tol * JITTER / start, 0.5)
+            n_rounds = max(n_rounds, failing_rounds(graph, faults, fall, seed=settings.seed))
+    if (codec is not None or faults is not None) and n_rounds > MOST_GOSSIP_ROUNDS:
+        needed = "more" if n_rounds >= MOST_DRAWN else f"{n_rounds}, more"
+        raise InputError(
+            f"the rounds a sum would need are {needed} than {MOST_GOSSIP_ROUNDS}: "
+            f"{'the codec loses too much' if faults is None else 'too much fails'}; take "
+            f"{'smaller probabilities' if codec is None else 'another codec'}, or a number of "
+            "rounds"
+        )
+    return n_rounds

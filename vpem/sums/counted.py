@@ -20,7 +20,7 @@ from vpem.engines.placement import Placement
 from vpem.network.ledger import Ledger
 from vpem.network.masks import KEY_BYTES, SEALED_BYTES, TAG_WORDS
 from vpem.network.schema import Choice
-from vpem.sums.sum import Scalars, Sum, Traffic, beside, message_bytes
+from vpem.sums.sum import Scalars, Sum, beside, message_bytes
 
 TAG_BYTES = 8 * TAG_WORDS
 """Behind what is masked: what shows that no agent has changed the total."""
@@ -82,8 +82,8 @@ class Addends:
         if self.masks is None:
             return beside(self.terms, self.scalars)
         values = self._values()
-        shares = self.masks.shares(
-            values[self._here], exponents=self._exponents, who=self.who, tag=self._tag
+        shares = self.masks.hide(
+            values[self._here], exponents=self._exponents, who=self.who, tag=self._tag, apart=True
         )
         sent = np.zeros((len(values), shares.shape[1]), dtype=np.uint64)
         sent[self._here] = shares
@@ -123,46 +123,13 @@ def farthest(holders: Placement, usual: float) -> float:
     return usual if masks is None else min(usual, masks.fixed.largest / 4)
 
 
-class Counted(Sum):
-    """A sum whose messages are counted in a ledger if it has one; at first in one process."""
-
-    kind = charge = "estep"
-    """Kind that messages are counted as, but for those of the setup and of labels, and as now."""
-    traffic: Traffic
-
-    def __init__(self, n_holders: int) -> None:
-        self.ledger: Ledger | None = None
-        self.holders = Placement.here(n_holders)
-        self.traffic = Traffic()
-
-    def spread_over(self, agents: Placement, holders: Placement, following: bool = False) -> Self:
-        spread = copy(self)
-        spread._live(agents, holders, following)
-        return spread
-
-    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
-        """Set what depends on where agents live."""
-        self.holders, self.traffic = holders, Traffic()
-
-    def charge_as(self, kind: str) -> None:
-        """Count what is sent from now on as what the sum is for; see `Sum.begin`.
-
-        Messages of a start and of labels are counted apart from the usual ones.
-        """
-        self.charge = kind if kind in ("setup", "labels") else self.kind
-
-    def _send(self, kind: str, size: int | NDArray[np.integer], **options: Any) -> None:
-        if self.ledger is not None:
-            self.ledger.send(kind, size, **options)
-
-
 def largest_of(place: Placement, numbers: Sequence[float]) -> list[float]:
     """Return the largest of what agents have, which they learn by flooding."""
     with set_topic(place.engine, "flooding"):
         return [float(one) for one in place.allreduce(np.array(numbers), "max")]
 
 
-class AtServer(Counted):
+class AtServer(Sum):
     """A sum at one place, from which all hear it: a server, the last node of the ledger's graph.
 
     It has two halves, which wrappers (`vpem.sums.partial`) stand around: what senders `send`, and
@@ -304,14 +271,25 @@ class AtServer(Counted):
                 heard[ranks == rank] = part
         return heard
 
-    def announce(self, received: Doubles, senders: Indices | None = None) -> Doubles:
-        engine, total = self.holders.engine, np.empty((1, received.shape[1]))
-        if engine.rank == 0:
-            total[0] = self.added(received, senders)
+    @property
+    def is_here(self) -> bool:
+        """Whether the server lives in this process."""
+        return self.holders.engine.rank == 0
+
+    def to_all(self, values: AnyArray) -> AnyArray:
+        """Return what the server has (1, P) in every process; elsewhere values are (0, P)."""
+        engine = self.holders.engine
+        same = values if self.is_here else np.empty((1, values.shape[1]), values.dtype)
+        same = np.ascontiguousarray(same)
         with set_topic(engine, self.charge):
-            engine.bcast_array(total)
-        self.traffic.add(self.charge, 0, 0 if engine.rank else total.nbytes * engine.copies)
-        return total
+            engine.bcast_array(same)
+        self.traffic.add(self.charge, 0, values.nbytes * engine.copies)
+        return same
+
+    def announce(self, received: Doubles, senders: Indices | None = None) -> Doubles:
+        """Let all know the sum of what the server has received of some senders, or of all."""
+        here = self.is_here
+        return self.to_all(self.added(received, senders)[None] if here else received[:0])
 
     @property
     def server(self) -> AtServer:

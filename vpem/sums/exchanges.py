@@ -26,9 +26,26 @@ if TYPE_CHECKING:
     from vpem.sums.consensus import _Layout
 
 Agents = NDArray[np.intp]
-Joined = tuple[Engine, Neighbours]
+Ends = Sequence[Agents] | Agents
+"""Processes (2, n): where rows come from, and where they go."""
 
 T = TypeVar("T")
+
+
+class Joined:
+    """Processes that exchange rows with this one, by the ``ends`` of all ways."""
+
+    send: Neighbours
+
+    def __init__(self, engine: Engine, ends: Ends) -> None:
+        self.engine, (source, target) = engine, ends
+        self.near = np.union1d(target[source == engine.rank], source[target == engine.rank])
+        if len(source):
+            self.send = engine.neighbours(self.near.tolist())
+
+    def exchange(self, ends: Ends, rows: Sequence[Agents]) -> Exchange | None:
+        """Return how rows of these numbers, there and here, go some ways; None: there are none."""
+        return Exchange(self, ends, rows) if len(ends[0]) else None
 
 
 class Exchange:
@@ -43,14 +60,12 @@ class Exchange:
     speakers: Agents
     targets: Agents
 
-    def __init__(
-        self, joined: Joined, near: Agents, ends: Sequence[Agents], rows: Sequence[Agents]
-    ) -> None:
+    def __init__(self, joined: Joined, ends: Ends, rows: Sequence[Agents]) -> None:
         self._joined, self._rows = joined, rows
-        (source, target), rank = ends, joined[0].rank
+        (source, target), rank = ends, joined.engine.rank
         self._open([
-            [np.flatnonzero((source == rank) & (target == one)) for one in near],
-            [np.flatnonzero((source == one) & (target == rank)) for one in near],
+            [np.flatnonzero((source == rank) & (target == one)) for one in joined.near],
+            [np.flatnonzero((source == one) & (target == rank)) for one in joined.near],
         ])  # fmt: skip
 
     def _open(self, ways: list[list[Agents]]) -> None:
@@ -69,10 +84,10 @@ class Exchange:
         part._open([[ways[opened[ways]] for ways in runs] for runs in self._ways])
         return part
 
-    def run(self, states: Sequence[AnyArray], kind: str) -> Generator[None]:
+    def run(self, states: Sequence[AnyArray], kind: str, traffic: Traffic) -> Generator[None]:
         """Send and receive these rows, messages of a kind; goes on where they should be there.
 
-        Rows of several arrays (n_rows, ...) go in one message.
+        Rows of several arrays (n_rows, ...) go in one message. What is sent is counted.
         """
         parts = [np.ascontiguousarray(each[self._sent]) for each in states]
         out = parts[0]
@@ -80,12 +95,12 @@ class Exchange:
             out = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
         width = out.shape[1]
         into = np.empty((len(self._received), width), dtype=out.dtype)
-        engine, near = self._joined
         n_sent, n_received = ([len(rows) * width for rows in runs] for runs in self._ways)
-        with set_topic(engine, kind):
-            request = near(out, n_sent, into, n_received)
+        with set_topic(self._joined.engine, kind):
+            wait = self._joined.send(out, n_sent, into, n_received)
         yield
-        request.wait()
+        wait()
+        traffic.add(kind, 0, out.nbytes)
         if len(parts) == 1:
             states[0][self._received] = into
             return
@@ -163,10 +178,8 @@ class Neighbourhood:
         rows = [np.bincount(ranks, minlength=engine.size) for ranks in (homes, readers)]
         self.most = int(np.sum(rows, axis=0).max())
         self.exchange: Exchange | None = None
+        self._joined = Joined(engine, (homes[speakers], readers))
         if len(pairs):
-            from_here = homes[speakers] == engine.rank
-            self._near = np.union1d(readers[from_here], homes[self.heard]).astype(np.intp)
-            self._joined = engine.neighbours(self._near.tolist())
             self.exchange = self._exchange(speakers, readers, speakers)
         # Roots send their terms to those one hop away first, which pass them on: to agents in other
         # processes, and from parents to leaves in this one.
@@ -185,8 +198,7 @@ class Neighbourhood:
     def _exchange(self, speakers: Agents, readers: Agents, targets: Agents) -> Exchange:
         """What agent ``speakers[i]`` has goes to process ``readers[i]``, for ``targets[i]``."""
         ends = self.agents.ranks[speakers], readers
-        rows = self.place[speakers], self.place[targets]
-        exchange = Exchange((self.agents.engine, self._joined), self._near, ends, rows)
+        exchange = Exchange(self._joined, ends, (self.place[speakers], self.place[targets]))
         exchange.speakers, exchange.targets = speakers, targets
         return exchange
 
@@ -220,27 +232,24 @@ class Neighbourhood:
                 parents, leaves = parents[informed[leaves]], leaves[informed[leaves]]
             for each in states:
                 each[self.place[leaves]] = each[self.place[parents]]
-            on_wire = 0
+            n_sent = 0
             if exchange is not None:
                 receivers = None if informed is None else informed[exchange.targets]
                 opened = exchange.among(receivers)
-                yield from opened.run(states, kind)
-                on_wire = opened.n_sent
-            self.traffic.add(kind, (len(leaves) + on_wire) * size, on_wire * size)
+                yield from opened.run(states, kind, self.traffic)
+                n_sent = opened.n_sent
+            self.traffic.add(kind, (len(leaves) + n_sent) * size, 0)
 
     def meet(self, states: Sequence[AnyArray], kind: str, links: Mask | None = None) -> None:
         """Send the states of agents to their neighbours, over links that are up; None: all are."""
-        n_sent = 0
         n_links = int((self.from_here if links is None else self.from_here & links).sum())
         if self.exchange is not None:
             opened: Mask | None = None
             if links is not None:
                 n_ways = len(self.exchange.speakers)
                 opened = np.bincount(self._pair_of_link, links[self._apart], n_ways) > 0
-            exchange = self.exchange.among(opened)
-            finished(exchange.run(states, kind))
-            n_sent = exchange.n_sent
-        self.traffic.add(kind, n_links * row_bytes(states), n_sent * row_bytes(states))
+            finished(self.exchange.among(opened).run(states, kind, self.traffic))
+        self.traffic.add(kind, n_links * row_bytes(states), 0)
 
     def carry(self, messages: NDArray[np.uint8], awake: Mask, kind: str) -> NDArray[np.uint8]:
         """Send messages (a, size) of the agents here that are awake to processes with neighbours.
@@ -248,12 +257,10 @@ class Neighbourhood:
         It returns what is heard of those elsewhere that are awake, (g, size).
         """
         assert self.exchange is not None
-        size = messages.shape[1]
-        rows = np.empty((self.n_rows, size), dtype=np.uint8)
+        rows = np.empty((self.n_rows, messages.shape[1]), dtype=np.uint8)
         rows[self.place[self.own[awake[self.own]]]] = messages
         exchange = self.exchange.among(awake[self.exchange.speakers])
-        finished(exchange.run([rows], kind))
-        self.traffic.add(kind, 0, exchange.n_sent * size)
+        finished(exchange.run([rows], kind, self.traffic))
         heard: NDArray[np.uint8] = rows[self.place[self.heard[awake[self.heard]]]]
         return heard
 

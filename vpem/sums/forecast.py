@@ -62,13 +62,13 @@ def communication(
 
     agreed = Ledger(graph)
     batch, n_whole = sums("estep", size, agreed)
-    iteration = _repeated(network, batch, count)
+    iteration = batch.times(count)
     if rest:
         iteration.add(sums("estep", rest)[0])
     iteration.add(agreed)
     if network.total.whole and batch_size is not None:
         # Compressed sums go on from those of the same batch.
-        last = _repeated(network, sums("check", size)[0], count)
+        last = sums("check", size)[0].times(count)
         if rest:
             last.add(sums("check", rest)[0])
     else:
@@ -203,19 +203,6 @@ class _Sizes:
     ) -> tuple[Doubles, NDArray[np.int64]]:
         sizes = np.full(len(values), self.codec.message_size(self.n_values), dtype=np.int64)
         return np.zeros_like(values), sizes
-
-
-def _repeated(network: Network, ledger: Ledger, count: int) -> Ledger:
-    """Count so many times what a ledger has counted, by doubling."""
-    total = Ledger(network.graph)
-    while count:
-        if count % 2:
-            total.add(ledger)
-        twice = Ledger(network.graph)
-        twice.add(ledger)
-        twice.add(ledger)
-        ledger, count = twice, count // 2
-    return total
 
 
 def _mean(summary: Any, count: int) -> Any:

@@ -30,13 +30,12 @@ from vpem.sums.consensus import (
     _OverHubs,
     agreed_within,
     codec_within,
-    contraction,
     stable_steps,
 )
 from vpem.sums.counted import largest_of
 from vpem.sums.exchanges import Neighbourhood, finished
 from vpem.sums.partial import Channel, Compressed, GoesOn, Memory, short_keys
-from vpem.sums.quantizer import Quantizer
+from vpem.sums.quantizer import Quantizer, contraction
 from vpem.sums.sum import ALL, Scalars, beside, flattened, message_bytes, unflattened
 
 if TYPE_CHECKING:
@@ -406,7 +405,7 @@ class GossipSum(GoesOn, _OverHubs):
     ) -> Iterator[None]:
         """Run compressed rounds, one each time that this goes on."""
         n_values = memory.inputs.shape[1] - n_exact
-        believed, omega = contraction(coder, n_values)
+        _, omega = contraction(coder, n_values)
         stable = self._steps(omega)
         quantizer = Quantizer(coder, n_values, self.n_threads, n_exact=n_exact)
         near, awake = self._near, memory.awake
@@ -426,7 +425,7 @@ class GossipSum(GoesOn, _OverHubs):
         if near.exchange is not None:
             carry = partial(near.carry, awake=awake, kind=self.charge)
         sent = Compressed(channel, quantizer, keys, carry)
-        copies = Memory(sent, quantizer.steps(believed), memory.copies)
+        copies = Memory(sent, quantizer.steps, memory.copies)
         before = memory.states
         for step in chebyshev(stable.rate):
             up = self._open = next(opened)

@@ -21,7 +21,7 @@ from vpem.network.codecs import Codec, Keys, draw_keys
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Maybe, Schema, State, restore, save
 from vpem.sums.consensus import codec_of
-from vpem.sums.counted import SUM_KIND, AtServer, Counted
+from vpem.sums.counted import SUM_KIND, AtServer
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.sum import ALL, WENT, Scalars, Sum, flattened, message_bytes, unflattened
 
@@ -111,6 +111,9 @@ class Wrapper(Sum):
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         self.server.agree(kind, size, source)
+
+    def schema(self) -> dict[str, Schema]:
+        return {}
 
 
 class Compressed(Wrapper):
@@ -293,7 +296,7 @@ def short_keys(rng: np.random.Generator, n_messages: int) -> Keys:
     return rng.integers(1 << 63, size=n_messages, dtype=np.uint64)
 
 
-class GoesOn(Counted):
+class GoesOn(Sum):
     """A sum in a codec that goes on from the one before of the same rows, and draws again in each.
 
     It has a memory, a record of arrays, of the sum taken last, or in batches one of each.

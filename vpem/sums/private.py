@@ -17,6 +17,7 @@ from vpem.engines.placement import DIGIT, LEAST_POWER, MOST_POWER, Placement
 from vpem.errors import InputError, VpemWarning
 from vpem.network.masks import FRACTION_BITS
 from vpem.network.noise import Noise
+from vpem.rules import summing
 from vpem.sums.counted import MASKED_BYTES, AtServer, add_vectors
 from vpem.sums.sum import Sum
 
@@ -120,9 +121,9 @@ def add_numbers(total: Sum, values: Doubles, kind: str = "estep") -> Doubles:
     return summed
 
 
-def noise_by(masked: bool, way: str) -> str:
+def noise_by(masked: bool, way: object) -> str:
     """Say who adds noise to a sum: "server", "root" or "workers"; see `Noisy`."""
-    return "workers" if masked else "root" if way == "tree" else "server"
+    return "workers" if masked else "root" if summing(way).has_root else "server"
 
 
 class Noisy:

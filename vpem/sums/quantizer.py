@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Mask
+from vpem.errors import InputError
 from vpem.network.codecs import Codec, Keys
 
 ITEM = 8
@@ -26,6 +27,26 @@ class Basis(Protocol):
 
     def back(self, statistics: Doubles) -> Doubles:
         """Vectors (m, P) as they were."""
+
+
+def contraction(codec: Codec, n_values: int) -> tuple[float, float]:
+    """Return by what a decoded message of so many values is scaled, and its noise ``omega``.
+
+    Scaled so, a message leaves at most ``omega / (1 + omega)`` of the squared norm behind; a codec
+    that may leave all of it is refused. An unbiased codec of variance omega is scaled by ``1 / (1 +
+    omega)``; a biased one not at all.
+    """
+    if not n_values:
+        return 1.0, 0.0
+    variance = codec.variance(n_values)
+    if codec.is_unbiased:
+        return 1.0 / (1.0 + variance), variance
+    if not variance < 1:
+        raise InputError(
+            f"the codec {codec.name} is biased and may lose all of a message; take one that keeps "
+            "a part"
+        )
+    return 1.0, variance / (1.0 - variance)
 
 
 class Quantizer:
@@ -58,7 +79,7 @@ class Quantizer:
             widths = [piece.stop - piece.start for piece in self.pieces]
             self.omega = max((float(codec.variance(width)) for width in widths), default=0.0)
             self.biased = not codec.is_unbiased and self.omega > ROUNDING
-        self._end = int(self.pieces[-1].stop)
+        self.n_values = int(self.pieces[-1].stop)
         """Where the pieces end, and what is exact begins."""
         self._units = basis
         """Units of what is sent: none are needed where it is exact."""
@@ -69,14 +90,21 @@ class Quantizer:
     def message_size(self) -> int:
         """Bytes of a message of vectors that are one piece."""
         assert self.codec is not None
-        coded = self.codec.message_size(self._end) if self._end else 0
+        coded = self.codec.message_size(self.n_values) if self.n_values else 0
         return coded + ITEM * self.n_exact
 
-    def steps(self, believed: float) -> float | Doubles:
-        """Return by what a message is scaled of which so much is believed: exact numbers by 1."""
+    def by(self, codec: Codec) -> Quantizer:
+        """Return what compresses such vectors by another codec."""
+        return Quantizer(codec, self.pieces, self.n_threads, self.basis, self.n_exact)
+
+    @property
+    def steps(self) -> float | Doubles:
+        """By what a message is scaled before it is believed (`contraction`): exact numbers by 1."""
+        assert self.codec is not None
+        believed, _ = contraction(self.codec, self.n_values)
         if not self.n_exact:
             return believed
-        return np.append(np.full(self._end, believed), np.ones(self.n_exact))
+        return np.append(np.full(self.n_values, believed), np.ones(self.n_exact))
 
     def transmit(
         self, values: Doubles, draw: Callable[[int], Keys], is_local: Mask | None = None
@@ -108,14 +136,14 @@ class Quantizer:
             if piece.start < piece.stop
         ]
         if self.n_exact:
-            exact = np.ascontiguousarray(values[:, self._end :], dtype="<f8")
+            exact = np.ascontiguousarray(values[:, self.n_values :], dtype="<f8")
             parts.append(exact.view(np.uint8))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def unpack(self, messages: NDArray[np.uint8]) -> Doubles:
         """Return what is received of such messages (a, size): shape (a, P)."""
         assert self.codec is not None
-        received, begin = np.empty((len(messages), self._end + self.n_exact)), 0
+        received, begin = np.empty((len(messages), self.n_values + self.n_exact)), 0
         for piece in self.pieces:
             width = piece.stop - piece.start
             if width:
@@ -124,7 +152,7 @@ class Quantizer:
                 received[:, piece] = self.codec.unpack(part, width, self.n_threads)
                 begin = end
         if self.n_exact:
-            received[:, self._end :] = np.ascontiguousarray(messages[:, begin:]).view("<f8")
+            received[:, self.n_values :] = np.ascontiguousarray(messages[:, begin:]).view("<f8")
         return received if self._units is None else self._units.back(received)
 
     def _compress(self, values: Doubles, keys: list[Keys]) -> tuple[Doubles, NDArray[np.int64]]:
@@ -142,7 +170,7 @@ class Quantizer:
             )
         else:
             received = np.empty_like(values)
-            received[:, self._end :] = values[:, self._end :]
+            received[:, self.n_values :] = values[:, self.n_values :]
             sizes = np.full(len(values), ITEM * self.n_exact, dtype=np.int64)
             for piece, piece_keys in zip(self.pieces, keys, strict=True):
                 if piece.start == piece.stop:

@@ -7,7 +7,7 @@ at a time: while what one needs from elsewhere travels, the terms of the next ar
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from vpem.checks import AnyArray, Doubles, Floats, Indices
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.network.faults import FewerError
-from vpem.sums.counted import TAG_BYTES, Addends, AtServer, Counted
+from vpem.sums.counted import TAG_BYTES, Addends, AtServer
 from vpem.sums.exchanges import finished
-from vpem.sums.sum import ALL, Scalars, with_scalars
+from vpem.sums.sum import ALL, Scalars, Sum, with_scalars
 
 IN_FLIGHT = 2
 """Chunks of rows that are under way at a time."""
@@ -29,25 +29,13 @@ Sums are read in the order in which they began, everywhere, however they arrive.
 """
 
 
-@dataclass
-class _Flight:
-    """A chunk of rows on its way."""
-
-    rows: slice
-    work: Flying
-    result: Callable[[], Floats] | None = None
-
-    def go_on(self) -> bool:
-        """Go on until something has to be waited for; whether it has arrived."""
-        if self.result is None:
-            try:
-                next(self.work)
-            except StopIteration as end:
-                self.result = end.value
-        return self.result is not None
+def _arriving(work: Flying) -> Iterator[Callable[[], Floats] | None]:
+    """Yield None wherever a sum has to wait, and from then on what reads it."""
+    read = yield from work
+    yield from repeat(read)
 
 
-class ByChunks(Counted):
+class ByChunks(Sum):
     """A sum that begins with some rows, and may have to wait for what comes from elsewhere."""
 
     whole = False
@@ -73,22 +61,19 @@ class ByChunks(Counted):
         if not self.holders.apart:
             yield from super().flow(chunks, local, scalars)
             return
-        ahead: _Flight | None = None
+        under_way: list[tuple[slice, Iterator[Callable[[], Floats] | None]]] = []
         for rows, row_scalars in with_scalars(chunks, scalars):
             # While this is computed, what the chunk ahead has sent is under way.
-            behind = _Flight(rows, self._sum(local(rows), row_scalars))
-            behind.go_on()
-            if ahead is not None:
-                while not ahead.go_on():
-                    behind.go_on()
-                assert ahead.result is not None
-                yield ahead.rows, ahead.result()
-            ahead = behind
-        if ahead is not None:
-            while not ahead.go_on():
-                pass
-            assert ahead.result is not None
-            yield ahead.rows, ahead.result()
+            behind = _arriving(self._sum(local(rows), row_scalars))
+            next(behind)
+            under_way.append((rows, behind))
+            if len(under_way) == IN_FLIGHT:
+                first, ahead = under_way.pop(0)
+                while (read := next(ahead)) is None:
+                    next(behind)
+                yield first, read()
+        for last, ahead in under_way:
+            yield last, next(filter(None, ahead))()
 
 
 class ServerSum(ByChunks, AtServer):
@@ -133,11 +118,11 @@ class ServerSum(ByChunks, AtServer):
         if engine.size > 1:
             # Of several types they are under way at the same time.
             with set_topic(engine, charge):
-                requests = [engine.iallreduce(part) for part in parts]
+                waits = [engine.iallreduce(part) for part in parts]
             yield
             try:
-                for request in requests:
-                    request.wait()
+                for wait in waits:
+                    wait()
             except FewerError:
                 fewer = True
             size = sum(part.nbytes for part in parts)

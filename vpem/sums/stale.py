@@ -16,7 +16,6 @@ from vpem.checks import AnyArray, Doubles, Floats, Indices
 from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema
-from vpem.sums.consensus import contraction
 from vpem.sums.counted import AtServer
 from vpem.sums.exchanges import follow_first
 from vpem.sums.partial import Compressed, Memory, Wrapper, short_keys
@@ -91,11 +90,10 @@ class HeardAtServer(Wrapper):
         """Return what the server has, and how senders say how they differ from it."""
         if self.codec is None:
             return Memory(self.server, 1.0, values)
-        n_values = values.shape[1] - n_exact
         keys = partial(short_keys, np.random.default_rng([self.seed, self._number, 1]))
+        n_values = values.shape[1] - n_exact
         quantizer = Quantizer(self.codec, n_values, self.n_threads, n_exact=n_exact)
-        believed, _ = contraction(self.codec, n_values)
-        return Memory(Compressed(self.server, quantizer, keys), quantizer.steps(believed), values)
+        return Memory(Compressed(self.server, quantizer, keys), quantizer.steps, values)
 
     def schema(self) -> dict[str, Schema]:
         """What the server has, and how many sums there were."""

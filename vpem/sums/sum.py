@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.placement import Placement
@@ -125,10 +126,15 @@ WENT = {
 
 
 class Sum(Stateful):
-    """How it is summed: by default one chunk after the other, and nothing goes on from another."""
+    """How it is summed: by default one chunk after the other, and nothing goes on from another.
+
+    At first it is in one process, and nothing is counted.
+    """
 
     ledger: Ledger | None
     """Where messages are counted."""
+    kind = charge = "estep"
+    """Kind that messages are counted as, but for those of the setup and of labels, and as now."""
     way: str
     """One of `vpem.settings.SUMS`."""
     n_roots: int
@@ -148,7 +154,7 @@ class Sum(Stateful):
     """Roots (R,) that take no part in the sum begun last; None where all do."""
     holders: Placement
     """Who has something to add (hubs, by their roots, or workers), and in which process."""
-    traffic: Traffic | None = None
+    traffic: Traffic
     """What really went between processes, where there are several."""
     seed: int | None = None  # of what is drawn at random
     n_threads = 1
@@ -160,6 +166,11 @@ class Sum(Stateful):
     """Whether what is received is added to what was."""
     direct = False
     """Whether nothing stands around that place: numbers can be sent to it as they are."""
+
+    def __init__(self, n_holders: int) -> None:
+        self.ledger = None
+        self.holders = Placement.here(n_holders)
+        self.traffic = Traffic()
 
     @property
     def server(self) -> AtServer:
@@ -204,7 +215,24 @@ class Sum(Stateful):
 
         Where it is following a process without holders has what the first of all finds.
         """
-        raise NotImplementedError
+        spread = copy(self)
+        spread._live(agents, holders, following)
+        return spread
+
+    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
+        """Set what depends on where agents live."""
+        self.holders, self.traffic = holders, Traffic()
+
+    def charge_as(self, kind: str) -> None:
+        """Count what is sent from now on as what the sum is for; see `begin`.
+
+        Messages of a start and of labels are counted apart from the usual ones.
+        """
+        self.charge = kind if kind in ("setup", "labels") else self.kind
+
+    def _send(self, kind: str, size: int | NDArray[np.integer], **options: Any) -> None:
+        if self.ledger is not None:
+            self.ledger.send(kind, size, **options)
 
     def uncompressed(self) -> Sum:
         """Return the same sum of numbers that no codec touches."""
@@ -258,4 +286,4 @@ class Sum(Stateful):
 
     def schema(self) -> dict[str, Schema]:
         """What is kept from one sum to the next; of this process, if there are others."""
-        return dict(WENT) if self.traffic is not None and self.holders.apart else {}
+        return dict(WENT) if self.holders.apart else {}

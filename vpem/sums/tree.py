@@ -20,7 +20,7 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.sums.counted import TAG_BYTES, Addends, AtServer
-from vpem.sums.exchanges import Exchange, finished, row_bytes
+from vpem.sums.exchanges import Exchange, Joined, finished, row_bytes
 from vpem.sums.server import IN_FLIGHT, Flying, ServerSum
 from vpem.sums.sum import Scalars, Traffic
 
@@ -52,6 +52,8 @@ class AlongTree(AtServer):
     """Of each that has something to add."""
     waits: Waits | None = None
     """How long messages take where links fail or agents are late; None: each a round."""
+    _near: TreeWays | None = None
+    """How they travel, where that is known."""
 
     def failing(self, graph: Graph, faults: Faults, seed: int) -> Self:
         """Return the same sum where links of a graph fail."""
@@ -82,6 +84,20 @@ class AlongTree(AtServer):
     def every_way(self) -> Mask:
         """Which nodes lie on the way of any who has something to add."""
         return self._ways(self.agents)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the root lives in this process."""
+        return super().is_here if self._near is None else self._near.root >= 0
+
+    def to_all(self, values: AnyArray) -> AnyArray:
+        near = self._near
+        if near is None:
+            return super().to_all(values)
+        rows = np.zeros((near.n_states, values.shape[1]), values.dtype)
+        rows[near.n_states - len(values) :] = values
+        finished(near.send_total([rows], self.charge, self.traffic))
+        return near.follow(rows[-1:].copy())
 
     def _links(self, ledger: Ledger) -> tuple[Indices, Indices]:
         """Links of each agent, in the order of `Routes.leaves`, to its parent and back."""
@@ -180,10 +196,7 @@ class TreeWays:
         leaves = np.concatenate([root, *levels], axis=None)[1:].astype(np.intp)
         parents = self.tree.parent[leaves]
         apart = homes[leaves] != homes[parents]
-        ends = np.stack([homes[leaves], homes[parents]])[:, apart]
-        near = np.concatenate([ends[1][ends[0] == engine.rank], ends[0][ends[1] == engine.rank]])
-        self._near = np.unique(near)
-        self._joined = engine.neighbours(self._near.tolist()) if apart.any() else None
+        self._joined = Joined(engine, np.stack([homes[leaves], homes[parents]])[:, apart])
 
         # Agents here, children elsewhere, and the total.
         local = np.flatnonzero(on & (homes == engine.rank))
@@ -201,7 +214,7 @@ class TreeWays:
             apart, added, sent = ends[0] != ends[1], ends[1] == rank, ends[0] == rank
             self.upward.append(
                 TreeLevel(
-                    self._exchange(ends[:, apart], place[level[apart]]),
+                    self._joined.exchange(ends[:, apart], [place[level[apart]]] * 2),
                     level[sent],
                     place[level[sent]],
                     place[level[added & ~sent]],
@@ -219,14 +232,8 @@ class TreeWays:
             heard |= set(sources)
             ends = np.array([list(sources.values()), list(sources)], dtype=np.intp)
             total_row = np.full(ends.shape[1], self.n_states - 1)
-            self.downward.append(self._exchange(ends, total_row))
+            self.downward.append(self._joined.exchange(ends, [total_row] * 2))
         self.n_children = int((homes[parents] == engine.rank).sum())
-
-    def _exchange(self, ends: Ranks, rows: Ranks) -> Exchange | None:
-        """A row of the states goes from one process to another (2, n), where there are any."""
-        if self._joined is None or not ends.size:
-            return None
-        return Exchange((self.engine, self._joined), self._near, tuple(ends), (rows, rows))
 
     def relay(self, agents: Ranks) -> Iterator[Exchange]:
         """How messages of some agents, a row each, go on to the root as they are, hop by hop."""
@@ -236,7 +243,7 @@ class TreeWays:
             moved = rows[depth[at] == hops]
             ends = self._homes[np.stack([at[moved], parent[at[moved]]])]
             apart = ends[0] != ends[1]
-            exchange = self._exchange(ends[:, apart], moved[apart])
+            exchange = self._joined.exchange(ends[:, apart], [moved[apart]] * 2)
             if exchange is not None:
                 yield exchange
             at[moved] = parent[at[moved]]
@@ -247,8 +254,7 @@ class TreeWays:
         """Bring the total, the last row of some arrays, to all processes on the way down."""
         for exchange in self.downward:
             if exchange is not None:
-                yield from exchange.run(states, kind)
-                traffic.add(kind, 0, exchange.n_sent * row_bytes(states))
+                yield from exchange.run(states, kind, traffic)
 
     def follow(self, total: T) -> T:
         """Let processes without an agent on the way know the total: they run the same loop."""
@@ -283,9 +289,6 @@ class TreeSum(AlongTree, ServerSum):
     from parents to children, to each process once.
     """
 
-    _near: TreeWays | None = None
-    """Of several processes."""
-
     def __init__(self, tree: Routes, agents: Indices) -> None:
         self.tree, self.agents = tree, agents
         super().__init__(len(agents))
@@ -314,8 +317,7 @@ class TreeSum(AlongTree, ServerSum):
         size = row_bytes(states)
         for level in near.upward:
             if level.exchange is not None:
-                yield from level.exchange.run(states, kind)
-                self.traffic.add(kind, 0, level.exchange.n_sent * size)
+                yield from level.exchange.run(states, kind, self.traffic)
             for child, parent in zip(level.children, level.parents, strict=True):
                 for each in states:
                     each[parent] += each[child]
@@ -336,19 +338,8 @@ class TreeSum(AlongTree, ServerSum):
         every = np.zeros((len(is_local), messages.shape[1]), dtype=np.uint8)
         every[is_local] = messages
         for exchange in near.relay(self.agents if senders is None else self.agents[senders]):
-            finished(exchange.run([every], self.charge))
-            self.traffic.add(self.charge, 0, exchange.n_sent * messages.shape[1])
-        return every if near.root >= 0 else messages
-
-    def announce(self, received: Doubles, senders: Indices | None = None) -> Doubles:
-        near = self._near
-        if near is None:
-            return super().announce(received, senders)
-        total = np.zeros((near.n_states, received.shape[1]))
-        if near.root >= 0:
-            total[-1] = self.added(received, senders)
-        finished(near.send_total([total], self.charge, self.traffic))
-        return near.follow(total[-1:].copy())
+            finished(exchange.run([every], self.charge, self.traffic))
+        return every if self.is_here else messages
 
     def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         """Add up what some senders (a, P), or all, have sent on its way to the root: (1, P)."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from vpem.checks import AnyArray, Floats
-from vpem.engines.engine import Engine, Neighbours, Pending, StalledError
+from vpem.engines.engine import Engine, Neighbours, StalledError, Wait
 from vpem.engines.tls.faults import GoneOn, Unheard
 from vpem.engines.tls.trust import INTRODUCTION, MemberSigns, Roster
 from vpem.errors import InputError
@@ -157,11 +157,11 @@ class TlsEngine(Engine):
             for r, part in enumerate(parts)
         ]
 
-    def iallreduce(self, values: AnyArray) -> Pending:
+    def iallreduce(self, values: AnyArray) -> Wait:
         """Begin to add all processes' arrays, in place; FewerError where one of them is lost."""
         return self._reduce(values, masked=self.outlast is not None)
 
-    def _reduce(self, values: AnyArray, op: str = "sum", masked: bool = False) -> Pending:
+    def _reduce(self, values: AnyArray, op: str = "sum", masked: bool = False) -> Wait:
         """Add arrays, or take the largest, in the order of members."""
         flat, add, topic, gone = values.reshape(-1), ADDED[op], self.topic, len(self._gone)
         step = max(1, SEGMENT // values.itemsize)
@@ -201,7 +201,7 @@ class TlsEngine(Engine):
 
         for part, tag in parts if self.rank else ():
             self._post.put(0, tag, part.tobytes(), topic)
-        return Pending(wait)
+        return wait
 
     @property
     def _gone(self) -> set[int]:
@@ -244,7 +244,7 @@ class TlsEngine(Engine):
 
         def ialltoallv(
             sent: Floats, n_sent: Sequence[int], received: Floats, n_received: Sequence[int]
-        ) -> Pending:
+        ) -> Wait:
             tag = self._together()
             for rank, run in zip(ranks, _runs(sent, n_sent), strict=True):
                 if run.size:
@@ -260,7 +260,7 @@ class TlsEngine(Engine):
                 for rank, run in come:
                     run[...] = self._array(rank, tag, run)
 
-            return Pending(wait)
+            return wait
 
         return ialltoallv
 

@@ -149,7 +149,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             rank = min(int(rank), *observations.shape)
         graph = self._graph(observations.n_observers, seed)
         # Rounds among neighbours are compressed themselves; elsewhere corrections are.
-        central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
+        central = not way_of(graph, self._settings(SumSettings, compress=None)).has_rounds
         of_rounds = None if central else self.compress
         sums = self._settings(SumSettings, seed=seed, compress=of_rounds)
         settings = self._settings(ImputeSettings, rank=rank, seed=seed)

@@ -702,7 +702,7 @@ class FedEM(FittedMixture):
         workers = workers_of(self.workers, len(data))
         graph = self._graph(workers.n_workers, seed)
         # Rounds among neighbours are compressed themselves; elsewhere FedEM's corrections are.
-        central = way_of(graph, self._settings(SumSettings, compress=None)) != "consensus"
+        central = not way_of(graph, self._settings(SumSettings, compress=None)).has_rounds
         of_rounds, compress = (None, self.compress) if central else (self.compress, None)
         fit = fit_fedem(
             data,

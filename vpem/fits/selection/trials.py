@@ -206,10 +206,8 @@ class Problem:
         }
         for name in OF_DATA:
             options.pop(name, None)
-        traffic = self.networks[cell.hops].total.traffic
-        if traffic is not None:
-            # A report says what went in its own fit.
-            traffic.clear()
+        # A report says what went in its own fit.
+        self.networks[cell.hops].total.traffic.clear()
         return self.held(cell.hops).fit(rows, options)
 
     def keep(self, fit: Fit, outcome: Outcome, heard: Sequence[VpemWarning]) -> None:
