@@ -237,6 +237,17 @@ def test_a_hub_whose_feature_is_missing_has_the_posterior_of_the_rows_that_have_
     np.testing.assert_allclose(found.assembled_means[:, 3:], means, rtol=1e-7)
 
 
+@pytest.mark.parametrize("kind", ["diag", "spherical", "tied-diag", "tied-spherical"])
+@pytest.mark.parametrize("how", [{}, {"accelerate": "squarem"}], ids=str)
+def test_features_alone_in_their_hubs_may_be_missing_whatever_covariances_are_called(X, kind, how):
+    data, full = holed(X), "tied" if kind.startswith("tied") else "full"
+    given = {"missing": "marginalize", "n_components": 5, "init": [0, 9, 20, 30, 40]} | how
+    one, other = (fit(data, D, covariance_type=name, **given) for name in (kind, full))
+    np.testing.assert_allclose(one.history, other.history, rtol=1e-9)
+    np.testing.assert_allclose(one.mixture.seen, other.mixture.seen, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(one.mixture.means, other.mixture.means, rtol=1e-6, atol=1e-9)
+
+
 def rows_network(n, topology="star"):
     return connect_workers(make_graph(topology, n))
 

@@ -363,7 +363,9 @@ class VariationalTerms(ConjugateTerms):
         ones are its diagonal, spherical ones their mean, and tied ones the mean over components.
         """
         plain, prior, k = self._maximised(statistics), self.prior, len(statistics.first)
-        seen = statistics.counts if statistics.seen is None else statistics.seen
+        seen = statistics.counts
+        if statistics.seen is not None:  # of hubs, or of features that are alone in theirs
+            seen = statistics.seen.T if self._is_diagonal else statistics.seen
         seen = np.broadcast_to(seen, (self.blocks.n_blocks, k)).copy()
         beta = prior.mean_precision + seen
         share = self.blocks.of_feature(seen / beta)
@@ -402,7 +404,8 @@ class VariationalTerms(ConjugateTerms):
         self._add_squares(statistics.second, away, -prior.mean_precision)
         statistics.scale(weight / float(mixture.counts[0].sum()))
         if statistics.seen is not None:
-            statistics.seen += mixture.seen * (weight / float(mixture.counts[0].sum()))
+            seen = mixture.seen * (weight / float(mixture.counts[0].sum()))
+            statistics.seen += seen.T if self._is_diagonal else seen
         return statistics
 
     def start(self, centres: Doubles) -> VariationalMixture:
