@@ -309,7 +309,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Parameters as arrays; partition and units belong to the recipe."""
 
     @abstractmethod
-    def schema(self, n_roots: int = 1) -> Schema:
+    def schema(self, n_roots: int = 1) -> dict[str, Schema]:
         """Schema of `arrays` of such a mixture with so many roots."""
 
     @abstractmethod

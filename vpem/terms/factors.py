@@ -378,7 +378,7 @@ class FactorTerms(FeatureTerms):
         shared = len(mix) == 1 and bool((mix == 1).all())
         a_row = self.blocks.n_features + k * (n_hubs + 4 * q)
         step = max(64, TILE_BYTES // (self.itemsize * a_row * (1 if shared else n_hubs)))
-        matrix: Any = mix.astype(self.rows.dtype, copy=False)
+        matrix: Floats = mix.astype(self.rows.dtype, copy=False)
         for run in self.chunks(a_row):
             for begin in range(run.start, run.stop, step):
                 rows = slice(begin, min(begin + step, run.stop))
@@ -387,7 +387,7 @@ class FactorTerms(FeatureTerms):
                     distances: Floats = terms.sum(axis=0, keepdims=True)
                     onto = factors.projected_together(self.rows.read(rows))
                 else:
-                    every: Any = np.tensordot(matrix, self.local(factors, rows), axes=1)
+                    every: Floats = np.tensordot(matrix, self.local(factors, rows), axes=1)
                     distances, onto = every[..., :k], every[..., k:]
                 log_likelihoods += self.summarize_sums(
                     mixture, factors, posterior, distances, onto, rows, statistics

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -493,11 +492,12 @@ class StatisticMap:
             )
         return mixture
 
-    def _over_features(self, variances: Doubles) -> Any:
+    def _over_features(self, variances: Doubles) -> Doubles:
         """Mean over the observed values of variances of their features (..., d)."""
-        if self.there is None:
-            return variances.mean(axis=-1)
-        return variances @ self.there / self.there.sum()
+        there = self.there
+        means: Doubles
+        means = variances.mean(axis=-1) if there is None else variances @ there / there.sum()
+        return means
 
     def _variances(
         self, squares: Doubles, n: Doubles, weights: Doubles, means: Doubles, seen: Doubles | None

@@ -196,11 +196,12 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         """Parameters as arrays."""
         return {name: getattr(self, name) for name in self.named}
 
-    def schema(self, n_roots: int = 1) -> Schema:
+    def schema(self, n_roots: int = 1) -> dict[str, Schema]:
         """Say what `arrays` must be."""
-        weights = Array("f8", ((1, n_roots), self.n_components), least=0, sums=1)
-        shapes = {name: array.shape for name, array in self.arrays().items()}
-        return {name: Array("f8", shape) for name, shape in shapes.items()} | {"weights": weights}
+        arrays = self.arrays().items()
+        schema: dict[str, Schema] = {name: Array("f8", array.shape) for name, array in arrays}
+        schema["weights"] = Array("f8", ((1, n_roots), self.n_components), least=0, sums=1)
+        return schema
 
     def having(self, arrays: State, **others: Any) -> Mixture:
         """Return a mixture like this one with other parameters, and other blocks or units."""

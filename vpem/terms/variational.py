@@ -79,11 +79,10 @@ class VariationalMixture(
             "prior_means": self.prior.means, "prior_covariances": self.prior.covariances
         }  # fmt: skip
 
-    def schema(self, n_roots: int = 1) -> Schema:
-        plain: Any = super().schema(n_roots)
+    def schema(self, n_roots: int = 1) -> dict[str, Schema]:
         k = self.n_components
         return {
-            **plain,
+            **super().schema(n_roots),
             "counts": Array("f8", ((1, n_roots), k), least=0),
             "seen": Array("f8", (self.blocks.n_blocks, k), least=0),
         }

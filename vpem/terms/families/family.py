@@ -36,6 +36,7 @@ from vpem.terms.units import Scaling
 
 if TYPE_CHECKING:
     from vpem.terms.families.mixed import MixedTerms
+    from vpem.terms.features import FeatureTerms
 
 Table = NDArray[np.float64]
 Tables = dict[str, Table]
@@ -331,7 +332,7 @@ class Cells(Sums):
 class RowsOfPart:
     """Rows of a family, whose terms they have."""
 
-    inner: Any = None
+    inner: FeatureTerms | None = None
     """Terms of a fit of Gaussian features, of families that have locations and scatter."""
     own_sums = True
     """Whether statistics are kept here, and not by ``inner``."""
@@ -381,7 +382,7 @@ class IndependentTerms(RowsOfPart):
                 )
         return self.law.update(statistics, self.features, None)
 
-    def prepare(self, part: Part) -> tuple[Any, None]:
+    def prepare(self, part: Part) -> tuple[dict[str, Floats], None]:
         """Make what the E-step needs, and remember it for expected values of the M-step.
 
         Of families that have scatter a table (n_copies, B) comes with it, 1 where it is unusable.
@@ -389,7 +390,7 @@ class IndependentTerms(RowsOfPart):
         self.latest = self.law.ready(part.tables, self.features)
         return self.latest, None
 
-    def add_terms(self, ready: Any, rows: slice, out: Floats) -> None:
+    def add_terms(self, ready: dict[str, Floats], rows: slice, out: Floats) -> None:
         """Add ``-2 log f`` of each hub to ``out`` (B, m, K), constants included."""
         self.law.add_terms(ready, self.features, self.rows.read(rows), out, self.n_threads)
 
@@ -456,7 +457,9 @@ class IndependentTerms(RowsOfPart):
             table[component] = fresh[name][0]
         return replace(part, tables=tables)
 
-    def take_rows(self, rows: slice | Indices, also: Any) -> Self:
+    def take_rows(
+        self, rows: slice | Indices, following: slice | None = None, weights: Doubles | None = None
+    ) -> Self:
         """Return the terms of some rows, counted from 0: of a run, or as listed.
 
         With a run go those that will follow it (None: none), with a list weights of its rows.
@@ -464,7 +467,7 @@ class IndependentTerms(RowsOfPart):
         assert self.pooled is not None  # of all rows, for which they are found before
         chosen = copy(self)
         if isinstance(rows, slice):
-            chosen.rows = self.rows.slice_rows(rows, also)
+            chosen.rows = self.rows.slice_rows(rows, following)
         else:
             chosen.rows = self.rows.select_rows(rows)
         return chosen

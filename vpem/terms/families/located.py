@@ -112,12 +112,14 @@ class LocatedTerms(RowsOfPart):
     def reseeded(self, part: Part, component: int, centre: Table) -> Part:
         return replace(part, core=self.inner.reseeded(part.core, component, centre, 0.0))
 
-    def take_rows(self, rows: slice | Indices, also: Any) -> Self:
+    def take_rows(
+        self, rows: slice | Indices, following: slice | None = None, weights: Doubles | None = None
+    ) -> Self:
         chosen = copy(self)
         if isinstance(rows, slice):
-            chosen.inner = self.inner.slice_rows(rows, also)
+            chosen.inner = self.inner.slice_rows(rows, following)
         else:
-            chosen.inner = self.inner.select_rows(rows, also)
+            chosen.inner = self.inner.select_rows(rows, weights)
         return chosen
 
 

@@ -99,7 +99,7 @@ class _EmbeddedRows(PartRows):
         return self._fitted(self.matrix[rows])
 
     def take(self, indices: Indices) -> Floats:
-        parts = [part.take_rows(indices, None) for part in self.matrix.terms.parts]
+        parts = [part.take_rows(indices) for part in self.matrix.terms.parts]
         return self._fitted(self.matrix.embed(parts, slice(0, len(indices))))
 
     def select_rows(self, indices: Indices) -> Rows:
@@ -189,7 +189,7 @@ class MixedTerms(RowTerms):
 
     def select_rows(self, rows: Indices, row_weights: Doubles | None = None) -> Self:
         chosen = super().select_rows(rows, row_weights)
-        chosen.parts = [part.take_rows(rows, row_weights) for part in self.parts]
+        chosen.parts = [part.take_rows(rows, weights=row_weights) for part in self.parts]
         chosen._measured = None
         return chosen
 

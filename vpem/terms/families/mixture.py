@@ -160,7 +160,7 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         parts = {part.family: part.arrays() for part in self.parts}
         return {"weights": self.weights, "parts": parts}
 
-    def schema(self, n_roots: int = 1) -> Schema:
+    def schema(self, n_roots: int = 1) -> dict[str, Schema]:
         """Say what `arrays` must be."""
         return {
             "weights": Array("f8", ((1, n_roots), self.n_components), least=0, sums=1),

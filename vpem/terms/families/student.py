@@ -241,8 +241,10 @@ class StudentTerms(LocatedTerms):
         dof[component] = START_DOF
         return self._part(super().reseeded(part, component, centre).core, dof)
 
-    def take_rows(self, rows: slice | Indices, also: Any) -> Self:
-        chosen = super().take_rows(rows, also)
+    def take_rows(
+        self, rows: slice | Indices, following: slice | None = None, weights: Doubles | None = None
+    ) -> Self:
+        chosen = super().take_rows(rows, following, weights)
         chosen._distances = None
         return chosen
 

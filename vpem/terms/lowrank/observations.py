@@ -207,7 +207,7 @@ class Observations(
         # What nothing is added to are whole numbers, whatever weights there are.
         heavy = values if weights is None else weights * values
         total = np.bincount(every, heavy, size).astype(np.float64, copy=False)
-        weight: Any = np.bincount(every, weights, size)
+        weight: AnyArray = np.bincount(every, weights, size)
         if weights is not None:
             weight = weight.astype(np.float64, copy=False)
         return weight.reshape(self.shape), total.reshape(self.shape)
