@@ -15,7 +15,6 @@ from itertools import pairwise
 import numpy as np
 
 from vpem.checks import Doubles, Indices, check_int, check_memory
-from vpem.engines.placement import Placement
 from vpem.errors import (
     InputError,
     NumericalError,
@@ -213,7 +212,13 @@ def exact_at(server: SaemServer | SaemNeighbours, settings: SaemSettings) -> boo
 
 
 class _Loop(Stateful):
-    """The iterations of one run, and all that they go by; parameters as of `run_saem`."""
+    """The iterations of one run, and what devices of this process have; parameters of `run_saem`.
+
+    Where there are several processes, the individuals of one are those of its devices, device by
+    device. An iteration simulates ``batch_size`` individuals of each device, by default all; the
+    others stay where they are, and count with that. ``smoothed`` (D, P) is the mean statistic of
+    each device's individuals, averaged over iterations; zero of others.
+    """
 
     def __init__(
         self,
@@ -241,7 +246,7 @@ class _Loop(Stateful):
                 "averaged models are sent exactly: leave out the codec and its feedback, or "
                 "average statistics"
             )
-        self.model, self.server, self.given = model, server, settings
+        self.model, self.server, self.given, self.sampler = model, server, settings, sampler
         server.longest = None if settings.longest_step == "auto" else float(settings.longest_step)
         self.burn_in = check_int(
             "burn_in", burn_in_of(settings.n_iter, settings.burn_in), least=0, most=settings.n_iter
@@ -264,27 +269,24 @@ class _Loop(Stateful):
             n_bytes = KEPT_STATISTICS * 8 * devices.n_workers * model.size
             check_memory(n_bytes, f"the statistics of {devices.n_workers} devices")
         self.units = Units(model.expand_about(theta).units(z[None]))
-        chains = sampler.begin(
+        self.chains = sampler.begin(
             model, theta, z, chains_of(sampler, devices.n_samples, settings.n_chains)
         )
-        self.local = Devices(
-            model, devices, server.holders, sampler, chains, settings.seed, z, theta,
-            settings.batch_size,
-        )  # fmt: skip
+        self._hold(devices, z, theta)
         self.thetas = theta[None]
         self.weights = (
             np.ones(devices.n_workers) if settings.shares == "devices" else server.weights
         )
-        self.run = SaemRun(theta, chains, [model.followed(theta)])
+        self.run = SaemRun(theta, self.chains, [model.followed(theta)])
         # As much is seen of each device in between.
-        self.often = settings.participation * self.local.share
+        self.often = settings.participation * self.share
         looks = math.ceil(settings.window / self.often)
         exact = exact_at(server, settings)
         often = self.burn_in, settings.tol, min(looks, settings.n_iter) if exact else looks
         self.watch: Watch | PerplexityWatch = (
             PerplexityWatch(model, server, *often)
             if model.wide
-            else Watch(model, sampler, self.local.streams, server, *often, exact)
+            else Watch(model, sampler, self.streams, server, *often, exact)
         )
         if settings.tol > 0:
             self.run.grounds = (
@@ -292,18 +294,22 @@ class _Loop(Stateful):
             )
 
     def schema(self) -> dict[str, Schema]:
-        stream = As(COUNTED_STREAM, at="rng.bit_generator.state")
-        parts = {"run": self.run, "devices": self.local, "server": self.server}
-        return {"stream": stream, **parts, "watch": self.watch}
+        return {
+            "stream": As(COUNTED_STREAM, at="rng.bit_generator.state"),
+            "run": self.run,
+            "devices": As(self._held(), at="."),
+            "server": self.server,
+            "watch": self.watch,
+        }
 
     def iterate(self, saver: Saver, callback: Callable[[SaemProgress], None] | None) -> SaemRun:
         """Iterate to the end, from the beginning or from what was saved."""
         run, n_iter, server = self.run, self.given.n_iter, self.server
         common = (self.units, self.given.participation, self.rng)
         if saver.saved is None:
-            server.begin(self.local.smoothed, *common)
+            server.begin(self.smoothed, *common)
         else:
-            server.join(self.local.smoothed.copy(), *common)
+            server.join(self.smoothed.copy(), *common)
             check(self, saver.saved, saver.place)
             self.restore(saver.saved)
             self._tell(run.theta)
@@ -341,15 +347,15 @@ class _Loop(Stateful):
 
     def _move(self, r: int, step: float, active: Indices) -> Doubles:
         """Simulate on the active devices; the parameters that follow."""
-        run, local, server = self.run, self.local, self.server
+        run, server = self.run, self.server
         model = self.model.expand_about(run.theta)
-        drawn = local.simulate(self.thetas, active, r, max(0, r - self.burn_in))
+        drawn = self.simulate(self.thetas, active, r, max(0, r - self.burn_in))
         # A device that is seldom active takes larger steps, so that all forget alike.
         rate = min(server.damping, step / self.given.participation)
-        local.smoothed[active] += rate * (drawn - local.smoothed[active])
+        self.smoothed[active] += rate * (drawn - self.smoothed[active])
         if isinstance(server, SaemServer) and self.given.average == "models":
             # The mean of the last models of all devices (D, p), by shares (D,).
-            thetas, shares = local.maximize(run.theta, active, self.weights)
+            thetas, shares = self.maximize(run.theta, active, self.weights)
             server.total.send(thetas[active], active)
             holders = server.holders
             if holders.masks is not None:
@@ -359,7 +365,7 @@ class _Loop(Stateful):
             theta = np.asarray(total / shares.sum(), np.float64)
         else:
             try:
-                server.gather(drawn, local.smoothed[active], step)
+                server.gather(drawn, self.smoothed[active], step)
             except PartitionedError as error:
                 note_partition(run.partitions, r, error, "links")
                 return run.theta
@@ -375,38 +381,17 @@ class _Loop(Stateful):
         if self.server.estimates is not None:
             counts = self.model.counts
             self.thetas = np.zeros((len(self.server.estimates), len(theta)))
-            for one in self.local.rows if len(self.thetas) > 1 else (0,):
+            for one in self.rows if len(self.thetas) > 1 else (0,):
                 total = self.server.estimates[one] * counts.individuals
                 before = self.model.expand_about(last[min(one, len(last) - 1)])
                 self.thetas[one] = before.maximize(total, counts)
 
-
-class Devices(Stateful):
-    """What the devices of this process have.
-
-    Where there are several processes, the individuals of one are those of its devices, device by
-    device. An iteration simulates ``batch_size`` individuals of each device, by default all; the
-    others stay where they are, and count with that. ``smoothed`` (D, P) is the mean statistic of
-    each device's individuals, averaged over iterations; zero of others.
-    """
-
-    def __init__(
-        self,
-        model: SaemModel,
-        workers: Workers,  # who holds which, of all
-        place: Placement,
-        sampler: Sampler,
-        chains: Chains,  # changed in place
-        seed: int,
-        z: Doubles,  # (n, q) first latents
-        theta: Doubles,  # (p,) first parameters
-        batch_size: int | None = None,
-    ) -> None:
-        self.model, self.held, self.sampler, self.chains = model, workers, sampler, chains
-        self.batch_size = batch_size
+    def _hold(self, workers: Workers, z: Doubles, theta: Doubles) -> None:
+        """Set up what devices have, at first latents (n, q) and parameters (p,)."""
+        model, place, batch_size = self.model, self.server.holders, self.given.batch_size
         # Least share of a device's individuals that an iteration simulates.
         self.share = min(1.0, (batch_size or np.inf) / int(workers.counts.max()))
-        self.streams = Streams.from_names(model.individuals.names, seed)
+        self.streams = Streams.from_names(model.individuals.names, self.given.seed)
         self.rows: dict[int, Indices] = {int(one): workers.rows[one] for one in place.own}
         if place.apart:
             ends = np.cumsum([0, *workers.counts[place.own]])
@@ -436,25 +421,25 @@ class Devices(Stateful):
         local = [int(one) for one in active if int(one) in self.rows]
         if len(thetas) > 1:
             for one in local:
-                self._move(self._drawn(one, now), thetas[one], now, late)
+                self._move_chains(self._drawn(one, now), thetas[one], now, late)
         elif len(local) == len(self.rows) and self.share == 1:
             self.sampler.move(self.model, thetas[0], self.chains, self.streams, now, late)
             if not self.model.wide:
                 self._each = self.model.expand_about(thetas[0]).statistics(self.chains.z)
         elif local:
             which = np.concatenate([self._drawn(one, now) for one in local])
-            self._move(which, thetas[0], now, late)
+            self._move_chains(which, thetas[0], now, late)
         return self._means(active, thetas, self.chains.z)
 
     def _drawn(self, device: int, now: int) -> Indices:
         """Individuals of a device that an iteration simulates."""
-        rows = self.rows[device]
-        if self.batch_size is None or self.batch_size >= len(rows):
+        rows, size = self.rows[device], self.given.batch_size
+        if size is None or size >= len(rows):
             return rows
         chances = Streams(self.streams.keys[rows]).derive_stream(now, DRAWN).words(1, 1)[0, :, 0]
-        return np.asarray(rows[np.sort(np.argsort(chances)[: self.batch_size])], np.intp)
+        return np.asarray(rows[np.sort(np.argsort(chances)[:size])], np.intp)
 
-    def _move(self, which: Indices, theta: Doubles, now: int, late: int) -> None:
+    def _move_chains(self, which: Indices, theta: Doubles, now: int, late: int) -> None:
         """Move the chains of some individuals."""
         part, some = self.chains.take_individuals(which), self.model.take_individuals(which)
         self.sampler.move(some, theta, part, Streams(self.streams.keys[which]), now, late)
@@ -499,7 +484,7 @@ class Devices(Stateful):
         self._known[active] = True
         return self._models, weights * self._known
 
-    def schema(self) -> dict[str, Schema]:
+    def _held(self) -> dict[str, Schema]:
         """What devices have, to resume a run."""
         kept, each = self._kept, self._each
         return {
