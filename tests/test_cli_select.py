@@ -221,7 +221,7 @@ SEARCH = ("-k", "1-3", "--restarts", 2, "--json", "-q")
 
 PAUSING = """
 import sys, time
-import vpem.fits.selection.holding as holding, vpem.fits.selection.search as jobs
+import vpem.fits.selection.trials as holding, vpem.fits.selection.search as jobs
 def pausing(method):
     calls = []
     def call(*words, **options):

@@ -3,7 +3,7 @@
 import pytest
 
 from vpem import InputError, connect_workers, fit_em, make_graph
-from vpem.fits.plan import HANDSHAKE, Rates, _network, _work, iteration_time, plan
+from vpem.fits.plan import HANDSHAKE, _network, _work, iteration_time, plan
 from vpem.fits.settings import PlanSettings
 from vpem.network.messages import LinkSpeed, parse_link
 from vpem.network.partition import contiguous, evenly
@@ -12,7 +12,7 @@ from .cli_support import overlapping
 from .tables import each, over
 
 AGREEMENTS = 2
-RATES = Rates(flops=1e9, additions=1e8)
+RATES = (1e9, 1e8)
 
 
 def times(topology, n, link, *, rows=400, split="features", widths=None, k=2, **how):

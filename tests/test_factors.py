@@ -8,7 +8,7 @@ from sklearn.decomposition import FactorAnalysis
 
 from vpem import VPEM, InputError, connect, fit_vpem, make_graph
 from vpem.files.models import Model, read_model, write_model
-from vpem.fits.selection.holding import ByFeatures
+from vpem.fits.selection.trials import ByFeatures
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.spread_rows import SpreadRows
 from vpem.network.partition import Partition, contiguous

@@ -408,8 +408,7 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
             return DATED
     if may_be_codes and 2 < n_different <= n_rows // 2:
         return CODED
-    n_known = len(known)
-    many, all_differ = n_rows >= MANY_ROWS, n_different == n_rows
+    n_known, many, all_differ = len(known), n_rows >= MANY_ROWS, n_different == n_rows
     ordered = (np.diff(values) > 0).all() or (np.diff(values) < 0).all()
     in_turn = many or ordered or high - low == n_rows - 1
     if all_differ and in_turn and high - low < 2 * n_rows > 8:

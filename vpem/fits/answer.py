@@ -125,10 +125,10 @@ def note_of_parameters(
     ways: dict[str | Setting, bool] = {
         Setting("covariance_type", "diag"): not kind.endswith(("diag", "spherical")),
         Setting("covariance_type", "tied"): k > 1 and not kind.startswith("tied"),
-        Setting("weight_concentration_prior_type", "map"):
-            settings.weight_concentration_prior_type is None,
+        Setting("weight_concentration_prior_type", "map"): settings.weight_concentration_prior_type
+        is None,
         "fewer components": k > 1,
-    }  # fmt: skip
+    }
     *more, last = [way for way, helps in ways.items() if helps] or ["fewer features"]
     listed = [part for way in more for part in (", ", way)][1:]
     counts = stated("{0:parameter} for {1:row}", lambda n: (n_parameters, n_rows)[int(n)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, log, sqrt
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,6 @@ from vpem.checks import (
     Extremes,
     Floats,
     Labels,
-    check_data,
-    check_finite,
     check_kind,
     check_rows,
     check_weights,
@@ -32,8 +30,8 @@ from vpem.files.models import current_versions
 from vpem.files.results import StoredClustering
 from vpem.fits.answer import Answer, spread_of_clusters
 from vpem.fits.local_rows import LocalRows
-from vpem.fits.prepare import LARGEST_VALUE, refuse_large, refuse_masked
-from vpem.fits.results import SUMMED, NetworkResult, listed, warn_of_partitions
+from vpem.fits.prepare import LARGEST_VALUE, Prepared, look_at, refuse_large, refuse_masked
+from vpem.fits.results import SUMMED, NetworkResult, listed, reported, warn_of_partitions
 from vpem.network.graph import Graph
 from vpem.network.schema import Report
 from vpem.records import Sentence
@@ -45,7 +43,7 @@ from vpem.sums.quantizer import contraction
 from vpem.sums.stale import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
-from vpem.terms.rows import blank_row, check_columns, check_missing, observed_moments
+from vpem.terms.rows import blank_row, check_columns, observed_moments
 from vpem.terms.units import TENFOLD, Add, RunningMoments, Scaling, alone, spreads_apart
 
 if TYPE_CHECKING:
@@ -60,22 +58,6 @@ SOME_VALUES = 1 << 16
 """Values of rows whose moments are taken at once, while they are in the cache."""
 
 
-@dataclass
-class KmeansInputs:
-    """Data and options that were checked; data and centres are in the user's units."""
-
-    X: Any  # (M, d)
-    row_weights: NDArray[np.float64] | None  # (M,); here, if masked
-    rows: NDArray[np.intp] | None  # (K,) to start from
-    centres: NDArray[np.float64] | None  # (K, d) to start from
-    init: str | None  # how else to start
-    restarts: int  # how often to start
-    dtype: np.dtype[np.floating]
-    scaling: Scaling  # units to cluster in
-    misses: bool  # values are missing
-    deviations: NDArray[np.float64] | None  # (d,) in all processes, if measured
-
-
 def prepare(
     X: Any,
     n_features: int,
@@ -85,11 +67,11 @@ def prepare(
     local: LocalRows | None = None,
     n_of_centres: int | None = None,
     some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
-) -> KmeansInputs:
+) -> Prepared:
     """Check the data and options of k-means.
 
     With ``local`` X and weights are those of this process's workers, and others have more rows; the
-    weights of `KmeansInputs` are those of all rows. Centres to start from have ``n_of_centres``
+    weights of `Prepared` are those of all rows. Centres to start from have ``n_of_centres``
     features, by default those of X; ``some`` says of flags whether any process has them.
     """
     n_clusters, init = settings.n_clusters, settings.init
@@ -117,10 +99,7 @@ def prepare(
             f"{n_clusters} clusters need at least as many rows, got {n_positive}"
             f"{'' if weights is None else ' with a positive weight'}; try fewer clusters"
         )
-    most = LARGEST_VALUE[precision.itemsize]
-    lowest, highest = ends
-    if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
-        refuse_large(data, feature_names, most, precision)
+    refuse_large(data, ends, feature_names, precision)
     scaling, deviations = Scaling.none(n_features), None
     if not masked:
         add = alone if local is None else local.holders.allreduce
@@ -133,11 +112,13 @@ def prepare(
         else:
             scaling = Scaling.standard(data, row_weights, add)
             deviations = scaling.scale
-    rows = centres = None
+    prepared = Prepared(
+        data, n_samples, weights, None, None, precision, misses, n_positive, scaling=scaling,
+        deviations=deviations,
+    )  # fmt: skip
     if isinstance(init, str):
-        return KmeansInputs(
-            data, weights, None, None, init, settings.n_init, precision, scaling, misses, deviations
-        )
+        return prepared
+    most = LARGEST_VALUE[precision.itemsize]
     start = np.asarray(init) if isinstance(init, Sequence | np.ndarray) else np.empty(0)
     if start.ndim == 2:
         width = n_of_centres or n_features
@@ -148,18 +129,14 @@ def prepare(
             )
         if not (np.abs(start) <= most).all():
             raise InputError(f"starting centres must be finite and at most {most:g} in magnitude")
-        centres = start.astype(np.float64)
-    elif start.ndim == 1 and start.size:
+        return replace(prepared, centres=start.astype(np.float64))
+    if start.ndim == 1 and start.size:
         if len(start) != n_clusters:
             raise InputError(f"{n_clusters} clusters need as many init rows, got {len(start)}")
-        rows = check_rows(start, n_clusters, n_samples)
-    else:
-        raise InputError(
-            f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
-            f"({n_clusters}, {n_of_centres or n_features}), got {init!r}"
-        )
-    return KmeansInputs(
-        data, weights, rows, centres, None, 1, precision, scaling, misses, deviations
+        return replace(prepared, rows=check_rows(start, n_clusters, n_samples))
+    raise InputError(
+        f"init must be {' or '.join(CLUSTER_INITS)}, row indices, or centres of shape "
+        f"({n_clusters}, {n_of_centres or n_features}), got {init!r}"
     )
 
 
@@ -210,23 +187,12 @@ def _with_gaps(
     watched: _Watched | None,
 ) -> tuple[Any, bool, Extremes]:
     """Check the values; whether any process misses some, and each row has one; their extremes."""
-    misses = False
-    ends: Extremes | None = None
-
-    def seen(data: Any) -> Any:
-        return data if watched is None else watched.watch(data)
-
-    def finite(data: Any, names: Sequence[str] | None) -> None:
-        nonlocal misses, ends
-        if settings.missing == "refuse":
-            ends = check_finite(seen(data), names, OBSERVED_VALUES)
-        else:
-            misses = check_missing(data, names)
-
-    least = int(local is None)
-    data = check_data(X, n_features, feature_names, finite=finite, least_rows=least)
+    watch: Callable[[Any], Any] = (lambda data: data) if watched is None else watched.watch
+    data, misses, ends = look_at(
+        X, n_features, feature_names, settings.missing, OBSERVED_VALUES, local, watch
+    )
     if ends is None:
-        ends = extremes(data if misses else seen(data))
+        ends = extremes(data if misses else watch(data))
     any_has = some or (np.asarray if local is None else local.holders.any)
     if settings.missing == "refuse" or not any_has(np.array([misses]))[0]:
         return data, False, ends
@@ -487,8 +453,7 @@ class Clustering(
         network, over_rows = self.network, self.split == "rows"
         return {
             "algorithm": "k-means",
-            "split": self.split,
-            "method": self.method,
+            **reported(self, "split", "method"),
             "n_samples": len(self.labels) if self.n_rows is None else self.n_rows,
             "n_features": self.centres.shape[1],
             "n_workers" if over_rows else "n_agents": network.graph.n_agents,
@@ -505,8 +470,7 @@ class Clustering(
             "history": list(self.history),
             "seconds": self.seconds,
             **({} if self.guarantee is None else self.guarantee.in_report("inertia")),
-            "converged": self.converged,
-            "n_iter": self.n_iter,
+            **reported(self, "converged", "n_iter"),
             "init_rows": self._starts,
             "restart": self.best_restart,
             "reseeded": [
@@ -580,8 +544,10 @@ def warn_of_outcome(clustering: Clustering, max_iter: int) -> None:
 
 
 def describe_kmeans(
-    name: str, inputs: KmeansInputs, network: Network, settings: KmeansSettings
+    name: str, inputs: Prepared, network: Network, settings: KmeansSettings
 ) -> Report:
     """Describe a run by what must be the same when it goes on."""
-    settings = settings.changed(dtype=inputs.dtype.name, n_threads=thread_count(settings.n_threads))
+    settings = settings.changed(
+        dtype=inputs.precision.name, n_threads=thread_count(settings.n_threads)
+    )
     return describe_run(name, inputs.X, inputs.row_weights, network, **settings.values("method"))

@@ -22,11 +22,10 @@ from vpem.checks import AnyArray, Doubles, Indices, as_array, check_data, check_
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, warn
 from vpem.files.checkpoints import checksum, describe_run, describe_steps
-from vpem.fits.fedem import warn_of_rest
-from vpem.fits.fedem_setup import codec_of_first
+from vpem.fits.fedem import codec_of_first, warn_of_rest
 from vpem.fits.local_rows import LocalRows
 from vpem.fits.prepare import network_of_all
-from vpem.fits.results import SUMMED, Result
+from vpem.fits.results import SUMMED, Result, reported
 from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers, evenly, from_worker_of_row
@@ -234,20 +233,15 @@ class FamilyFit(
         run = self.run
         return {
             "algorithm": "vr-fedem" if self.options["variance_reduction"] else "fedem",
-            "n_samples": self.workers.n_samples,
-            "n_workers": self.workers.n_workers,
+            **reported(self.workers, "n_samples", "n_workers"),
             "worker_names": list(self.workers.names),
             "statistic": self.statistic.tolist(),
-            "objective": self.objective,
-            "converged": self.converged,
-            "in_noise": run.in_noise,
-            "n_iter": self.n_iter,
-            "projections": run.projections,
+            **reported(self, "objective", "converged"),
+            **reported(run, "in_noise", "n_iter", "projections"),
             **self.network.describe("topology", "edges", "server", *SUMMED, "faults"),
             **self.options,
             **run.describe(),
-            "communication": self.communication,
-            "seconds": self.seconds,
+            **reported(self, "communication", "seconds"),
         }
 
 

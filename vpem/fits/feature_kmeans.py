@@ -31,12 +31,11 @@ from numpy.typing import NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats
 from vpem.engines.engine import set_topic
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix, is_stored
 from vpem.fits.clustering import (
     Callback,
     Clustering,
-    KmeansInputs,
     check_network,
     describe_kmeans,
     distances_of_all,
@@ -47,6 +46,7 @@ from vpem.fits.clustering import (
 )
 from vpem.fits.labels import charge_clusters
 from vpem.fits.parts import complete, join_centres, own_columns_of_hubs
+from vpem.fits.prepare import Prepared, refuse_first, restart_numbers
 from vpem.fits.spread import bring
 from vpem.fits.vpem import check_kept
 from vpem.network.ledger import Ledger
@@ -126,27 +126,25 @@ def proven_factor(party: float = 1.0, server: float = 1.0) -> float:
 
 
 def one_shot(
-    inputs: KmeansInputs, network: Network, ledger: Ledger, settings: KmeansSettings
+    inputs: Prepared, network: Network, ledger: Ledger, settings: KmeansSettings
 ) -> Clustering:
     """Cluster rows by one message of each party (a hub of a star) to the server, and one back.
 
     Up go centres, labels and an inertia, down centres and labels, and up the inertia of what came
     of it. A row's cluster is that of its cell.
     """
-    _check(inputs, network)
+    _check(inputs, network, settings)
     threads, holders = thread_count(settings.n_threads), network.total.holders
     terms = FeatureTerms(
         inputs.X, network.blocks, "spherical", scaling=inputs.scaling,
-        row_weights=inputs.row_weights, n_threads=threads, dtype=inputs.dtype,
+        row_weights=inputs.row_weights, n_threads=threads, dtype=inputs.precision,
     )  # fmt: skip
     data, offsets = terms.rows.read(slice(0, terms.n_samples)), terms.blocks.offsets
     clustered: dict[int, Report] = {}
     for block, party in enumerate(holders.own.tolist()):
         block_data = np.ascontiguousarray(data[:, offsets[block] : offsets[block + 1]])
         if block_data.shape[1]:
-            run, took = _best(
-                block_data, inputs.row_weights, settings, party + 1, inputs.restarts, threads
-            )
+            run, took = _best(block_data, inputs.row_weights, settings, party + 1, threads)
             clustered[party] = {
                 "centres": run.centres[0],
                 "labels": run.labels,
@@ -209,7 +207,7 @@ def one_shot(
 
 
 def _join_cells(
-    sent: dict[int, Report], inputs: KmeansInputs, settings: KmeansSettings, n_threads: int
+    sent: dict[int, Report], inputs: Prepared, settings: KmeansSettings, n_threads: int
 ) -> tuple[Report, dict[int, NDArray[np.float64]]]:
     """Cluster the cells at the server: what it sends all parties, and centres (K, d_b) of each."""
     n_samples = len(inputs.X)
@@ -223,7 +221,7 @@ def _join_cells(
     # At the product of the parties' centres.
     places = np.concatenate([said["centres"][said["labels"][first]] for said in sent.values()], 1)
     heavy = np.bincount(cells, inputs.row_weights, n_cells).astype(np.float64)
-    clustered, took = _best(places, heavy, settings, SERVER_STREAM, inputs.restarts, n_threads)
+    clustered, took = _best(places, heavy, settings, SERVER_STREAM, n_threads)
     ends = np.cumsum([said["centres"].shape[1] for said in sent.values()])
     answer = {
         "parties": list(sent),
@@ -237,28 +235,26 @@ def _join_cells(
     return answer, dict(zip(sent, np.split(clustered.centres[0], ends[:-1], axis=1), strict=True))
 
 
-def _check(inputs: KmeansInputs, network: Network) -> None:
-    if not network.graph.has_server:
-        raise InputError(
+def _check(inputs: Prepared, network: Network, settings: KmeansSettings) -> None:
+    by_seeding = isinstance(settings.init, str) and settings.init == "k-means++"
+    refuse_first(
+        (not network.graph.has_server, (
             "one-shot k-means joins the parties' cells at a server, but the graph has none; take "
-            "the topology star, or method lloyd"
-        )
-    if inputs.misses:
-        raise InputError(
+            "the topology star, or method lloyd",
+        )),
+        (inputs.misses, (
             "values are missing, but the proven factor of one shot needs distances in all features "
-            "to join cells; take ",
-            Setting("method", "lloyd"),
-        )
-    if inputs.init != "k-means++":
-        raise InputError(
+            "to join cells; take {method=lloyd}",
+        )),
+        (not by_seeding, (
             "one-shot k-means starts each party's own clustering by k-means++; to start from rows, "
-            "centres or random rows, take method lloyd"
-        )
-    if is_stored(inputs.X):
-        raise InputError(
+            "centres or random rows, take method lloyd",
+        )),
+        (is_stored(inputs.X), (
             "one-shot k-means keeps each party's features in memory, but the data are read from "
-            "disk; raise the memory limit, or take method lloyd"
-        )
+            "disk; raise the memory limit, or take method lloyd",
+        )),
+    )  # fmt: skip
 
 
 def _best(
@@ -266,14 +262,13 @@ def _best(
     weights: NDArray[np.float64] | None,
     settings: KmeansSettings,
     number: int,
-    restarts: int,
     n_threads: int,
 ) -> tuple[Lloyd, int]:
     """Best of several runs of k-means over local data, and the iterations of all."""
     alone: Sum = ServerSum(1)
     positive = len(data) if weights is None else int(np.count_nonzero(weights))
     runs = []
-    for start in range(max(LEAST_STARTS, restarts)):
+    for start in range(max(LEAST_STARTS, settings.n_init)):
         stream = RowStream(
             np.random.default_rng([settings.seed, number, start]), weights, len(data)
         )
@@ -364,7 +359,7 @@ def kmeans_features(
     if settings.method == "lloyd":
         check_kept(inputs.X, network, settings.n_clusters, settings.batch_size)
     ledger = Ledger(network.graph)
-    network.charge_setup(ledger, len(inputs.X), inputs.dtype.itemsize)
+    network.charge_setup(ledger, len(inputs.X), inputs.precision.itemsize)
     if saver is not None and settings.method == "grid":
         raise InputError(
             "one-shot clustering has no iterations, hence no checkpoints; leave out the "
@@ -383,7 +378,7 @@ def kmeans_features(
     with one_blas_thread():
         terms = FeatureTerms(
             inputs.X, network.blocks, "spherical", missing=inputs.misses, scaling=inputs.scaling,
-            row_weights=inputs.row_weights, n_threads=threads, dtype=inputs.dtype,
+            row_weights=inputs.row_weights, n_threads=threads, dtype=inputs.precision,
         )  # fmt: skip
         complete(terms, network, in_sums=True)  # k-means has no log-likelihoods
         agree_on_units(terms, network.total, ledger)
@@ -394,7 +389,7 @@ def kmeans_features(
             undo=lambda centres: inputs.scaling.undo(centres[:, places]),
         )  # fmt: skip
         attempt = partial(_attempt, inputs, terms, network, settings, runs, callback)
-        numbers = range(inputs.restarts)
+        numbers = restart_numbers(settings)
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
@@ -407,7 +402,7 @@ def kmeans_features(
 
 
 def _attempt(
-    inputs: KmeansInputs,
+    inputs: Prepared,
     terms: FeatureTerms,
     network: Network,
     settings: KmeansSettings,
@@ -428,7 +423,7 @@ def _attempt(
         columns = slice(None) if network.part_of is None else own_columns_of_hubs(network)
         start = inputs.scaling.apply(inputs.centres[:, columns])[:, terms.blocks.order]
     else:
-        if inputs.init == "k-means++":
+        if chosen is None and settings.init == "k-means++":
             chosen = seed_features(terms, total, k, stream, teller(callback))
         elif chosen is None:
             chosen = stream.draw_distinct(k)
@@ -445,7 +440,7 @@ def _attempt(
 def _clustering(
     run: Lloyd,
     chosen: NDArray[np.intp] | None,
-    inputs: KmeansInputs,
+    inputs: Prepared,
     terms: FeatureTerms,
     network: Network,
     outcome: Report,

@@ -32,6 +32,7 @@ from vpem.files.checkpoints import checksum, describe_steps, network_facts
 from vpem.fits.mixture_imputation import MixtureImputation, impute_by_mixture
 from vpem.fits.observers import Imputation, Observers, check_laws
 from vpem.fits.prepare import network_of_all
+from vpem.fits.results import reported
 from vpem.fits.settings import OF_LOWRANK, ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.ledger import Ledger
@@ -533,16 +534,11 @@ def _facts(
 
 def _options(run: FedRun, settings: ImputeSettings) -> Report:
     return {
-        "copies": settings.copies,
-        "scale": settings.scale,
-        "participation": settings.participation,
+        **reported(settings, "copies", "scale", "participation"),
         "step_size": None if callable(settings.step_size) else settings.step_size,
-        "batch_size": settings.batch_size,
-        "variance_reduction": settings.variance_reduction,
+        **reported(settings, "batch_size", "variance_reduction"),
         "alpha": run.alpha,
-        "memory": settings.memory,
-        "tol": settings.tol,
-        "max_iter": settings.max_iter,
+        **reported(settings, "memory", "tol", "max_iter"),
     }
 
 

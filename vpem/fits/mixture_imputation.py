@@ -36,7 +36,7 @@ from vpem.files.table_settings import TableSettings
 from vpem.files.temporaries import ENDINGS, check_ending
 from vpem.fits.labels import responsibilities_of_workers
 from vpem.fits.observers import Completed, Observers
-from vpem.fits.results import SUMMED, Fit, warn_of_degenerate
+from vpem.fits.results import SUMMED, Fit, reported, warn_of_degenerate
 from vpem.fits.rows import fit_em
 from vpem.fits.settings import ImputeSettings, parse_numbers
 from vpem.fits.spread import fit_spread, own_columns
@@ -136,9 +136,7 @@ class MixtureImputation(
             "algorithm": "mixture-imputation",
             **self._common(),
             "split": f"{self.held.held}s",
-            "n_components": fit.mixture.n_components,
-            "covariance_type": fit.mixture.covariance_type,
-            "n_parameters": fit.mixture.n_parameters,
+            **reported(fit.mixture, "n_components", "covariance_type", "n_parameters"),
             "mixing_weights": fit.mixture.assembled_weights.tolist(),
             "bic": fit.bic,
             "draws": self.drawing or None,
@@ -161,9 +159,9 @@ def impute_by_mixture(
     counts = parse_numbers("n_components", str(settings.n_components), least=1)
     if len(counts) > 1 and saver is not None:
         raise InputError(
-            Setting("n_components", settings.n_components), " means several fits, but a checkpoint "
-            "holds one; give one number, or no checkpoint",
-        )  # fmt: skip
+            Setting("n_components", settings.n_components),
+            " means several fits, but a checkpoint holds one; give one number, or no checkpoint",
+        )
     with warnings.catch_warnings():
         # Of the one that is taken there is a warning below, by options that there are here.
         warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ components are degenerate", VpemWarning)

@@ -20,7 +20,7 @@ from vpem.checks import AnyArray, Doubles, check_memory
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, warn
 from vpem.fits.answer import note_of_one
-from vpem.fits.results import SUMMED, Result
+from vpem.fits.results import SUMMED, Result, reported
 from vpem.fits.settings import Dealing
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
@@ -146,12 +146,9 @@ class Completed(Result):
             "variance": None,
             "log_likelihood": self.log_likelihood,
             "column_trend": self.column_trend.tolist(),
-            "converged": self.converged,
-            "n_iter": self.n_iter,
+            **reported(self, "converged", "n_iter"),
             **self.options,
-            "choice": self.choice,
-            "communication": self.communication,
-            "seconds": self.seconds,
+            **reported(self, "choice", "communication", "seconds"),
         }
 
 
@@ -230,14 +227,11 @@ class Imputation(
             "algorithm": "fedmissem",
             **self._common(),
             "variance": self.law.dispersion if self.law.name == "gaussian" else None,
-            "rank": self.rank,
-            "ridge": self.ridge,
-            "n_copies": self.n_copies,
+            **reported(self, "rank", "ridge", "n_copies"),
             "singular_values": self.factors.singular_values.tolist(),
             "row_trend": self.row_trend.tolist(),
             "objective": run.history.objective[-1],
-            "in_noise": run.in_noise,
-            "projections": run.projections,
+            **reported(run, "in_noise", "projections"),
             "compress": self.compress,
             **network.describe("topology", "edges", "server", *SUMMED, "faults"),
             **run.describe(),

@@ -23,7 +23,7 @@ from vpem.engines.engine import set_topic
 from vpem.errors import InputError
 from vpem.files.models import MOST_AGENTS, Model, current_versions, read_model, write_model
 from vpem.files.opening import PathLike
-from vpem.fits.results import Fit
+from vpem.fits.results import Fit, reported
 from vpem.network.partition import Blocks
 from vpem.network.schema import (
     COUNT,
@@ -285,9 +285,7 @@ def write_shard(
         **network.describe("topology", "hops", "rounds"),
         "n_samples": fit.n_samples,
         "n_components": mixture.n_components,
-        "log_likelihood": fit.log_likelihood,
-        "n_iter": fit.n_iter,
-        "converged": fit.converged,
+        **reported(fit, "log_likelihood", "n_iter", "converged"),
     }
     history = np.ascontiguousarray(fit.history[:, [number]])
     model = Model(alone, tuple(feature_names), report, history, options, current_versions())

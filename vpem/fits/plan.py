@@ -148,12 +148,9 @@ def message_size(n_components: int, n_features: int) -> int:
     return Message(terms, np.zeros((n_components, n_features))).size
 
 
-@dataclass(frozen=True)
-class Rates:
-    """What one thread of this machine does in a second."""
-
-    flops: float  # of an E-step and M-step
-    additions: float  # numbers of 8 bytes that are added to others in memory
+Rates = tuple[float, float]
+"""Flops of an E-step and M-step that one thread does in a second, and numbers of 8 bytes that it
+adds to others in memory."""
 
 
 def measure_rates(width: int, n_components: int) -> Rates:
@@ -180,7 +177,7 @@ def measure_rates(width: int, n_components: int) -> Rates:
             max(min(repeat(work, number=1, repeat=TRIALS)), 1e-9)
             for work in (sweep, partial(np.add, some, more, out=some))
         )
-    return Rates(n_samples * one.flops / swept, TRIAL_NUMBERS / added)
+    return n_samples * one.flops / swept, TRIAL_NUMBERS / added
 
 
 def iteration_time(
@@ -200,7 +197,7 @@ def iteration_time(
     ``additions`` of the busiest, its ``bytes``, the ``latencies`` one after the other, and
     ``chunks`` of rows.
     """
-    rates = rates or measure_rates(work.width, work.n_components)
+    computed, added = rates or measure_rates(work.width, work.n_components)
     one: Report = sent["batch"] if "batch" in sent else sent["iteration"]
     kinds, agreed = one["by_kind"], sent["iteration"]["by_kind"]["stopping"]["rounds"]
     n_rounds = kinds["estep"]["rounds"] + kinds["server"]["rounds"]
@@ -216,7 +213,7 @@ def iteration_time(
     # On components that collapsed all agree after every sum, on stopping after an iteration.
     waits = ahead + work.n_sums * (n_rounds * flights * ways + others + agreed) + agreed
     flops, additions = work.n_sums * work.flops, work.n_sums * n_values * most
-    computing = flops / rates.flops + additions / rates.additions
+    computing = flops / computed + additions / added
     n_bytes = round(work.n_sums * n_bytes)
     latency, transfer = link.latency * waits, link.transfer(n_bytes)
     longer, shorter = sorted((computing, latency + transfer), reverse=True)
@@ -224,9 +221,9 @@ def iteration_time(
         "bandwidth": link.bandwidth,
         "one_way_latency": link.latency,
         "flops": flops,
-        "flops_per_second": rates.flops,
+        "flops_per_second": computed,
         "additions": additions,
-        "additions_per_second": rates.additions,
+        "additions_per_second": added,
         "latencies": waits,
         "chunks": chunks,
         "bytes": n_bytes,

@@ -6,7 +6,7 @@ Rows are used if they have a positive weight and a value; masked sums do not sho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from vpem.network.graph import make_graph
 from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks
 from vpem.network.schema import Report
+from vpem.records import Sentence, sentence
 from vpem.settings import (
     INITS,
     MAP,
@@ -54,6 +55,13 @@ from vpem.terms.variational import variational_terms
 
 if TYPE_CHECKING:
     from vpem.fits.local_rows import LocalRows
+
+
+def refuse_first(*cases: tuple[object, tuple[str | Setting, ...]]) -> None:
+    """Raise InputError for the first case that holds; the last part of each is a `sentence`."""
+    for holds, (*parts, text) in cases:
+        if holds:
+            raise InputError(*parts, *sentence(str(text)))
 
 
 NOTHING_USED = "no row that is used has a value; give data with some"
@@ -131,18 +139,17 @@ def used_here(
 
 def refuse_with_kinds(settings: FitSettings, *, private: bool) -> None:
     """Raise InputError where something cannot be done with families."""
-    if settings.step_size is not None:
-        raise InputError(
-            Setting("step_size"),
-            " keeps statistics in the parameters alone, which forget the levels of a category or "
-            "count that a batch lacks; leave it out, for batches that replace their own statistics",
-        )
-    if private:
-        raise InputError(
-            Setting("release_epsilon"),
-            " bounds sums of numbers and of their products, but other families have other "
-            "statistics; fit Gaussian features, or leave it out",
-        )
+    refuse_first(
+        (settings.step_size is not None, (
+            "{step_size} keeps statistics in the parameters alone, which forget the levels of a "
+            "category or count that a batch lacks; leave it out, for batches that replace their "
+            "own statistics",
+        )),
+        (private, (
+            "{release_epsilon} bounds sums of numbers and of their products, but other families "
+            "have other statistics; fit Gaussian features, or leave it out",
+        )),
+    )  # fmt: skip
 
 
 MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
@@ -165,6 +172,10 @@ class Prepared:
     both are those of this process. ``rows`` (K,) of ``X`` are those to start at, where init says
     so. Of ``n_samples`` rows ``n_used`` have a positive weight. Without ``kinds`` all features are
     Gaussian.
+
+    Of k-means all rows stay, and ``centres`` (K, d) are those to start at, where init says so. It
+    clusters in the units of ``scaling``; data and centres are in the user's, as are standard
+    ``deviations`` (d,) of the rows of all processes, if they were measured.
     """
 
     X: Any
@@ -176,6 +187,9 @@ class Prepared:
     misses: bool = False
     n_used: int = 0
     kinds: Kinds | None = None
+    centres: NDArray[np.float64] | None = None
+    scaling: Scaling = field(default_factory=lambda: Scaling.none(0))
+    deviations: NDArray[np.float64] | None = None
 
     def number(self, rows: NDArray[np.intp] | None) -> tuple[int, ...] | None:
         """Return the user's numbers of some rows of ``X``."""
@@ -241,17 +255,8 @@ def prepare(
     precision = precision_of(dtype)
     if local is not None and local.masked:
         refuse_masked(local, settings, "kmeans")
-    misses = False
-    ends: Extremes | None = None
-
-    def finite(data: Matrix, names: Sequence[str] | None) -> None:
-        nonlocal misses, ends
-        if missing == "marginalize":
-            misses = check_missing(data, names)
-        else:
-            ends = check_finite(data, names, () if missing is None else MARGINALIZE)
-
-    X = check_data(X, n_features, feature_names, finite=finite, least_rows=int(local is None))
+    advice = () if missing is None else MARGINALIZE
+    X, misses, ends = look_at(X, n_features, feature_names, missing, advice, local)
     n_samples = len(X) if local is None else local.n_samples
     n_components, init, start_rows = settings.n_components, settings.init, None
     if init is None:
@@ -313,6 +318,32 @@ def prepare(
     return Prepared(X, n_samples, weights, kept, start_rows, precision, misses, n_used, kinds)
 
 
+def look_at(
+    X: Any,
+    n_features: int,
+    feature_names: Sequence[str] | None,
+    missing: str | None,
+    advice: Sentence,
+    local: LocalRows | None,
+    watch: Callable[[Any], Any] = lambda data: data,
+) -> tuple[Any, bool, Extremes | None]:
+    """Check the values: the data, whether this process misses some, and extremes where none may.
+
+    Where none may be missing the rows are read as what ``watch`` makes of them.
+    """
+    misses, ends = False, None
+
+    def finite(data: Matrix, names: Sequence[str] | None) -> None:
+        nonlocal misses, ends
+        if missing == "marginalize":
+            misses = check_missing(data, names)
+        else:
+            ends = check_finite(watch(data), names, advice)
+
+    data = check_data(X, n_features, feature_names, finite=finite, least_rows=int(local is None))
+    return data, misses, ends
+
+
 def network_of_all(
     network: Network | None, n: int, noun: str, names: Sequence[str] | None = None
 ) -> Network:
@@ -343,7 +374,7 @@ def started(settings: FitSettings) -> tuple[GivenStart, FitSettings]:
     return began_at, settings
 
 
-def restart_numbers(settings: FitSettings, first: int) -> range:
+def restart_numbers(settings: FitSettings | KmeansSettings, first: int = 0) -> range:
     """Return the numbers of the restarts: of a start that is given there is one."""
     return range(first, first + settings.n_init) if isinstance(settings.init, str) else range(1)
 
@@ -450,11 +481,8 @@ def _inspect(
     kinds: Kinds | None = None,
 ) -> None:
     """Refuse values whose squares overflow, and warn of constant features."""
-    most = LARGEST_VALUE[precision.itemsize]
-    lowest, highest = ends
-    if max(-lowest.min(initial=0), highest.max(initial=0)) > most:
-        refuse_large(X, feature_names, most, precision)
-    flat = lowest == highest if local is None else local.constant(ends)
+    refuse_large(X, ends, feature_names, precision)
+    flat = ends[0] == ends[1] if local is None else local.constant(ends)
     if kinds is not None:
         flat[np.setdiff1d(np.arange(len(flat)), kinds.columns_of(*LOCATED))] = False
     constant = np.flatnonzero(flat)
@@ -471,9 +499,15 @@ def _inspect(
 
 
 def refuse_large(
-    X: Matrix, feature_names: Sequence[str] | None, most: float, precision: np.dtype[np.floating]
+    X: Matrix,
+    ends: Extremes,
+    feature_names: Sequence[str] | None,
+    precision: np.dtype[np.floating],
 ) -> None:
     """Raise InputError at the first run of rows with values that cannot be squared."""
+    most, (lowest, highest) = LARGEST_VALUE[precision.itemsize], ends
+    if max(-lowest.min(initial=0), highest.max(initial=0)) <= most:
+        return
     for start, part in row_blocks(X):
         large = np.fmax.reduce(np.abs(part), axis=0).astype(np.float64) > most
         if large.any():
@@ -494,37 +528,30 @@ def acceleration_of(
     acceleration = parse_acceleration(settings.accelerate)
     if acceleration is None:
         return None
-    if network.faults is not None and not network.total.at_server:
-        raise InputError(
-            Setting("accelerate"),
-            " rejects steps after which a sum finds a lower log-likelihood, but where links or "
-            "agents fail, sums by consensus differ by which agents were heard; leave it out, or "
-            "take ",
-            Setting("sum", "tree"),
-        )
-    if acceleration.local and over_rows:
-        raise InputError(
-            "over rows no worker has parameters of its own for local steps; take ",
-            Setting("accelerate", "squarem"),
-        )
-    if acceleration.local and settings.n_factors:
-        raise InputError(
+    local, by_rounds = acceleration.local, not network.total.at_server
+    refuse_first(
+        (by_rounds and network.faults is not None, (
+            "{accelerate} rejects steps after which a sum finds a lower log-likelihood, but where "
+            "links or agents fail, sums by consensus differ by which agents were heard; leave it "
+            "out, or take {sum=tree}",
+        )),
+        (local and over_rows, (
+            "over rows no worker has parameters of its own for local steps; take "
+            "{accelerate=squarem}",
+        )),
+        (local and settings.n_factors, (
             "expected factors depend on the features of all hubs, so that a hub cannot know what a "
-            "local step would do while the rest of a sum stays; take ",
-            Setting("accelerate", "squarem"),
-        )
-    if acceleration.local and network.total.holders.n_agents == 1:
-        raise InputError(
-            "local steps of a single hub would be those of EM; take ",
-            Setting("accelerate", "squarem"),
-        )
-    if acceleration.squarem and network.compress is not None and not network.total.at_server:
-        raise InputError(
+            "local step would do while the rest of a sum stays; take {accelerate=squarem}",
+        )),
+        (local and network.total.holders.n_agents == 1, (
+            "local steps of a single hub would be those of EM; take {accelerate=squarem}",
+        )),
+        (by_rounds and acceleration.squarem and network.compress is not None, (
             "compressed messages between neighbours encode changes since the last sum of terms, "
-            "and the two numbers of an extrapolation would be mistaken for such changes; take ",
-            Setting("accelerate", "local:8"),
-            ", or a sum at a server or along a tree",
-        )
+            "and the two numbers of an extrapolation would be mistaken for such changes; take "
+            "{accelerate=local:8}, or a sum at a server or along a tree",
+        )),
+    )  # fmt: skip
     return replace(acceleration, noisy=network.compress is not None)
 
 
@@ -536,9 +563,9 @@ def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
         return terms
     if not terms.is_gaussian:
         raise InputError(
-            Setting("weight_concentration_prior_type", kind), " is conjugate to Gaussian features, "
-            "but these have others among them; leave it out",
-        )  # fmt: skip
+            Setting("weight_concentration_prior_type", kind),
+            " is conjugate to Gaussian features, but these have others among them; leave it out",
+        )
     prior = mode_prior(settings, terms.blocks)
     if prior is not None:
         pull, freedom, factors = list(prior.values())[1:]

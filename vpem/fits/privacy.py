@@ -60,9 +60,9 @@ def iterations_of(settings: FitSettings | KmeansSettings, default: int, usual: i
     """Return how many iterations a private fit pays for: ``usual``, where it is not set."""
     if settings.max_iter == 0:
         raise InputError(
-            Setting("max_iter", 0), " is the start alone, which a private fit cannot have; give at "
-            "least 1",
-        )  # fmt: skip
+            Setting("max_iter", 0),
+            " is the start alone, which a private fit cannot have; give at least 1",
+        )
     return usual if settings.max_iter == default else settings.max_iter
 
 

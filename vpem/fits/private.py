@@ -22,7 +22,7 @@ from vpem.files.matrix import FileMatrix, select_rows
 from vpem.fits.labels import responsibilities_of_agents
 from vpem.fits.local_rows import LocalRows, by_worker, check_rows_held
 from vpem.fits.parts import complete, own_columns_of_hubs
-from vpem.fits.prepare import make_terms, prepare
+from vpem.fits.prepare import make_terms, prepare, refuse_first
 from vpem.fits.privacy import (
     REPEATABLE,
     Budget,
@@ -327,43 +327,43 @@ def _check(
     network: Network, settings: FitSettings, sample_weight: object, saver: Saver | None
 ) -> None:
     """Raise InputError where a setting is given that a release cannot have."""
-    release = Setting("release_epsilon")
     usual = FitSettings()
-    for name, why in UNUSED.items():
-        if getattr(settings, name) != getattr(usual, name):
-            raise InputError(
-                Setting(name), " is not possible with ", release, f": {why}", Setting("max_iter")
-            )
-    if not isinstance(settings.init, str) or settings.init != usual.init:
-        raise InputError(
-            release, " starts from noisy moments of all rows and looks at no single row; leave "
-            "out ", Setting("init"),
-        )  # fmt: skip
-    for name, usual_value in (("scale", "none"), ("missing", "refuse")):
-        if getattr(settings, name) != usual_value:
-            raise InputError(
+    by_rounds = not network.total.at_server or network.compress is not None
+    refuse_first(
+        *(
+            (getattr(settings, name) != getattr(usual, name), (
+                f"{{{name}}} is not possible with {{release_epsilon}}: {why}{{max_iter}}",
+            ))
+            for name, why in UNUSED.items()
+        ),
+        (not isinstance(settings.init, str) or settings.init != usual.init, (
+            "{release_epsilon} starts from noisy moments of all rows and looks at no single row; "
+            "leave out {init}",
+        )),
+        *(
+            (getattr(settings, name) != getattr(usual, name), (
                 Setting(name, getattr(settings, name)), " looks at the data without noise, and "
-                "is not possible with ", release, "; leave it out",
-            )  # fmt: skip
-    if settings.n_factors:
-        raise InputError(
-            release, " bounds what one row can do to the moments of a hub, but expected factors "
-            "depend on its features in all hubs; leave out ", Setting("n_factors"),
-        )  # fmt: skip
-    if sample_weight is not None:
-        raise InputError(
-            release, " bounds what one row can do, and with ", Setting("sample_weight"),
-            " a row would do more; leave it out",
-        )  # fmt: skip
-    if saver is not None:
-        raise InputError(
+                "is not possible with {release_epsilon}; leave it out",
+            ))
+            for name in ("scale", "missing")
+        ),
+        (settings.n_factors, (
+            "{release_epsilon} bounds what one row can do to the moments of a hub, but expected "
+            "factors depend on its features in all hubs; leave out {n_factors}",
+        )),
+        (sample_weight is not None, (
+            "{release_epsilon} bounds what one row can do, and with {sample_weight} a row would "
+            "do more; leave it out",
+        )),
+        (saver is not None, (
             "a checkpoint holds more than may be published, and a run that resumes draws noise "
-            "again, which spends the privacy budget again; leave out the checkpoint, or ", release,
-        )  # fmt: skip
-    if not network.total.at_server or network.compress is not None:
-        raise InputError(
-            release, " needs one exact sum, from which all have the same responsibilities: with "
-            "rounds every root would spend some of the privacy budget, and with a codec a row's "
-            "terms depend on other rows; take ", Setting("sum", "tree"), " or a star, without ",
-            Setting("compress"),
-        )  # fmt: skip
+            "again, which spends the privacy budget again; leave out the checkpoint, or "
+            "{release_epsilon}",
+        )),
+        (by_rounds, (
+            "{release_epsilon} needs one exact sum, from which all have the same "
+            "responsibilities: with rounds every root would spend some of the privacy budget, and "
+            "with a codec a row's terms depend on other rows; take {sum=tree} or a star, without "
+            "{compress}",
+        )),
+    )  # fmt: skip

@@ -274,6 +274,11 @@ SUMMED = (
 """What a report says of the rounds of a network, by the names of `Network.describe`."""
 
 
+def reported(found: object, *names: str) -> Report:
+    """Return what a report says of a result, or of a part of it: attributes of these names."""
+    return {name: getattr(found, name) for name in names}
+
+
 @dataclass(kw_only=True)
 class Result(Shown, ABC, facts="{converged:converged|not converged}, {n_iter:iteration}"):
     """What every fit ends with.
@@ -447,13 +452,9 @@ class MixtureResult(
         )
 
     def _size(self) -> Report:
-        return {
-            "n_components": self.mixture.n_components,
-            "covariance_type": self.mixture.covariance_type,
-            **({"n_factors": self.mixture.n_factors} if self.mixture.n_factors else {}),
-            "n_parameters": self.mixture.n_parameters,
-            "degenerate": self.degenerate,
-        }
+        factors = ["n_factors"] * bool(self.mixture.n_factors)
+        names = ("n_components", "covariance_type", *factors, "n_parameters")
+        return {**reported(self.mixture, *names), "degenerate": self.degenerate}
 
 
 @dataclass(kw_only=True)
@@ -546,9 +547,7 @@ class Fit(MixtureResult):
             "hops": network.hops,
             **network.describe("hubs_chosen"),
             **self._network(),
-            "batch_size": self.batch_size,
-            "step_size": self.step_size,
-            "n_passes": self.n_passes,
+            **reported(self, "batch_size", "step_size", "n_passes"),
             "free_energy": (np.array(self.free_energy) / self.total_weight).tolist(),
             **({} if self.labels_for_fit is None else {"labels_for_fit": self.labels_for_fit}),
             **self._run(),
@@ -556,8 +555,7 @@ class Fit(MixtureResult):
 
     def _data(self, feature_names: Sequence[str]) -> Report:
         return {
-            "n_samples": self.n_samples,
-            "n_features": self.mixture.n_features,
+            **reported(self, "n_samples", "n_features"),
             "n_agents": self.network.graph.n_agents,
             **self._size(),
             "feature_names": list(feature_names),
@@ -588,12 +586,9 @@ class Fit(MixtureResult):
             }
         return {
             "mixing_weights": self.mixture.assembled_weights.tolist(),
-            "converged": self.converged,
-            "accelerate": self.accelerate,
+            **reported(self, "converged", "accelerate"),
             "lost_sums": self.lost,
-            "n_iter": self.n_iter,
-            "total_weight": self.total_weight,
-            "log_likelihood": self.log_likelihood,
+            **reported(self, "n_iter", "total_weight", "log_likelihood"),
             "root_log_likelihood": (self.root_log_likelihood / self.total_weight).tolist(),
             "history": self.history.tolist(),
             **criteria,

@@ -23,7 +23,6 @@ from vpem.files.matrix import FileMatrix, is_stored, select_rows
 from vpem.fits.clustering import (
     Callback,
     Clustering,
-    KmeansInputs,
     check_network,
     describe_kmeans,
     lasting,
@@ -39,7 +38,7 @@ from vpem.fits.local_rows import (
     parts_of,
     units_by_reach,
 )
-from vpem.fits.prepare import network_of_all
+from vpem.fits.prepare import Prepared, network_of_all, restart_numbers
 from vpem.fits.privacy import bounds_of
 from vpem.fits.private import check_private, fit_private_rows
 from vpem.fits.rows import charge_moments, charge_scaling, n_columns
@@ -65,13 +64,13 @@ from vpem.terms.units import Reach, Scaling
 
 
 def agreed_units(
-    inputs: KmeansInputs,
+    inputs: Prepared,
     workers: Workers,
     local: LocalRows,
     network: Network,
     ledger: Ledger,
     settings: KmeansSettings,
-) -> tuple[KmeansInputs, Reach | None]:
+) -> tuple[Prepared, Reach | None]:
     """Return the data in units that workers agree on, and where rows lie if sums are masked.
 
     Counted is what workers send each other of their rows before they start. Clusters can do without
@@ -129,7 +128,7 @@ class ClusteredRows:
 
     def __init__(
         self,
-        inputs: KmeansInputs,
+        inputs: Prepared,
         workers: Workers,
         local: LocalRows,
         network: Network,
@@ -154,10 +153,10 @@ class ClusteredRows:
         in_order = apart or local.masked or bool((np.diff(order) > 0).all())
         data = inputs.X if in_order else select_rows(inputs.X, workers.rows)
         if is_stored(data):
-            self._stored = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.dtype)
+            self._stored = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.precision)
             self.parts = StoredParts(self._stored, local.counts[local.own])
             return
-        rows = np.ascontiguousarray(inputs.scaling.apply(data), dtype=inputs.dtype)
+        rows = np.ascontiguousarray(inputs.scaling.apply(data), dtype=inputs.precision)
         self._rows: Floats = rows
         if inputs.misses:
             there = ~np.isnan(self._rows)
@@ -230,7 +229,7 @@ class ClusteredRows:
         if restart.saved is not None:
             chosen = restart.drawn()
             return HeldRows(parts, total).gather_rows(chosen), chosen
-        if inputs.init == "k-means++":
+        if inputs.rows is None and self.settings.init == "k-means++":
             # Each row was sent to all when it was drawn.
             chosen = seed_rows(
                 parts, total, k, stream, tell=teller(self.callback),
@@ -468,14 +467,14 @@ def kmeans_rows(
         )
     local = local or LocalRows(holders, workers.counts)
     ledger = Ledger(network.graph)
-    network.charge_setup(ledger, n_samples, inputs.dtype.itemsize)
+    network.charge_setup(ledger, n_samples, inputs.precision.itemsize)
     inputs, reach = agreed_units(inputs, workers, local, network, ledger, settings)
     rows = ClusteredRows(inputs, workers, local, network, settings, callback, reach)
     if saver is not None:
         facts = describe_kmeans("kmeans-rows", inputs, network, settings)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})
     with one_blas_thread():
-        numbers = range(inputs.restarts)
+        numbers = restart_numbers(settings)
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, rows.runs, callback
         )

@@ -32,6 +32,7 @@ from vpem.fits.prepare import (
     make_terms,
     mode_prior,
     prepare,
+    refuse_first,
     refuse_with_kinds,
     restart_numbers,
     started,
@@ -68,30 +69,21 @@ def check_factors(
     if not settings.n_factors:
         return
     factors = Setting("n_factors", settings.n_factors)
-    if misses:
-        raise InputError(
-            factors,
+    refuse_first(
+        (misses, (factors, (
             ": for each row with missing values a hub would have to send how well it knows the "
             "factors, q x q numbers per component besides the q that it sends; fill values in "
-            "first, or leave out ",
-            Setting("n_factors"),
-        )
-    if settings.weight_concentration_prior_type is not None:
-        raise InputError(
-            factors,
+            "first, or leave out {n_factors}"
+        ))),
+        (settings.weight_concentration_prior_type is not None, (factors, (
             " would need a prior of their own: that of a hub's covariance does not cover loadings "
-            "and noise; leave out ",
-            Setting("n_factors"),
-            ", or ",
-            Setting("weight_concentration_prior_type"),
-        )
-    if mixed:
-        raise InputError(
-            factors,
+            "and noise; leave out {n_factors}, or {weight_concentration_prior_type}"
+        ))),
+        (mixed, (factors, (
             " take Gaussian features, which are linear in factors and noise; features of other "
-            "families are not; leave out ",
-            Setting("n_factors"),
-        )
+            "families are not; leave out {n_factors}"
+        ))),
+    )  # fmt: skip
     check_sums_of_factors(settings, network)
 
 
@@ -100,43 +92,30 @@ def check_sums_of_factors(settings: FitSettings | PlanSettings, network: Network
     if not settings.n_factors:
         return
     factors = Setting("n_factors", settings.n_factors)
-    n_features = network.whole.blocks.n_features
-    if settings.n_factors > n_features:
-        raise InputError(
-            factors,
-            f" are more than there are features, {n_features}; give fewer",
-        )
-    if precision_of(settings.dtype) == np.float32:
-        raise InputError(
-            factors,
+    n_features, by_rounds = network.whole.blocks.n_features, not network.total.at_server
+    refuse_first(
+        (settings.n_factors > n_features, (factors, (
+            f" are more than there are features, {n_features}; give fewer"
+        ))),
+        (precision_of(settings.dtype) == np.float32, (factors, (
             " explain nearly all of each row where noise is small, and float32 leaves few digits "
-            "of the difference: a log-likelihood of breast cancer fell by 0.05 nats per row; take ",
-            Setting("dtype", "float64"),
-        )
-    if settings.batch_size is not None:
-        raise InputError(
-            Setting("batch_size"),
-            " keeps statistics of batches, but those of factors depend on loadings that have moved "
-            "and turned since; leave it out, or ",
-            Setting("n_factors"),
-        )
-    if network.total.at_server:
-        return
-    if network.faults is not None:
-        raise InputError(
-            factors,
+            "of the difference: a log-likelihood of breast cancer fell by 0.05 nats per row; take "
+            "{dtype=float64}"
+        ))),
+        (settings.batch_size is not None, (
+            "{batch_size} keeps statistics of batches, but those of factors depend on loadings "
+            "that have moved and turned since; leave it out, or {n_factors}",
+        )),
+        (by_rounds and network.faults is not None, (factors, (
             " takes two sums per iteration, which must agree, but where links or agents fail, sums "
-            "by consensus differ by which agents were heard; take ",
-            Setting("sum", "tree"),
-        )
-    if network.compress is not None:
-        raise InputError(
+            "by consensus differ by which agents were heard; take {sum=tree}"
+        ))),
+        (by_rounds and network.compress is not None, (
             "compressed messages between neighbours encode changes since the last sum of terms, "
-            "and the precision of factors would be mistaken for such changes; take ",
-            Setting("sum", "tree"),
-            ", or leave out ",
-            Setting("compress"),
-        )
+            "and the precision of factors would be mistaken for such changes; take {sum=tree}, or "
+            "leave out {compress}",
+        )),
+    )  # fmt: skip
 
 
 ORDER_OF_BATCHES, LOADINGS = 1, 2

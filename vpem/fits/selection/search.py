@@ -40,15 +40,7 @@ from vpem.files.checkpoints import (
 from vpem.files.hdf5 import check_writable
 from vpem.files.opening import PathLike
 from vpem.files.temporaries import check_ending
-from vpem.fits.selection.trials import (
-    OF_DATA,
-    RESULTS,
-    Cell,
-    Outcome,
-    Problem,
-    Trial,
-    folds_of,
-)
+from vpem.fits.selection.trials import OF_DATA, RESULTS, Cell, Outcome, Problem, Trial, folds_of
 from vpem.network.schema import PLAIN, Choice, Place, Report, TableOf, check
 from vpem.settings import CRITERIA, FitSettings, SumSettings
 from vpem.steps.cells import LEAST_OF_CELL
