@@ -83,13 +83,13 @@ def _opened(path: PathLike) -> Any:
     """Return what a file holds; what reads it is loaded once that is known."""
     encoding = attribute_of(path)
     if encoding == models.ENCODING:
-        from vpem.fits.estimators import loaded
+        from vpem.fits.estimators.mixtures import estimator_of
 
-        return loaded.estimator_of(read_model(path))
+        return estimator_of(read_model(path))
     if encoding == results.CLUSTERING_FILE:
-        from vpem.fits.estimators import loaded
+        from vpem.fits.estimators.clustering import kmeans_of
 
-        return loaded.kmeans_of(read_clustering(path))
+        return kmeans_of(read_clustering(path))
     if encoding == FIT:
         from vpem.saem.formats.fits import read_saem
 

@@ -66,6 +66,7 @@ from vpem.network.partition import (
 )
 from vpem.network.schema import Report
 from vpem.records import Settings, describe_field, html_table, setting, table
+from vpem.settings import TOPOLOGIES
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.rows import check_missing
 
@@ -348,6 +349,26 @@ def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
         )
 
 
+def _fits(name: str, value: object, default: object) -> bool:
+    """Whether what a file says of a parameter can be one; names of types stand for objects."""
+    if name == "graph":
+        return value in TOPOLOGIES
+    if name in ("agents", "workers"):
+        return isinstance(value, int | list | dict)
+    if name in ("bounds", "known_covariance", "weights_init", "means_init", "precisions_init"):
+        return isinstance(value, list)
+    if isinstance(default, float):
+        return type(value) in (int, float)
+    several = ("n_rounds", "init", "n_init")
+    return default is None or type(value) is type(default) or name in several
+
+
+def number_in(report: Report, name: str) -> float:
+    """Return a number of a report, or nan."""
+    value = report.get(name)
+    return float(value) if isinstance(value, int | float) and value > -np.inf else float("nan")
+
+
 def with_settings(
     *records: type[Settings], first: Sequence[str], without: Sequence[str]
 ) -> Callable[[type[C]], type[C]]:
@@ -420,7 +441,7 @@ class OnGraph(BaseEstimator):
         "The communication graph: a topology's name, a networkx.Graph or "
         "a vpem.Graph. A star sums exactly at a server; every other graph by consensus.",
     )
-    random_state: Any = setting(
+    random_state: object = setting(
         0,
         "Seed of all that is drawn: an integer, Generator or "
         "RandomState; None: another one in every fit.",
@@ -472,6 +493,40 @@ class OnGraph(BaseEstimator):
         names, options = self._names(found.n_features), self._options()
         report = {**found.describe(names, self._holders), "seed": options["random_state"]}
         return found.kept(names, report, options)
+
+    @classmethod
+    def of_stored(cls, stored: Any) -> Self:
+        """Return an estimator of what a file holds, with the parameters that the file names.
+
+        It predicts, scores, is drawn and saved as before. Of parameters that a file cannot hold,
+        such as graphs, it has the defaults.
+        """
+        report, known = stored.report, inspect.signature(cls.__init__).parameters
+        called = {"seed": "random_state", "topology": "graph"}
+        for one in fields(cls):
+            flags = describe_field(one).flags.split()
+            called |= {flag.lstrip("-").replace("-", "_"): one.name for flag in flags}
+        named = {called.get(name, name): value for name, value in stored.options.items()
+                 if value is not None}  # fmt: skip
+        parameters = {name: value for name, value in named.items()
+                      if name in known and _fits(name, value, known[name].default)}  # fmt: skip
+        agents, names = report.get("partition"), report.get("agent_names")
+        of_agents = "agents" in known and "agents" not in parameters
+        if of_agents and isinstance(agents, list) and isinstance(names, list):
+            features = report.get("feature_names")
+            given = isinstance(features, list) and tuple(features) != default_names(len(features))
+            shown = features if given and features is not None else range(len(agents))
+            parameters["agents"] = {
+                str(name): [one for one, agent in zip(shown, agents, strict=False) if agent == at]
+                for at, name in enumerate(names)
+            }
+        estimator = cls(**parameters)
+        estimator._stored = stored
+        estimator.n_features_in_ = len(stored.feature_names)
+        if stored.feature_names != default_names(estimator.n_features_in_):
+            estimator.feature_names_in_ = np.array(stored.feature_names, dtype=object)
+        estimator.n_iter_ = int(report.get("n_iter") or 0)
+        return estimator
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write what was fitted to a file that `vpem.load` and the command line read.
@@ -586,10 +641,8 @@ class OnGraph(BaseEstimator):
             If a computation has no finite answer.
         """
         data, lines = self._validate(X, reset=True), self._lines()
-        found = self._fit_to(
-            data, sample_weight=self._weights_of(X, sample_weight),
-            feature_names=self._given_names, callback=lines,
-        )  # fmt: skip
+        weights, names = self._weights_of(X, sample_weight), self._given_names
+        found = self._fit_to(data, sample_weight=weights, feature_names=names, callback=lines)
         if lines is not None:
             lines.end(found.converged, found.n_iter)
         return self
@@ -661,8 +714,7 @@ class OnGraph(BaseEstimator):
 
     def _names(self, n_features: int) -> tuple[str, ...]:
         """Names of the features, those of the data frame of `fit` if there was one."""
-        names = getattr(self, "feature_names_in_", None)
-        return default_names(n_features) if names is None else tuple(map(str, names))
+        return tuple(map(str, self._given_names or default_names(n_features)))
 
     def _options(self) -> Report:
         return {name: _plain(value) for name, value in self.get_params(deep=False).items()}

@@ -13,9 +13,17 @@ from vpem._core.assign import distances_to
 from vpem._core.threads import thread_count
 from vpem.checks import Floats, check_weights
 from vpem.errors import InputError, Setting, check_choice
-from vpem.files.results import write_clustering
+from vpem.files.results import StoredClustering, write_clustering
 from vpem.fits.clustering import Clustering
-from vpem.fits.estimators.base import AGENTS, WORKERS, OnGraph, Rows, with_settings, workers_of
+from vpem.fits.estimators.base import (
+    AGENTS,
+    WORKERS,
+    OnGraph,
+    Rows,
+    number_in,
+    with_settings,
+    workers_of,
+)
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.row_kmeans import kmeans_rows
 from vpem.fits.settings import OVER_FEATURES, PrivacySettings
@@ -67,8 +75,8 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
     split: str = setting(
         "rows", "What is distributed: rows over workers, or features over agents.", choices=SPLITS
     )
-    workers: Any = setting(1, WORKERS)
-    agents: Any = setting(None, AGENTS + " Default: one feature each.")
+    workers: object = setting(1, WORKERS)
+    agents: object = setting(None, AGENTS + " Default: one feature each.")
     n_init: int | str = changed(KmeansSettings, "n_init")
     _also: ClassVar = {
         "init": "Or row indices (K,), or centres (K, d).",
@@ -169,3 +177,12 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         if sample_weight is not None:
             distances = distances * check_weights(np.asarray(sample_weight), len(distances))
         return -float(distances.sum())
+
+
+def kmeans_of(stored: StoredClustering) -> DistributedKMeans:
+    """Return a fitted estimator of a clustering in a file."""
+    estimator = DistributedKMeans.of_stored(stored)
+    estimator._place(stored.centres, stored.scaling, np.dtype(np.float64))
+    estimator.labels_ = stored.labels
+    estimator.inertia_ = number_in(stored.report, "inertia")
+    return estimator

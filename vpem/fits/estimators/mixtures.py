@@ -19,6 +19,7 @@ from vpem.checks import Floats, check_int, check_number, check_weights
 from vpem.errors import InputError, NotConvergedWarning, Setting, check_choice
 from vpem.files.datasets import Dataset
 from vpem.files.families import FamilyChoice
+from vpem.files.models import Model
 from vpem.fits.contribution import Contribution, contribution
 from vpem.fits.estimators.base import (
     AGENTS,
@@ -27,6 +28,7 @@ from vpem.fits.estimators.base import (
     Rows,
     dataset_for_fit,
     dataset_for_model,
+    number_in,
     stored_in,
     warn_of_columns,
     with_settings,
@@ -357,7 +359,7 @@ class VPEM(FittedByEM):
     [0.5, 0.5]
     """
 
-    agents: Any = setting(
+    agents: object = setting(
         None,
         f"{AGENTS} None: one agent holds all, or each one feature where ``graph`` or ``hops`` ask "
         "for a network.",
@@ -620,7 +622,7 @@ class DistributedGaussianMixture(FittedByEM):
     [0.5, 0.5]
     """
 
-    workers: Any = setting(1, WORKERS)
+    workers: object = setting(1, WORKERS)
 
     def _fit_to(self, data: Floats, **known: Any) -> RowFit:
         seed = self._seed()
@@ -687,7 +689,7 @@ class FedEM(FittedMixture):
     [0.5, 0.5]
     """
 
-    workers: Any = setting(1, WORKERS)
+    workers: object = setting(1, WORKERS)
     known_covariance: object = setting(
         None,
         "Covariances that are not estimated, (d, d) with a tied covariance or (K, d, d) with full.",
@@ -729,3 +731,23 @@ class FedEM(FittedMixture):
     def fit_predict(self, X: Rows, y: object = None) -> NDArray[np.intp]:  # type: ignore[override]
         """Fit the mixture and return the most responsible component of each row, shape (M,)."""
         return self.fit(X, y).predict(X)
+
+
+def estimator_of(stored: Model) -> FittedMixture:
+    """Return a fitted estimator of a model in a file, as its report says."""
+    report = stored.report
+    federated = "participation" in report  # as FedEM's are
+    of_rows = report.get("algorithm") == "em-rows"
+    kind: type[FittedMixture] = DistributedGaussianMixture if of_rows else VPEM
+    estimator = (FedEM if federated else kind).of_stored(stored)
+    single = stored.options.get("dtype") == "float32"
+    estimator._in_their_precision(stored.mixture, np.dtype(np.float32 if single else np.float64))
+    estimator.converged_ = bool(report.get("converged"))
+    if federated:
+        estimator.lower_bound_ = number_in(report, "log_likelihood")
+        return estimator
+    history = stored.history if stored.root_history is None else stored.root_history
+    estimator.history_ = history
+    total = mean_over_roots(history[-1]) if len(history) else float("nan")
+    estimator.lower_bound_ = total / number_in(report, "total_weight")
+    return estimator
