@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 from vpem.errors import InputError
-from vpem.fits.privacy import Budget, Guarantee, bounds_of, foretell, spent
-from vpem.fits.private import check_grid
+from vpem.fits.privacy import Budget, Guarantee, bounds_of, check_grid, foretell, spent
 from vpem.fits.settings import PrivacySettings
 from vpem.network.noise import REACH, Noise, beyond_reach, ratio_to_gaussian, share
 from vpem.settings import FitSettings

@@ -7,7 +7,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from vpem import VPEM, connect, fit_vpem, write_model
 from vpem.errors import InputError, VpemWarning
-from vpem.fits.private import USUAL_ITERATIONS
+from vpem.fits.privacy import ITERATIONS_OF_RELEASE
 from vpem.fits.settings import PrivacySettings
 from vpem.network.graph import make_graph
 from vpem.network.partition import contiguous
@@ -131,7 +131,7 @@ def test_the_estimator_releases_what_the_recipe_does(clusters):
     model = VPEM(3, agents=3, **given).fit(X)
     assert adjusted_rand_score(labels, model.predict(X)) > 0.9
     assert model.kept().report["privacy"]["noise_by"] == "hubs"
-    assert (model.n_iter_, model.history_.size) == (USUAL_ITERATIONS, 0)
+    assert (model.n_iter_, model.history_.size) == (ITERATIONS_OF_RELEASE, 0)
     assert np.isnan(model.lower_bound_)
     with pytest.raises(InputError, match="for every batch"):
         model.partial_fit(X)

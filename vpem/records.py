@@ -199,10 +199,9 @@ class Settings:
     def refuse_idle(self, **facts: object) -> None:
         """Raise InputError where a setting has no effect beside the others and these facts."""
         for one in self.fields():
-            if describe_field(one).idle and getattr(self, one.name) != one.default:
-                why = describe_field(one).why_idle(vars(self) | facts)
-                if why:
-                    raise refused(Setting(one.name), why)
+            why = describe_field(one).why_idle(vars(self) | facts)
+            if why and getattr(self, one.name) != one.default:
+                raise refused(Setting(one.name), why)
 
     @classmethod
     def fields(cls) -> tuple[Field[object], ...]:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
 from vpem.checks import (
-    Extremes,
     Floats,
     Labels,
     check_kind,
@@ -82,7 +81,23 @@ def prepare(
     watched = (
         _Watched(n_features, sample_weight) if settings.scale == "none" and not masked else None
     )
-    data, misses, ends = _with_gaps(X, n_features, settings, feature_names, local, some, watched)
+    watch: Callable[[Any], Any] = (lambda data: data) if watched is None else watched.watch
+    missing, any_has = (
+        settings.missing,
+        some or (np.asarray if local is None else local.holders.any),
+    )
+    data, misses, ends = look_at(
+        X, n_features, feature_names, missing, OBSERVED_VALUES, local, watch
+    )
+    if ends is None:
+        ends = extremes(data if misses else watch(data))
+    misses = missing != "refuse" and bool(any_has(np.array([misses]))[0])  # in any process
+    if misses:
+        has = ~np.isnan(data).all(axis=1)
+        blank = np.flatnonzero(~(has if some is None else some(has)))
+        if len(blank):
+            raise blank_row(int(blank[0] if local is None else local.numbers[blank[0]]))
+        check_columns(data, feature_names, elsewhere=np.asarray if local is None else any_has)
     weights = None
     n_samples = n_positive = len(data) if local is None else local.n_samples
     if sample_weight is not None:
@@ -175,34 +190,6 @@ class _Watched:
         """Return standard deviations (d,) over the rows of all processes."""
         total = add(np.array([self._mass]))[0]
         return self._moments.joined(add, self._mass / total)[1]
-
-
-def _with_gaps(
-    X: Any,
-    n_features: int,
-    settings: KmeansSettings,
-    feature_names: Sequence[str] | None,
-    local: LocalRows | None,
-    some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None,
-    watched: _Watched | None,
-) -> tuple[Any, bool, Extremes]:
-    """Check the values; whether any process misses some, and each row has one; their extremes."""
-    watch: Callable[[Any], Any] = (lambda data: data) if watched is None else watched.watch
-    data, misses, ends = look_at(
-        X, n_features, feature_names, settings.missing, OBSERVED_VALUES, local, watch
-    )
-    if ends is None:
-        ends = extremes(data if misses else watch(data))
-    any_has = some or (np.asarray if local is None else local.holders.any)
-    if settings.missing == "refuse" or not any_has(np.array([misses]))[0]:
-        return data, False, ends
-    has = ~np.isnan(data).all(axis=1)
-    blank = np.flatnonzero(~(has if some is None else some(has)))
-    if len(blank):
-        row = int(blank[0]) if local is None else int(local.numbers[blank[0]])
-        raise blank_row(row)
-    check_columns(data, feature_names, elsewhere=np.asarray if local is None else any_has)
-    return data, True, ends
 
 
 SETTLED = 1e-6

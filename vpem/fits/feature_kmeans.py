@@ -22,7 +22,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import log, sqrt
 
 import numpy as np
@@ -388,7 +387,34 @@ def kmeans_features(
             shape, terms.n_samples, network.total,
             undo=lambda centres: inputs.scaling.undo(centres[:, places]),
         )  # fmt: skip
-        attempt = partial(_attempt, inputs, terms, network, settings, runs, callback)
+
+        def attempt(restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
+            """Run one restart; returns also the rows that it started at."""
+            total, k, n = restart.total, settings.n_clusters, terms.n_samples
+            stream = RowStream(restart.rng, inputs.row_weights, n)
+            chosen = inputs.rows
+            if restart.saved is not None:
+                start, chosen = restart.loop["centres"], restart.drawn()
+            elif restart.start is not None:
+                begun = runs.begun_at(restart.start)
+                start, chosen = inputs.scaling.apply(begun)[:, terms.blocks.order], None
+            elif inputs.centres is not None:
+                columns = slice(None) if network.part_of is None else own_columns_of_hubs(network)
+                start = inputs.scaling.apply(inputs.centres[:, columns])[:, terms.blocks.order]
+            else:
+                if chosen is None and settings.init == "k-means++":
+                    chosen = seed_features(terms, total, k, stream, teller(callback))
+                elif chosen is None:
+                    chosen = stream.draw_distinct(k)
+                start = terms.at_rows(chosen)
+            run = lloyd_features(
+                terms, lasting(total, network, settings), start, stream,
+                pace=pace_of(network, settings, min(settings.batch_size or n, n) * (k - 1)),
+                max_iter=settings.max_iter, callback=callback,
+                saver=restart.saver(rows=chosen),
+            )  # fmt: skip
+            return run, chosen
+
         numbers = restart_numbers(settings)
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
@@ -399,42 +425,6 @@ def kmeans_features(
         clustering = _clustering(run, chosen, inputs, terms, network, restarts.outcome(began))
     warn_of_outcome(clustering, settings.max_iter)
     return clustering
-
-
-def _attempt(
-    inputs: Prepared,
-    terms: FeatureTerms,
-    network: Network,
-    settings: KmeansSettings,
-    runs: LloydRuns,
-    callback: Callback | None,
-    restart: Restart,
-) -> tuple[Lloyd, NDArray[np.intp] | None]:
-    """Run one restart over the features of all hubs; returns also the rows that it started at."""
-    total, k, n = restart.total, settings.n_clusters, terms.n_samples
-    stream = RowStream(restart.rng, inputs.row_weights, n)
-    chosen = inputs.rows
-    if restart.saved is not None:
-        start, chosen = restart.loop["centres"], restart.drawn()
-    elif restart.start is not None:
-        begun = runs.begun_at(restart.start)
-        start, chosen = inputs.scaling.apply(begun)[:, terms.blocks.order], None
-    elif inputs.centres is not None:
-        columns = slice(None) if network.part_of is None else own_columns_of_hubs(network)
-        start = inputs.scaling.apply(inputs.centres[:, columns])[:, terms.blocks.order]
-    else:
-        if chosen is None and settings.init == "k-means++":
-            chosen = seed_features(terms, total, k, stream, teller(callback))
-        elif chosen is None:
-            chosen = stream.draw_distinct(k)
-        start = terms.at_rows(chosen)
-    run = lloyd_features(
-        terms, lasting(total, network, settings), start, stream,
-        pace=pace_of(network, settings, min(settings.batch_size or n, n) * (k - 1)),
-        max_iter=settings.max_iter, callback=callback,
-        saver=restart.saver(rows=chosen),
-    )  # fmt: skip
-    return run, chosen
 
 
 def _clustering(

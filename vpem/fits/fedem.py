@@ -42,7 +42,7 @@ from vpem.fits.rows import n_columns
 from vpem.network.codecs import Codec, Dither, Natural, parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
-from vpem.network.schema import Integer, Maybe, Report, State
+from vpem.network.schema import Integer, Maybe, Report
 from vpem.settings import FedMixtureSettings, FedSettings
 from vpem.steps.cells import draw_cells
 from vpem.steps.fedem import first_statistics, run_fedem
@@ -602,7 +602,14 @@ def fit_fedem(
         floor = min(FLOOR, max(error, 0.0 if sent is None else sqrt(sent.variance(MANY))))
     settings = settings.changed(n_threads=thread_count(settings.n_threads), floor=floor)
     if saver is not None:
-        saver.begin(_facts(prepared, workers, network, settings, codec, known_covariance))
+        facts = settings.values("compress", "variance_reduction") | {
+            "codec": None if codec is None else codec.name,
+            "step_size": describe_steps(settings.step_size),
+            "who holds which rows": checksum(workers.order, workers.counts),
+            "what covariances are known": start_facts(known_covariance),
+        }
+        name = "vr-fedem" if settings.variance_reduction else "fedem"
+        saver.begin(describe_run(name, prepared.X, prepared.row_weights, network, **facts))
     ledger = Ledger(network.graph)
     saving = OneRun(saver, ledger)
     with one_blas_thread(), np.errstate(over="ignore"):
@@ -611,7 +618,20 @@ def fit_fedem(
         short = codec_of_moments(codec) if network.total.at_server else None
         setup = FedSetup(prepared, workers, network, ledger, short, rng)
         model = setup.model(settings, known_covariance)
-        start, rows = _start(prepared, settings, network, setup, model, saving, teller(callback))
+        shared = network.whole.total.n_roots == 1 or not len(network.agents.own)
+        root = 0 if shared else int(network.agents.own[0])
+        begun = saving.begins_at(
+            lambda loop: start_of_mixture(model.maximize(loop["statistics"][root])[0])
+        )
+        start: Doubles | None = None
+        if saving.saved is not None:
+            row_numbers = (Integer(most=prepared.n_samples - 1),) * settings.n_components
+            rows = saving.restored(Maybe(row_numbers))
+        else:
+            like = Mixture.blank(model.blocks, model.covariance_type, model.n_components)
+            init = settings.init if begun is None else mixture_of_start(begun, like)
+            tell = teller(callback)
+            start, rows = setup.start(model, init, prepared.rows, settings.seed, tell)
         run = run_fedem(
             model,
             start,
@@ -651,47 +671,6 @@ def fit_fedem(
     warn_of_few_values(fit, prepared.X, feature_names, settings, over_rows=True)
     warn_of_copies(fit)
     return fit
-
-
-def _start(
-    prepared: Prepared,
-    settings: FedMixtureSettings,
-    network: Network,
-    setup: FedSetup,
-    model: MixtureStatistics,
-    saving: OneRun,
-    tell: Tell | None,
-) -> tuple[Doubles | None, tuple[int, ...] | None]:
-    """Return statistics to start from, if the run does not go on, and the rows they came from."""
-    shared = network.whole.total.n_roots == 1 or not len(network.agents.own)
-    root = 0 if shared else int(network.agents.own[0])
-    begun = saving.begins_at(
-        lambda loop: start_of_mixture(model.maximize(loop["statistics"][root])[0])
-    )
-    if saving.saved is not None:
-        row_numbers = (Integer(most=prepared.n_samples - 1),) * settings.n_components
-        return None, saving.restored(Maybe(row_numbers))
-    like = Mixture.blank(model.blocks, model.covariance_type, model.n_components)
-    init = settings.init if begun is None else mixture_of_start(begun, like)
-    return setup.start(model, init, prepared.rows, settings.seed, tell)
-
-
-def _facts(
-    prepared: Prepared,
-    workers: Workers,
-    network: Network,
-    settings: FedMixtureSettings,
-    codec: Codec | None,
-    known_covariance: Any,
-) -> State:
-    facts = settings.values("compress", "variance_reduction") | {
-        "codec": None if codec is None else codec.name,
-        "step_size": describe_steps(settings.step_size),
-        "who holds which rows": checksum(workers.order, workers.counts),
-        "what covariances are known": start_facts(known_covariance),
-    }
-    name = "vr-fedem" if settings.variance_reduction else "fedem"
-    return describe_run(name, prepared.X, prepared.row_weights, network, **facts)
 
 
 def _telling(callback: Callable[[Progress], None]) -> Callable[[FedProgress], None]:

@@ -114,7 +114,11 @@ class ImputationChoice:
             step_size=steps, batch_size=None, variance_reduction=False, record_every=10 * most,
             n_threads=thread_count(settings.n_threads),
         )  # fmt: skip
-        self.observers = Observers(observations, network, ledger)
+
+    def _hide(self) -> None:
+        """Hide entries in turns, and take units and column means of what is left."""
+        settings, law = self.given, self.law
+        self.observers = Observers(self.observations, self.network, self.ledger)
         self.copies = self.observers.count_copies(settings.copies)
         # The same places with all observers, so that none has to say which.
         turn = (
@@ -132,6 +136,50 @@ class ImputationChoice:
         zero = float(law.mean(np.zeros(1))[0])
         square = self.folds[0].rest.sum_of(lambda values: (values - zero) ** 2)
         self.norm = float(np.sqrt(square)) / (self.copies * law.dispersion)
+
+    def choose(self) -> None:
+        """Choose method, rank and ridge, or components, of those that the settings leave open.
+
+        Their scale is chosen before.
+        """
+        settings, observations = self.given, self.observations
+        quiet = np.errstate(over="ignore", invalid="ignore")
+        with warnings.catch_warnings(), one_blas_thread(), quiet:
+            warnings.simplefilter("ignore")
+            self._hide()
+            self.compare_ranks()
+            changed = [
+                one.name for one in settings.fields()
+                if OF_LOWRANK in describe_field(one).rules
+                and getattr(settings, one.name) != one.default
+            ]  # fmt: skip
+            n_rows, n_columns = observations.shape
+            if settings.method == "lowrank":
+                self.mixture = "the method was given"
+            elif observations.n_observers > 1:
+                self.mixture = (
+                    "with several observers it sends sums of another kind, and must be requested"
+                )
+            elif settings.law != "gaussian":
+                self.mixture = f"entries are of the {settings.law} law"
+            elif changed:
+                self.mixture = f"an option of matrices of low rank was given: {changed[0]}"
+            elif n_rows * n_columns**3 > MOST_WORK:
+                self.mixture = f"it would take long with {n_columns} columns"
+            if self.mixture == "tried":
+                self.compare_mixtures()
+        _, lost, means = self.errors
+        self.means_win = bool(0 < means.sum() <= lost.sum())
+        if not np.isfinite(self.least):  # too few entries to hide any
+            rank = min(2, *observations.shape) if settings.rank in (None, "auto") else settings.rank
+            ridge = 1.0 if settings.ridge in (None, "auto") else settings.ridge
+            self.settings = settings.changed(method="lowrank", rank=rank, ridge=ridge)
+        if self.means_win and settings.scale == "standard" and settings.ridge in (None, "auto"):
+            # A ridge that leaves nothing: the fitted matrix is that of the column means.
+            rank = 1 if settings.rank in (None, "auto") else settings.rank
+            self.settings = settings.changed(
+                method="lowrank", rank=rank, ridge=self.rounded(2 * self.norm)
+            )
 
     def add_candidate(self, settings: ImputeSettings, errors: Doubles, facts: Report) -> float:
         """Compare a candidate with the best one; of two alike the first is kept."""
@@ -260,59 +308,6 @@ class ImputationChoice:
             least = loss
 
 
-def choose(
-    observations: Observations,
-    settings: ImputeSettings,
-    steps: Any,
-    law: EntryLaw,
-    network: Network,
-    ledger: Ledger,
-    codec: Codec | None,
-    tell: Callable[[str], None] | None = None,
-) -> ImputationChoice:
-    """Choose method, rank and ridge, or components, of those that the settings leave open.
-
-    The settings' scale is chosen before; ``tell`` is called with every rank, and with mixtures.
-    """
-    with warnings.catch_warnings(), one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        warnings.simplefilter("ignore")
-        choice = ImputationChoice(observations, settings, steps, law, network, ledger, codec, tell)
-        choice.compare_ranks()
-        changed = [
-            one.name for one in settings.fields()
-            if OF_LOWRANK in describe_field(one).rules
-            and getattr(settings, one.name) != one.default
-        ]  # fmt: skip
-        n_rows, n_columns = observations.shape
-        if settings.method == "lowrank":
-            choice.mixture = "the method was given"
-        elif observations.n_observers > 1:
-            choice.mixture = (
-                "with several observers it sends sums of another kind, and must be requested"
-            )
-        elif settings.law != "gaussian":
-            choice.mixture = f"entries are of the {settings.law} law"
-        elif changed:
-            choice.mixture = f"an option of matrices of low rank was given: {changed[0]}"
-        elif n_rows * n_columns**3 > MOST_WORK:
-            choice.mixture = f"it would take long with {n_columns} columns"
-        if choice.mixture == "tried":
-            choice.compare_mixtures()
-    _, lost, means = choice.errors
-    choice.means_win = bool(0 < means.sum() <= lost.sum())
-    if not np.isfinite(choice.least):  # too few entries to hide any
-        rank = min(2, *observations.shape) if settings.rank in (None, "auto") else settings.rank
-        ridge = 1.0 if settings.ridge in (None, "auto") else settings.ridge
-        choice.settings = settings.changed(method="lowrank", rank=rank, ridge=ridge)
-    if choice.means_win and settings.scale == "standard" and settings.ridge in (None, "auto"):
-        # A ridge that leaves nothing: the fitted matrix is that of the column means.
-        rank = 1 if settings.rank in (None, "auto") else settings.rank
-        choice.settings = settings.changed(
-            method="lowrank", rank=rank, ridge=choice.rounded(2 * choice.norm)
-        )
-    return choice
-
-
 MATRICES = 8
 """Matrices of I x J numbers that a fit needs beside those of observers."""
 
@@ -394,7 +389,8 @@ def fit_imputation(
     network.charge_setup(ledger, 0, 0)
     if settings.is_open:
         tell = getattr(callback, "starting", None)
-        chosen = choose(observations, settings, steps, law, network, ledger, codec, tell)
+        chosen = ImputationChoice(observations, settings, steps, law, network, ledger, codec, tell)
+        chosen.choose()
         choice, settings = chosen.describe(), chosen.settings.in_units()
         if settings.method == "mixture":
             mixed = impute_by_mixture(observations, settings, network, callback, saver)
@@ -410,7 +406,15 @@ def fit_imputation(
     settings = settings.changed(n_threads=thread_count(settings.n_threads))
     if saver is not None:
         saver.begin(_facts(observations, settings, codec, network))
-    model, observers = _model(observations, law, settings, network, ledger)
+    # Observers agree on units and copies.
+    observers = Observers(observations, network, ledger)
+    if settings.scale != "none":
+        observers.standardize(settings.law)
+    copies = observers.count_copies(settings.copies)
+    model = ImputationModel(
+        observers.observations, law, rank, ridge, copies, n_roots=network.whole.total.n_roots,
+        parts=observers.parts, add_up=observers.add_up, most=observers.most(),
+    )  # fmt: skip
     saving = OneRun(saver, ledger)
     if saving.saved is not None:
         saving.restored(NOTHING)
@@ -447,34 +451,6 @@ def fit_imputation(
         )
     _warn(imputation, tol, noise_stays)
     return imputation
-
-
-def _model(
-    observations: Observations,
-    law: EntryLaw,
-    settings: ImputeSettings,
-    network: Network,
-    ledger: Ledger,
-) -> tuple[ImputationModel, Observers]:
-    """Let observers agree on units and copies: what FedEM works on, and who they are."""
-    observers = Observers(observations, network, ledger)
-    if settings.scale != "none":
-        observers.standardize(settings.law)
-    copies = observers.count_copies(settings.copies)
-    assert isinstance(settings.rank, int)
-    assert isinstance(settings.ridge, float | int)
-    model = ImputationModel(
-        observers.observations,
-        law,
-        settings.rank,
-        settings.ridge,
-        copies,
-        n_roots=network.whole.total.n_roots,
-        parts=observers.parts,
-        add_up=observers.add_up,
-        most=observers.most(),
-    )
-    return model, observers
 
 
 def _check(

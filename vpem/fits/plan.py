@@ -100,34 +100,6 @@ class Work:
     n_scalars: int = 0
     n_factors: int = 0
 
-    @staticmethod
-    def from_network(
-        network: Network,
-        n_samples: int,
-        n_components: int,
-        itemsize: int,
-        size: int | None = None,
-        n_factors: int = 0,
-    ) -> Work:
-        """What a hub does where features are split, in batches of this size."""
-        width = int(max(network.blocks.widths, default=1))
-        n_rows = n_samples if size is None else min(size, n_samples)
-        values = (n_rows, numbers_of_a_row(n_components, n_factors))
-        n_sums = n_samples / n_rows
-        return Work(n_rows, n_components, width, values, itemsize, n_sums, 1, n_factors)
-
-    @staticmethod
-    def of_rows(
-        network: Network, n_samples: int, n_components: int, n_features: int, size: int | None
-    ) -> Work:
-        """What a worker does with its share of the rows, in batches of this size."""
-        share = ceil(n_samples / network.graph.n_agents)
-        n_rows = share if size is None else min(size, share)
-        # Where all share an exact sum, those of batches have the entropy of the rows besides.
-        entropy = size is not None and network.total.exact and network.total.roots.n_agents == 1
-        values = (1, message_size(n_components, n_features) + int(entropy))
-        return Work(n_rows, n_components, n_features, values, ITEM, ceil(share / n_rows))
-
     @property
     def flops(self) -> float:
         """Of an E-step and M-step with full covariances.
@@ -347,6 +319,14 @@ def plan(
             "nothing; take more rounds, or links and agents that fail less often",
             level=2,
         )
+    time: Report = {}
+    if link is not None and work.n_factors:  # with the rounds ahead of the rows'
+        shape = work.n_samples, work.values[1], work.itemsize
+        rows = communication(network, *shape, n_scalars=work.n_scalars)
+        ahead = sent["iteration"]["rounds"] - rows["iteration"]["rounds"]
+        time = {"time": iteration_time(network, rows, link, work, ahead=ahead)}
+    elif link is not None:
+        time = {"time": iteration_time(network, sent, link, work)}
     degrees = graph.degrees[: graph.n_agents] if graph.has_server else graph.degrees
     first_fit = None
     if network.chosen is not None:
@@ -399,18 +379,8 @@ def plan(
         **_mixing(network),
         "communication": sent,
         "along_a_tree": instead,
-        **({} if link is None else {"time": _time(network, sent, link, work)}),
+        **time,
     }
-
-
-def _time(network: Network, sent: Report, link: LinkSpeed, work: Work) -> Report:
-    """Foretell how long an iteration takes, with factors also of the rounds ahead of the rows'."""
-    if not work.n_factors:
-        return iteration_time(network, sent, link, work)
-    shape = work.n_samples, work.values[1], work.itemsize
-    rows = communication(network, *shape, n_scalars=work.n_scalars)
-    ahead = sent["iteration"]["rounds"] - rows["iteration"]["rounds"]
-    return iteration_time(network, rows, link, work, ahead=ahead)
 
 
 def _network(graph: Graph, partition: Partition, settings: PlanSettings, split: str) -> Network:
@@ -444,12 +414,20 @@ def _work(
     network: Network, partition: Partition, settings: PlanSettings, n_samples: int, split: str
 ) -> Work:
     """Say what the busiest agent does for a sum, if there can be one."""
-    shape = (n_samples, settings.n_components)
-    if split == "rows":
-        return Work.of_rows(network, *shape, partition.n_features, settings.batch_size)
+    k, size = settings.n_components, settings.batch_size
+    if split == "rows":  # a worker has a share of them
+        n_features = partition.n_features
+        share = ceil(n_samples / network.graph.n_agents)
+        n_rows = share if size is None else min(size, share)
+        # Where all share an exact sum, those of batches have the entropy of the rows besides.
+        entropy = size is not None and network.total.exact and network.total.roots.n_agents == 1
+        values = (1, message_size(k, n_features) + int(entropy))
+        return Work(n_rows, k, n_features, values, ITEM, ceil(share / n_rows))
     check_sums_of_factors(settings, network)
-    itemsize = ITEM_BYTES[settings.dtype]
-    return Work.from_network(network, *shape, itemsize, settings.batch_size, settings.n_factors)
+    width, n_factors = int(max(network.blocks.widths, default=1)), settings.n_factors
+    n_rows = n_samples if size is None else min(size, n_samples)
+    values, itemsize = (n_rows, numbers_of_a_row(k, n_factors)), ITEM_BYTES[settings.dtype]
+    return Work(n_rows, k, width, values, itemsize, n_samples / n_rows, 1, n_factors)
 
 
 def _sent(

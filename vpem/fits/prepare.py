@@ -314,7 +314,20 @@ def prepare(
     ends = extremes(X) if ends is None else ends
     if kinds is not None:
         check_values_of(kinds, X, feature_names)
-    _inspect(X, ends, feature_names, settings.reg_covar, precision, local, kinds)
+    refuse_large(X, ends, feature_names, precision)
+    flat = ends[0] == ends[1] if local is None else local.constant(ends)
+    if kinds is not None:
+        flat[np.setdiff1d(np.arange(len(flat)), kinds.columns_of(*LOCATED))] = False
+    if flat.any() and (len(X) if local is None else local.n_samples) > 1:
+        constant = np.flatnonzero(flat).tolist()
+        names = constant if feature_names is None else [repr(feature_names[j]) for j in constant]
+        warn(
+            f"constant features do not distinguish rows: {shorten(names)}; their variance is ",
+            Setting("reg_covar"),
+            f" ({floor_of(settings.reg_covar):g}) alone",
+            level=2,
+            kind=VpemWarning if local is not None else OwnDataWarning,
+        )
     return Prepared(X, n_samples, weights, kept, start_rows, precision, misses, n_used, kinds)
 
 
@@ -469,33 +482,6 @@ def make_terms(
     )
     terms.least_rows = settings.least_rows
     return terms
-
-
-def _inspect(
-    X: Matrix,
-    ends: Extremes,
-    feature_names: Sequence[str] | None,
-    reg_covar: float | str,
-    precision: np.dtype[np.floating],
-    local: LocalRows | None = None,
-    kinds: Kinds | None = None,
-) -> None:
-    """Refuse values whose squares overflow, and warn of constant features."""
-    refuse_large(X, ends, feature_names, precision)
-    flat = ends[0] == ends[1] if local is None else local.constant(ends)
-    if kinds is not None:
-        flat[np.setdiff1d(np.arange(len(flat)), kinds.columns_of(*LOCATED))] = False
-    constant = np.flatnonzero(flat)
-    if len(constant) and (len(X) if local is None else local.n_samples) > 1:
-        listed = shorten(
-            repr(feature_names[j]) if feature_names is not None else j for j in constant.tolist()
-        )
-        warn(
-            f"constant features do not distinguish rows: {listed}; their variance is ",
-            Setting("reg_covar"),
-            f" ({floor_of(reg_covar):g}) alone",
-            kind=VpemWarning if local is not None else OwnDataWarning,
-        )
 
 
 def refuse_large(

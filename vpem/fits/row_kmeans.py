@@ -39,8 +39,7 @@ from vpem.fits.local_rows import (
     units_by_reach,
 )
 from vpem.fits.prepare import Prepared, network_of_all, restart_numbers
-from vpem.fits.privacy import bounds_of
-from vpem.fits.private import check_private, fit_private_rows
+from vpem.fits.privacy import bounds_of, check_private, fit_private_rows
 from vpem.fits.rows import charge_moments, charge_scaling, n_columns
 from vpem.fits.settings import PrivacySettings
 from vpem.network.ledger import Ledger
@@ -336,7 +335,7 @@ def private_kmeans(
     """Cluster rows that workers hold by noisy sums.
 
     k-means is EM with hard assignments and one spread in all directions for all clusters
-    (`vpem.fits.private`): clusters send noisy sizes, noisy sums about their centres in units
+    (`vpem.fits.privacy`): clusters send noisy sizes, noisy sums about their centres in units
     of that spread, and a noisy spread, by which rows far away are clipped. The result has noisy
     sizes, and neither inertia nor history, which would show something of rows; labels are those of
     this process's rows.

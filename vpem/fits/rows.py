@@ -43,7 +43,7 @@ from vpem.fits.prepare import (
     started,
     units_of,
 )
-from vpem.fits.private import fit_private_rows
+from vpem.fits.privacy import fit_private_rows
 from vpem.fits.results import (
     Fit,
     RowFit,
@@ -295,7 +295,7 @@ def fit_em(
     settings, first_restart, sample_weight, feature_names, callback, saver, **changes
         As for `vpem.fit_vpem`.
     privacy : PrivacySettings, optional
-        With an ``epsilon``: noise in every sum (`vpem.fits.private.fit_private_rows`).
+        With an ``epsilon``: noise in every sum (`vpem.fits.privacy.fit_private_rows`).
 
     Returns
     -------
@@ -355,7 +355,16 @@ def fit_em(
         total = HeardByNeighbours(total)
     with one_blas_thread(), np.errstate(over="ignore"):
         terms, weights = _terms(prepared, used, local, settings, network.total.counted_on(ledger))
-        _charge_setup(terms, prepared, network, ledger, settings)
+        counted, d = network.total.counted_on(ledger), terms.whole.blocks.n_features
+        network.charge_setup(ledger, prepared.n_samples, terms.whole.itemsize)
+        if terms.reach is None:
+            charge_scaling(counted, d)
+        if terms.reach is None and prepared.row_weights is not None:
+            charge_weights(counted, terms.counts)
+        if terms.reach is None and prepared.misses:
+            # Every feature's weight, mean and variance, by which missing values are filled first.
+            counted.begin("setup", 0, 0, 8, 3 * d)  # which were counted as they travelled
+            counted.agree("setup", 2 * d * 8)
         runs = MixtureRuns(
             terms.whole, total, settings.n_components, settings.floor_fits, over_rows=True
         )
@@ -433,23 +442,6 @@ def _terms(
         weighs["lightest"] = float(weights.min(initial=np.inf, where=weights > 0))
     whole = whole.among(SharedRows(own_rows, local), local.n_samples, **weighs)
     return WorkerTerms(whole, local.own_runs, workers.counts, own_rows), weights
-
-
-def _charge_setup(
-    terms: WorkerTerms, prepared: Prepared, network: Network, ledger: Ledger, settings: FitSettings
-) -> None:
-    whole = terms.whole
-    network.charge_setup(ledger, prepared.n_samples, whole.itemsize)
-    total, d = network.total.counted_on(ledger), whole.blocks.n_features
-    if terms.reach is not None:
-        return
-    charge_scaling(total, d)
-    if prepared.row_weights is not None:
-        charge_weights(total, terms.counts)
-    if prepared.misses:
-        # Every feature's weight, mean and variance, by which missing values are filled first.
-        total.begin("setup", 0, 0, 8, 3 * d)  # which were counted as they travelled
-        total.agree("setup", 2 * d * 8)
 
 
 def _for_user(recovery: Recovery, prepared: Prepared, workers: Workers) -> Recovery:

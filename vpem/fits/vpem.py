@@ -41,7 +41,7 @@ from vpem.fits.prepare import (
 from vpem.fits.results import Fit, copies_of, found_by, warn_of_few_values, warn_of_outcome
 from vpem.fits.settings import PlanSettings, PrivacySettings
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Report, State
+from vpem.network.schema import Report
 from vpem.settings import FitSettings
 from vpem.steps import em
 from vpem.steps.accelerate import Acceleration
@@ -168,7 +168,7 @@ def fit_vpem(
         They are added to the term of the first agent's hub (of another's: `KnownLabels`), so that
         all roots learn the components of labelled rows.
     privacy : PrivacySettings, optional
-        With a ``release_epsilon``: noise in every M-step (`vpem.fits.private.release_vpem`).
+        With a ``release_epsilon``: noise in every M-step (`vpem.fits.privacy.release_vpem`).
     **changes
         Settings that differ: see `vpem.FitSettings`. Besides the names of starts ``init`` takes a
         Mixture, or row indices (K,): means at those rows, equal weights, every covariance the
@@ -203,7 +203,7 @@ def fit_vpem(
         refuse_with_kinds(settings, private=private)
     if privacy is not None and private:
         refuse_labels(labels_for_fit)
-        from vpem.fits.private import release_vpem
+        from vpem.fits.privacy import release_vpem
 
         return release_vpem(
             X, network, settings, privacy, sample_weight=sample_weight, feature_names=feature_names,
@@ -234,7 +234,13 @@ def fit_vpem(
     )
     labelled = label_rows(labels_for_fit, network, prepared, settings.n_components)
     if saver is not None:
-        saver.begin(_described(prepared, network, settings, first_restart, labelled))
+        facts = settings.values() | ({"first_restart": first_restart} if first_restart else {})
+        if prepared.kinds is not None:
+            facts["families"] = ",".join(prepared.kinds.families)
+            facts["levels"] = ",".join(map(str, prepared.kinds.n_levels))
+        if labelled is not None:
+            facts["labels_for_fit"] = labelled.mark
+        saver.begin(describe_run("vp-em", prepared.X, prepared.row_weights, network, **facts))
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = _terms(network, prepared, settings, labelled)
         in_sums = settings.batch_size is None and not terms.n_factors
@@ -280,22 +286,6 @@ def fit_vpem(
     warn_of_outcome(fit, settings)
     warn_of_few_values(fit, prepared.X, feature_names, settings, over_rows=False)
     return fit
-
-
-def _described(
-    prepared: Prepared,
-    network: Network,
-    settings: FitSettings,
-    first_restart: int,
-    labelled: Labelled | None,
-) -> State:
-    facts = settings.values() | ({"first_restart": first_restart} if first_restart else {})
-    if prepared.kinds is not None:
-        facts["families"] = ",".join(prepared.kinds.families)
-        facts["levels"] = ",".join(map(str, prepared.kinds.n_levels))
-    if labelled is not None:
-        facts["labels_for_fit"] = labelled.mark
-    return describe_run("vp-em", prepared.X, prepared.row_weights, network, **facts)
 
 
 def _terms(
