@@ -351,9 +351,9 @@ TALKERS = {
     "cli/study": "member",
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment joining observing opening",
-    "vpem/fits": "contribution feature_kmeans fedem_setup labels likely_hubs local_rows "
-    "mixture_imputation observers parts private row_kmeans rows spread spread_rows",
-    "vpem/fits/selection": "holding search trials",
+    "vpem/fits": "contribution feature_kmeans fedem labels likely_hubs local_rows "
+    "mixture_imputation observers parts privacy row_kmeans rows spread spread_rows",
+    "vpem/fits/selection": "search trials",
     "vpem/saem": "individuals results saem server",
     "vpem/saem/formats": "individuals",
     "vpem/steps": "feature_lloyd fedem fedem_sums private recovery row_lloyd row_sampling runs "
