@@ -2,8 +2,8 @@
 
 A record holds the settings of one recipe, or one theme. Commands spread records into options
 (`cli/options.py`), recipes take them (``fit_vpem(X, network, settings, **changes)``), estimators
-make them of their parameters, and models and checkpoints keep their values. To add a setting, add
-a line here and use it: flag, ``--config``, environment, completion and reference follow.
+have them as parameters, and models and checkpoints keep their values. To add a setting, add a line
+here and use it: flag, ``--config``, environment, completion, reference and parameters follow.
 """
 
 from __future__ import annotations
