@@ -236,12 +236,12 @@ def _saved(model: Any) -> Saved:
     if not isinstance(kept, models.Model | results.StoredClustering):
         from vpem.saem.results import SaemFit, SavedSaem
 
-        kept = kept.saved if isinstance(kept, SaemFit) else kept
-        if not isinstance(kept, SavedSaem):
+        if not isinstance(kept, SaemFit | SavedSaem):
             raise InputError(
                 "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM or "
                 f"a file, got {type(model).__name__}"
             )
+        kept = kept.saved
     return saved_of(f"this {type(model).__name__}", kept)
 
 

@@ -241,9 +241,7 @@ class SavedFit(Saved):
         edges = numbers(self.report.get("edges"))
         if n is None or edges is None or not 0 < n < 1 << 24:
             raise self.missing(what)
-        positions = numbers(self.report.get("positions"))
-        if positions is not None and positions.shape != (n, 2):
-            positions = None
+        positions = numbers(self.report.get("positions"), n, 2)
         topology = str(self.report.get("topology", "?"))
         has_server = self.report.get("server") is not None
         try:
@@ -290,11 +288,8 @@ class SavedFit(Saved):
 
     def agents_of_features(self) -> NDArray[np.intp] | None:
         """Agent of each feature (d,), or None where the file does not say."""
-        d = len(self.feature_names)
-        agents = numbers(self.report.get("partition"))
-        if agents is not None and agents.shape == (d,) and (agents >= 0).all():
-            return agents.astype(np.intp)
-        return None
+        agents = numbers(self.report.get("partition"), len(self.feature_names))
+        return None if agents is None or (agents < 0).any() else agents.astype(np.intp)
 
     @property
     def communication(self) -> Report:
@@ -325,8 +320,8 @@ class SavedFit(Saved):
         if not isinstance(listed, dict):
             raise self.missing(what)
         ends = self.graph().edges
-        by_kind = {str(kind): numbers(values) for kind, values in listed.items()}
-        known = {k: v for k, v in by_kind.items() if v is not None and v.shape == (len(ends),)}
+        by_kind = {str(kind): numbers(values, len(ends)) for kind, values in listed.items()}
+        known = {kind: values for kind, values in by_kind.items() if values is not None}
         if len(known) < len(by_kind):
             raise self.missing(what)
         return LinkBytes(ends, known)
@@ -348,18 +343,17 @@ def counted_by_kind(communication: Report) -> dict[str, dict[str, float]] | None
     return kinds
 
 
-def numbers(value: object) -> Doubles | None:
-    """Make an array of lists of finite numbers; None of anything else."""
+def numbers(value: object, *shape: int) -> Doubles | None:
+    """Make an array, of this shape if any, of lists of finite numbers; None of anything else."""
     if not isinstance(value, list):
         return None
     try:
         array = np.array(value)
     except ValueError:
         return None
-    if not len(value):
-        return np.empty(0)
-    good = array.dtype.kind in "iuf" and bool(np.isfinite(array).all())
-    return array.astype(np.float64) if good else None
+    good = not len(value) or (array.dtype.kind in "iuf" and bool(np.isfinite(array).all()))
+    array = array if len(value) else np.empty(0)
+    return array.astype(np.float64) if good and (not shape or array.shape == shape) else None
 
 
 def in_a_plane(saved: SavedFit, chosen: Sequence[int] | None, notes: list[str]) -> list[int] | None:
@@ -574,7 +568,6 @@ class SavedMixture(SavedFit):
 
     def history(self) -> History:
         """Log-likelihood per sample by iteration and root."""
-        sent = numbers(self.communication.get("bytes_by_iteration"))
         weight = self.reported("total_weight", (int, float))
         weight = weight or self.reported("n_samples", (int, float))
         stored = self.stored
@@ -586,19 +579,17 @@ class SavedMixture(SavedFit):
             what = "what the log-likelihood was in each iteration"
             raise self.unpublished(f"{what}, or of how many rows" if weight is None else what)
         n = len(history)
-        at, field = (numbers(self.report.get(name)) for name in ("recorded", "mean_field"))
+        at, field = (numbers(self.report.get(name), n) for name in ("recorded", "mean_field"))
         fed = "participation" in self.report
         tol = stored.options.get("tol")
         prefix = "penalised " if "penalised_log_likelihood" in self.report else ""
         return History(
             np.asarray(history, dtype=np.float64) / weight,
-            np.arange(1, n + 1) - int(fed)
-            if at is None or at.shape != (n,)
-            else at.astype(np.intp),
-            sent if sent is not None and sent.shape == (n,) else None,
+            np.arange(1, n + 1) - int(fed) if at is None else at.astype(np.intp),
+            numbers(self.communication.get("bytes_by_iteration"), n),
             f"{prefix}log-likelihood per sample (nats)",
             float(tol) if not fed and isinstance(tol, int | float) and tol > 0 else None,
-            field if field is not None and field.shape == (n,) else None,
+            field,
         )
 
 
@@ -630,14 +621,13 @@ class SavedClusters(SavedFit):
 
     def history(self) -> History:
         """Inertia by iteration."""
-        sent = numbers(self.communication.get("bytes_by_iteration"))
         values = numbers(self.report.get("history"))
         if values is None or values.ndim != 1 or not len(values):
             raise self.unpublished("what the inertia was in each iteration")
         return History(
             values[:, None],
             np.arange(1, len(values) + 1),
-            sent if sent is not None and sent.shape == values.shape else None,
+            numbers(self.communication.get("bytes_by_iteration"), len(values)),
             "inertia",
         )
 
