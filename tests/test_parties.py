@@ -25,7 +25,14 @@ from vpem.files.parties.joining import (
     joined_names,
     stack_parties,
 )
-from vpem.files.parties.opening import Holding, Party, choose_parties, open_parties, read_manifest
+from vpem.files.parties.opening import (
+    Holding,
+    OpenParties,
+    Party,
+    choose_parties,
+    open_parties,
+    read_manifest,
+)
 from vpem.files.table_settings import TableSettings
 from vpem.network.graph import make_graph
 from vpem.network.partition import Partition, contiguous
@@ -159,11 +166,11 @@ def test_many_processes_agree_on_rows_and_names(files):
 
     def work(engine):
         holders = Placement(engine, range(3))
-        held = open_parties(parties, holders)
-        found = align_parties(parties, held, "ids", holders=holders)
-        names, partition = joined_names(parties, held, holders)
+        held = OpenParties(parties, open_parties(parties, holders), holders)
+        found = align_parties(held, "ids")
+        names, partition = joined_names(held)
         parts = {}
-        for party, holding in held.items():
+        for party, holding in held.holdings.items():
             parts[party] = np.empty((found.n_samples, len(holding.feature_names)))
             holding.fill(parts[party], found.rows[party])
         return names, partition.names, parts
@@ -419,7 +426,7 @@ def test_names_that_repeat_even_with_their_partys():
             place: Holding(party, own, (), None, None)
             for place, (party, own) in enumerate(zip(parties, features.values(), strict=True))
         }
-        return joined_names(parties, held)[0]
+        return joined_names(OpenParties(parties, held, Placement.here(len(parties))))[0]
 
     assert names(a=("x", "y"), b=("y", "z")) == ("x", "a.y", "b.y", "z")
     with pytest.raises(InputError, match=r"two features would be called 'a\.x'"):

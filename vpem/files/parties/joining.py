@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Floats, Labels, check_int, check_memory, check_number, ids_by_name
 from vpem.engines.engine import set_topic
-from vpem.engines.placement import Placement, for_each
+from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.datasets import Dataset, Home, default_names
 from vpem.files.levels import recoded
@@ -33,6 +33,7 @@ from vpem.files.parties.alignment import (
 )
 from vpem.files.parties.opening import (
     Holding,
+    OpenParties,
     Party,
     Tell,
     chained,
@@ -81,7 +82,7 @@ def join_parties(
         weights=sample_weight,
         tell=tell,
     )
-    try:
+    with OpenParties(parties, holdings, holders) as held:
         local = list(holdings.values())
 
         def look(party: int) -> None:
@@ -90,20 +91,18 @@ def join_parties(
                 for holding in local:
                     _check_left_out(holding, level)
 
-        for_each(holders, range(len(parties)), look)
-        alignment = align_parties(
-            parties, holdings, level, key=key, keep_missing=keep_missing, holders=holders
-        )
+        held.each(look)
+        alignment = align_parties(held, level, key=key, keep_missing=keep_missing)
         unsaid = level is None and alignment.by_position
-        names, partition = joined_names(parties, holdings, holders, different=unsaid)
-        check_spoken_of(parties, holdings, names, holders)
-        kinds = joined_kinds(parties, holdings, holders)
-        weights = joined_weights(parties, holdings, alignment.rows, sample_weight, holders)
+        names, partition = joined_names(held, different=unsaid)
+        check_spoken_of(held, names)
+        kinds = joined_kinds(held)
+        weights = joined_weights(held, alignment.rows, sample_weight)
         widths = [len(holding.feature_names) for holding in holdings.values()]
         first = dict(zip(holdings, np.cumsum([0, *widths[:-1]]).tolist(), strict=False))
         dtypes = [holding.dtype for holding in holdings.values()] or [np.dtype(np.float32)]
         shape = (alignment.n_samples, sum(widths))
-        X = _empty(shape, np.result_type(*dtypes), parties, holders)
+        X = _empty(shape, np.result_type(*dtypes), held)
         labelling = [one for one in holdings if holdings[one].labels_for_fit is not None]
 
         def fill(party: int) -> None:
@@ -117,10 +116,7 @@ def join_parties(
                     "leave out all but those of one",
                 )
 
-        for_each(holders, range(len(parties)), fill)
-    finally:
-        for holding in holdings.values():
-            holding.close()
+        held.each(fill)
     labels_of_fit: Report = {}
     if labelling:
         known = holdings[labelling[0]].labels_for_fit
@@ -163,20 +159,15 @@ def join_parties(
     return dataset, alignment
 
 
-def _empty(
-    shape: tuple[int, int],
-    dtype: np.dtype[np.floating],
-    parties: Sequence[Party],
-    holders: Placement,
-) -> Floats:
+def _empty(shape: tuple[int, int], dtype: np.dtype[np.floating], held: OpenParties) -> Floats:
     """Make room for what this process has of the data, unless there is too little anywhere."""
 
     def check(party: int) -> None:
-        what = f"the rows of party {parties[party].name!r}"
-        what = what if holders.apart else "the parties' data together"
+        what = f"the rows of party {held.parties[party].name!r}"
+        what = what if held.holders.apart else "the parties' data together"
         check_memory(shape[0] * shape[1] * dtype.itemsize, what)
 
-    for_each(holders, range(len(parties)), check)
+    held.each(check)
     return np.empty(shape, dtype=dtype)
 
 
@@ -205,15 +196,10 @@ def stack_parties(
         weights=sample_weight,
         tell=tell,
     )
-    try:
-        for_each(holders, range(len(parties)), lambda party: refuse_gaps([holdings[party]]))
-        facts = holders.allgather(
-            {
-                party: [list(holding.feature_names), holding.n_samples, holding.dtype.name]
-                for party, holding in holdings.items()
-            }
-        )
-        names, counts, kinds = zip(*facts.values(), strict=True)
+    with OpenParties(parties, holdings, holders) as held:
+        held.each(lambda party: refuse_gaps([holdings[party]]))
+        facts = held.facts(lambda one: [list(one.feature_names), one.n_samples, one.dtype.name])
+        names, counts, kinds = zip(*facts, strict=True)
         for party, features in zip(parties, names, strict=True):
             pairs = ((party, parties[0]), (parties[0], party))
             lacking = {*names[0]} - {*features}, {*features} - {*names[0]}
@@ -224,12 +210,12 @@ def stack_parties(
                         f"{other.name!r} has; rows can be put together only where features are "
                         "the same"
                     )
-        check_spoken_of(parties, holdings, names[0], holders)
-        changes, families = stacked_kinds(parties, holdings, names[0], holders)
+        check_spoken_of(held, names[0])
+        changes, families = stacked_kinds(held, names[0])
         ends = np.cumsum([holding.n_samples for holding in holdings.values()]).tolist()
         end = dict(zip(holdings, ends, strict=True))
         dtype = np.result_type(*map(np.dtype, kinds))
-        X = _empty((max(ends, default=0), len(names[0])), dtype, parties, holders)
+        X = _empty((max(ends, default=0), len(names[0])), dtype, held)
 
         def fill(party: int) -> None:
             holding = holdings[party]
@@ -245,7 +231,7 @@ def stack_parties(
             rows = recoded(values[:, order], changes.get(party, {}))
             X[end[party] - holding.n_samples : end[party]] = rows
 
-        for_each(holders, range(len(parties)), fill)
+        held.each(fill)
 
         def weights_of(party: int) -> NDArray[np.float64]:
             weights = holdings[party].sample_weight
@@ -257,11 +243,7 @@ def stack_parties(
 
         weights = None
         if sample_weight is not None:
-            columns = for_each(holders, range(len(parties)), weights_of)
-            weights = np.concatenate([np.empty(0), *columns.values()])
-    finally:
-        for holding in holdings.values():
-            holding.close()
+            weights = np.concatenate([np.empty(0), *held.each(weights_of).values()])
     rows = tuple(np.split(np.arange(sum(counts), dtype=np.intp), np.cumsum(counts)[:-1]))
     workers = Workers(rows, tuple(party.name for party in parties))
     source = ", ".join(str(party.path) for party in parties)
@@ -285,51 +267,39 @@ def stack_parties(
 
 
 def align_parties(
-    parties: Sequence[Party],
-    holdings: Mapping[int, Holding],
+    held: OpenParties,
     level: str | None = None,
     *,
     key: str | os.PathLike[str] | None = None,
     keep_missing: bool = False,
-    holders: Placement | None = None,
 ) -> Alignment:
     """Align rows (`vpem.files.parties.alignment.align`); every holder reads the ``key`` of hmac."""
-    holders = holders or Placement.here(len(parties))
     if level != "hmac" and key is not None:
         raise InputError("a key is for align hmac only; leave it out")
     keys = None
     if key is not None:
-        keys = for_each(holders, range(len(parties)), lambda _: read_key(key))
+        keys = held.each(lambda _: read_key(key))
     ids = {
         party: holding.n_samples if holding.ids is None else holding.ids
-        for party, holding in holdings.items()
+        for party, holding in held.holdings.items()
     }
-    names = [party.name for party in parties]
-    with set_topic(holders.engine, "alignment"):
-        return align(ids, names, holders, level, keys=keys, keep_missing=keep_missing)
+    names = [party.name for party in held.parties]
+    with set_topic(held.holders.engine, "alignment"):
+        return align(ids, names, held.holders, level, keys=keys, keep_missing=keep_missing)
 
 
-def joined_names(
-    parties: Sequence[Party],
-    holdings: Mapping[int, Holding],
-    holders: Placement | None = None,
-    different: bool = False,
-) -> tuple[tuple[str, ...], Partition]:
+def joined_names(held: OpenParties, different: bool = False) -> tuple[tuple[str, ...], Partition]:
     """Name the features of all parties together (d,), and each party's run, everywhere alike.
 
     A name that several parties have becomes "party.feature" for each of them; others stay. If they
     must be ``different``, a column that several have is refused, as it may say whose rows are; of
     columns that are no features only this process knows.
     """
-    holders = holders or Placement.here(len(parties))
-    every = holders.allgather(
-        {party: list(holding.feature_names) for party, holding in holdings.items()}
-    )
-    names = [every[party] for party in range(len(parties))]
-    if different and holders.apart:
+    parties, local = held.parties, list(held.holdings.values())
+    names = held.facts(lambda holding: list(holding.feature_names))
+    if different and held.holders.apart:
         refuse_shared([party.name for party in parties], names)
     elif different:
-        local = list(holdings.values())
         refuse_shared(
             [party.name for party in parties],
             [[*one.feature_names, *one.left_out] for one in local],
@@ -350,11 +320,9 @@ def joined_names(
 
 
 def joined_weights(
-    parties: Sequence[Party],
-    holdings: Mapping[int, Holding],
+    held: OpenParties,
     rows: Mapping[int, NDArray[np.intp]],
     name: str | None,  # of weights; None: rows weigh alike
-    holders: Placement,
 ) -> NDArray[np.float64] | None:
     """Find the weights (M,) of rows of which parties have different features; all learn them.
 
@@ -364,12 +332,12 @@ def joined_weights(
     if name is None:
         return None
     local = {}
-    for party, holding in holdings.items():
+    for party, holding in held.holdings.items():
         if holding.sample_weight is not None:
             there = rows[party] >= 0
             local[party] = np.full(len(there), np.nan)
             local[party][there] = holding.sample_weight[rows[party][there]]
-    every = holders.allgather(local)
+    every = held.holders.allgather(local)
     if not every:
         raise InputError(f"no party has sample weights called {name!r}")
     first = min(every)
@@ -380,7 +348,7 @@ def joined_weights(
             row = int(np.argmax(wrong))
             raise InputError(
                 f"row {row} has the weight {joined[row]:g} at one party and {weights[row]:g} at "
-                f"{parties[party].name!r}; leave {name!r} out of one's file"
+                f"{held.parties[party].name!r}; leave {name!r} out of one's file"
             )
         joined = np.where(np.isnan(joined), weights, joined)
     if np.isnan(joined).any():

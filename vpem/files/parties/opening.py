@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,8 @@ ALIASES = {"columns": "features", "ids": "id_column", "labels": "label_column"}
 
 SETTINGS = tuple(LabelledTable.settings_by_name)
 KEYS = ("name", "file", *ALIASES, *SETTINGS)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,31 @@ def _checked(parties: list[Party], advice: str) -> list[Party]:
     if count > 1:
         raise InputError(f"two parties are called {name!r}; {advice}")
     return parties
+
+
+@dataclass(frozen=True)
+class OpenParties:
+    """Parties, of which those held here are open until the end of a block; who holds each."""
+
+    parties: Sequence[Party]
+    holdings: dict[int, Holding]  # by numbers of parties
+    holders: Placement
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for holding in self.holdings.values():
+            holding.close()
+
+    def each(self, work: Callable[[int], T]) -> dict[int, T]:
+        """Do some work for each party held here (`vpem.engines.placement.for_each`)."""
+        return for_each(self.holders, range(len(self.parties)), work)
+
+    def facts(self, of: Callable[[Holding], object]) -> list[Any]:
+        """Return what is so of each party, in all processes alike."""
+        every = self.holders.allgather({party: of(one) for party, one in self.holdings.items()})
+        return [every[party] for party in range(len(self.parties))]
 
 
 MARGINALIZED = ("integrate them out with ", Setting("missing", "marginalize"))
@@ -408,47 +435,36 @@ def settle_party(
     return tuple(arrays), kinds
 
 
-def check_spoken_of(
-    parties: Sequence[Party],
-    holdings: Mapping[int, Holding],
-    names: Sequence[str],
-    holders: Placement,
-) -> None:
+def check_spoken_of(held: OpenParties, names: Sequence[str]) -> None:
     """Raise InputError, everywhere alike, where a party names a feature that no party has."""
-    local = [name for one in holdings.values() for name in one.feature_names]
-    local += [f"{one.party.name}.{name}" for one in holdings.values() for name in one.feature_names]
+    holdings, parties = held.holdings.values(), held.parties
+    local = [name for one in holdings for name in one.feature_names]
+    local += [f"{one.party.name}.{name}" for one in holdings for name in one.feature_names]
 
     def check(party: int) -> None:
         choice = None if parties[party].kept else FamilyChoice.parse(parties[party].table.family)
         check_named(choice, dict.fromkeys([*names, *local]), [one.name for one in parties])
 
-    for_each(holders, range(len(parties)), check)
+    held.each(check)
 
 
-def joined_kinds(
-    parties: Sequence[Party], holdings: Mapping[int, Holding], holders: Placement
-) -> Kinds | None:
+def joined_kinds(held: OpenParties) -> Kinds | None:
     """Return the families of all features; None: Gaussian. Names of levels stay where they are."""
-    facts: Any = holders.allgather(
-        {
-            party: [
-                len(holding.feature_names),
-                None
-                if holding.kinds is None
-                else [list(holding.kinds.families), list(holding.kinds.n_levels)],
-            ]
-            for party, holding in holdings.items()
-        }
-    )
-    if all(facts[party][1] is None for party in range(len(parties))):
+
+    def of(holding: Holding) -> list[object]:
+        kinds = holding.kinds
+        known = None if kinds is None else [list(kinds.families), list(kinds.n_levels)]
+        return [len(holding.feature_names), known]
+
+    facts = held.facts(of)
+    if all(known is None for _, known in facts):
         return None
     families: list[str] = []
     counts: list[int] = []
     levels: dict[int, tuple[str, ...]] = {}
-    for party in range(len(parties)):
-        width, families_and_counts = facts[party]
+    for party, (width, families_and_counts) in enumerate(facts):
         first = len(families)
-        kinds = holdings[party].kinds if party in holdings else None
+        kinds = held.holdings[party].kinds if party in held.holdings else None
         if kinds is not None:
             levels |= {first + j: names for j, names in kinds.levels.items()}
         if families_and_counts is None:
@@ -459,30 +475,20 @@ def joined_kinds(
 
 
 def stacked_kinds(
-    parties: Sequence[Party],
-    holdings: Mapping[int, Holding],
-    names: Sequence[str],
-    holders: Placement,
+    held: OpenParties, names: Sequence[str]
 ) -> tuple[dict[int, dict[int, Recoding]], Kinds | None]:
     """Return the families of features whose rows parties hold, by which all go alike.
 
     All learn all names of levels. Also returned, by party here and feature: how its codes change.
     """
-    facts: Any = holders.allgather(
-        {
-            party: {
-                name: [holding.kinds.families[j], list(holding.kinds.levels.get(j, ()))]
-                for j, name in enumerate(holding.feature_names)
-            }
-            if holding.kinds is not None else {}
-            for party, holding in holdings.items()
-        }
-    )  # fmt: skip
-    every = [facts[party] for party in range(len(parties))]
+    every = held.facts(lambda holding: {} if holding.kinds is None else {
+        name: [holding.kinds.families[j], list(holding.kinds.levels.get(j, ()))]
+        for j, name in enumerate(holding.feature_names)
+    })  # fmt: skip
     if not any(every):
         return {}, None
-    families, levels = [], {}
-    changes: dict[int, dict[int, Recoding]] = {party: {} for party in holdings}
+    families, levels, parties = [], {}, held.parties
+    changes: dict[int, dict[int, Recoding]] = {party: {} for party in held.holdings}
     for j, name in enumerate(names):
         read = [kinds.get(name, ["gaussian", []]) for kinds in every]
         for party, (family, _) in enumerate(read):
@@ -495,6 +501,6 @@ def stacked_kinds(
         families.append(read[0][0])
         if read[0][0] == "categorical":
             levels[j] = in_order({level for _, party_levels in read for level in party_levels})
-            for party in holdings:
+            for party in held.holdings:
                 changes[party][j] = Recoding.names(read[party][1], levels[j])
     return changes, Kinds(tuple(families), (), levels)
