@@ -40,6 +40,8 @@ ANY = ",;\t| "
 
 STDIN = "-"
 
+PACKED = (".gz", ".bz2", ".xz", ".zip")
+
 NOT_OF_LABELS = ("features", "drop", "family", "id_column", "label_column", "worker_column")
 """Settings of tables that are about the columns of the data."""
 
@@ -194,8 +196,7 @@ def _frame(file: Path, source: str, kind: str, table: TableSettings) -> LazyFram
     if kind == "text":
         from vpem.files.readers.text import text_frame
 
-        packed = file.suffix.lower() in (".gz", ".bz2", ".xz", ".zip")
-        ending = (file.with_suffix("").suffix if packed else file.suffix).lower()
+        ending = (file.with_suffix("") if file.suffix.lower() in PACKED else file).suffix.lower()
         return text_frame(file, source, table, "\t" if ending == ".tsv" else ANY)
     from vpem.files.readers.tabular import arrow_frame, parquet_frame
 
@@ -285,7 +286,7 @@ def settle_labels(
         raise InputError(f"{source}: labels for the fit are read from a table (CSV, Parquet)")
     head = frame.names[0].strip().casefold()
     keyed = head in (*ID_NAMES, *ROW_NAMES) and len(frame.names) > 1
-    packed = path.suffix.lower() in (".gz", ".bz2", ".xz", ".zip", ".zst")
+    packed = path.suffix.lower() in (*PACKED, ".zst")
     is_text = not packed and format_of(path, source, table.encoding) == "text"
     if len(frame.names) == 1 and is_text:
         try:

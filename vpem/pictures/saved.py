@@ -83,10 +83,7 @@ class LinkBytes:
     @property
     def total(self) -> Doubles:
         """Bytes of all kinds, (E,)."""
-        total = np.zeros(len(self.ends))
-        for values in self.by_kind.values():
-            total += values
-        return total
+        return sum(self.by_kind.values(), np.zeros(len(self.ends)))
 
 
 @dataclass(frozen=True)
