@@ -49,7 +49,6 @@ from vpem.files.studies.study import (
     MOST_FEATURES,
     MOST_FORMER,
     MOST_MEMBERS,
-    Former,
     Study,
     check_member,
     read_study,
@@ -391,8 +390,8 @@ def write_study(study: Study, identity: Identity, *, force: bool = True) -> None
         revoked = (f"{as_toml(k)} = {as_toml(v)}\n" for k, v in study.roster.revoked.items())
         parts.append("[revoked]\n" + "".join(revoked))
     parts += [
-        table_of("[[former]]", {"certificate": pem_of(one.certificate), "ed25519": one.signature})
-        for one in study.former
+        table_of("[[former]]", {"certificate": pem_of(certificate), "ed25519": signature})
+        for certificate, signature in study.former
     ]
     text = signed_text("study", "\n".join(parts), {"ed25519": key_of(identity)})
     with atomic_write(study.path, force) as temporary:
@@ -539,7 +538,7 @@ def check_request(study: Study, request: MembershipRequest) -> str:
             f"{request.study}, not for {study.path}"
         )
     organisers = [study.member(study.organiser).certificate]
-    organisers += [former.certificate for former in study.former]
+    organisers += [certificate for certificate, _ in study.former]
     if request.organiser not in map(fingerprint, organisers):
         raise InputError(
             f"{path} was made for a {study.name} of another organiser (fingerprint "
@@ -589,7 +588,7 @@ def approved(study: Study, request: MembershipRequest) -> Study:
                 identity = known_identity(study, study.organiser)
                 text = succession(study.id, member.certificate)
                 signature = sign(key_of(identity), "successor", text)
-                former = (*former, Former(certificate_of(identity), signature))
+                former = (*former, (certificate_of(identity), signature))
         members[rank] = member
     return replace(following(study, members=tuple(members), revoked=revoked), former=former)
 

@@ -47,12 +47,9 @@ COMMAND = re.compile(r"[a-z][a-z-]{0,30}")
 OPTION = re.compile(r"[a-z][a-z0-9_-]{0,60}")
 
 
-@dataclass(frozen=True)
-class Former:
-    """A certificate that the organiser had before."""
-
-    certificate: bytes  # DER
-    signature: str  # by its key, of `succession` to the next: base 64
+Former = tuple[bytes, str]
+"""A certificate (DER) that the organiser had before, and the signature by its key of `succession`
+to the next, in base 64."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +166,7 @@ def read_study(path: PathLike) -> Study:
         signature = fields.text("ed25519")
         from_base64(signature)
         fields.end()
-        former.append(Former(certificate, signature))
+        former.append((certificate, signature))
     table = text.content.pop("revoked", {})
     if not isinstance(table, dict) or len(table) > MOST_MEMBERS:
         raise InputError(f"{path}: [revoked] must be a table of at most {MOST_MEMBERS} entries")
@@ -280,17 +277,12 @@ def check_known(study: Study, text: Signed) -> None:
             "folder for each"
         )
     # The organiser is the one of the certificate, or its successor.
-    chain = [former.certificate for former in study.former]
+    chain = [before for before, _ in study.former]
     chain.append(study.member(study.organiser).certificate)
     begin = chain.index(certificate) if certificate in chain else len(chain)
     if begin == len(chain) or not all(
-        is_signed_by(
-            former.certificate,
-            "successor",
-            succession(study.id, after),
-            from_base64(former.signature),
-        )
-        for former, after in zip(study.former[begin:], chain[begin + 1 :], strict=True)
+        is_signed_by(before, "successor", succession(study.id, after), from_base64(signature))
+        for (before, signature), after in zip(study.former[begin:], chain[begin + 1 :], strict=True)
     ):
         raise FileError(
             f"{study.path} is signed by another {study.organiser} than before; ask there, and do "
