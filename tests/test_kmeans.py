@@ -24,7 +24,7 @@ from vpem.fits.feature_kmeans import proven_factor
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers, contiguous, evenly, from_worker_of_row
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import HeldRows, RowStream, StoredParts
+from vpem.steps.row_sampling import HeldRows, RowStream, WorkerRows
 from vpem.steps.starts import draw_start, seed_rows
 from vpem.terms.features import FeatureTerms
 from vpem.terms.rows import MemoryRows
@@ -221,7 +221,7 @@ def test_spread_rows_are_those_of_all_rows_at_one_place(digits, seed, weighted):
     )
     _, wanted = draw_start("k-means++", terms, alone.total, 8, stream())
     for topology, sizes in [("star", [600]), ("star", [0, 1, 299, 0, 300]), ("cycle", [200] * 3)]:
-        parts = np.split(digits, np.cumsum(sizes)[:-1])
+        parts = WorkerRows.in_memory(digits, sizes)
         total = workers_on(topology, len(sizes)).total
         np.testing.assert_array_equal(seed_rows(parts, total, 8, stream()), wanted)
 
@@ -234,22 +234,6 @@ def test_both_splits_draw_the_same_start(digits):
         np.testing.assert_array_equal(rows.labels, features.labels)
 
 
-@pytest.mark.parametrize("M", [1, 2, 50])
-def test_parts_may_be_pieces_of_other_arrays(M):
-    X = np.random.default_rng(0).normal(size=(3 * M, 6))
-    wanted = X.reshape(3, M, 6)
-    total = workers_on("star", 3).total
-    for parts in (np.split(X, 3), list(wanted), [X[i * M :][:M].copy() for i in range(3)]):
-        np.testing.assert_array_equal(HeldRows(parts, total).share(np.arange(3 * M)), X)
-    backwards = np.split(X, 3)[::-1]
-    found = HeldRows(backwards, total).share(np.arange(3 * M))
-    np.testing.assert_array_equal(found, wanted[::-1].reshape(-1, 6))
-    narrow = [part[:, 2:3] for part in np.split(X, 3)]
-    np.testing.assert_array_equal(HeldRows(narrow, total).share(np.arange(3 * M)), X[:, 2:3])
-    alone = workers_on("star", 1).total
-    np.testing.assert_array_equal(HeldRows([X[:, 1:3]], alone).share(np.arange(2)), X[:2, 1:3])
-
-
 @over(topology=["star", "cycle"], weighted=[False, True])
 def test_rows_that_are_read_run_by_run(digits, topology, weighted):
     """Runs that end inside workers' rows: the clusters of the same rows in memory."""
@@ -259,7 +243,7 @@ def test_rows_that_are_read_run_by_run(digits, topology, weighted):
     blocks = Blocks((np.arange(64),), (0,), ((0,),))
     stored = InRuns(digits, blocks, Scaling.none(64), np.float64)
     found = []
-    for parts in (np.split(digits, np.cumsum(counts)[:-1]), StoredParts(stored, counts)):
+    for parts in (WorkerRows.in_memory(digits, counts), WorkerRows(stored, counts)):
         stream = RowStream(np.random.default_rng(1), weights, 600)
         rows = seed_rows(parts, total, 6, stream)
         centres = HeldRows(parts, total).share(rows)
@@ -388,7 +372,8 @@ def test_messages_of_spreading_rows_counted_by_hand(digits):
     network = workers_on("star", 3)
     ledger = Ledger(network.graph)
     stream = RowStream(np.random.default_rng(0), None, 600)
-    seed_rows(np.array_split(digits, 3), network.total.counted_on(ledger), 2, stream)
+    parts = WorkerRows.in_memory(digits, [200] * 3)
+    seed_rows(parts, network.total.counted_on(ledger), 2, stream)
     # K = 2: the first row, then two trials of the second, of which one is kept.
     row = 4 * (8 + 64 * 8)
     assert ledger.of_kind("flooding")["bytes"] == 3 * row + 3 * 8

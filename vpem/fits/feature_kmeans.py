@@ -57,7 +57,7 @@ from vpem.steps.lloyd import Lloyd, LloydRuns
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import RowStream
+from vpem.steps.row_sampling import RowStream, WorkerRows
 from vpem.steps.starts import seed_features, seed_rows, teller
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
@@ -265,6 +265,7 @@ def _best(
 ) -> tuple[Lloyd, int]:
     """Best of several runs of k-means over local data, and the iterations of all."""
     alone: Sum = ServerSum(1)
+    parts = WorkerRows.in_memory(data)
     positive = len(data) if weights is None else int(np.count_nonzero(weights))
     runs = []
     for start in range(max(LEAST_STARTS, settings.n_init)):
@@ -272,14 +273,14 @@ def _best(
             np.random.default_rng([settings.seed, number, start]), weights, len(data)
         )
         rows = seed_rows(
-            [data], alone, min(settings.n_clusters, positive), stream,
+            parts, alone, min(settings.n_clusters, positive), stream,
             n_trials=1 if start == 0 else None, n_threads=n_threads,
         )  # fmt: skip
         # Fewer cells than clusters: some clusters begin at the same one, and stay empty.
         centres = data[np.resize(rows, settings.n_clusters)].astype(np.float64)
         runs.append(
             lloyd_rows(
-                [data], alone, centres, stream, max_iter=settings.max_iter, n_threads=n_threads
+                parts, alone, centres, stream, max_iter=settings.max_iter, n_threads=n_threads
             )
         )
     best = min(runs, key=lambda run: run.inertia[0])

@@ -51,7 +51,7 @@ from vpem.steps.lloyd import Pace
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, StoredParts
+from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, WorkerRows
 from vpem.steps.runs import Progress
 from vpem.steps.starts import (
     LLOYD_TOLERANCE,
@@ -272,7 +272,7 @@ class FedSetup:
     def _clusters(
         self,
         model: MixtureStatistics,
-        parts: Sequence[Floats] | StoredParts,
+        parts: WorkerRows,
         means: Doubles,
         stream: RowStream,
         common: Report,

@@ -22,13 +22,13 @@ from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix, select_rows
 from vpem.network.codecs import Cast, Codec, Natural
 from vpem.network.partition import Blocks, Workers
-from vpem.steps.row_sampling import ROW_BYTES, StoredParts
+from vpem.steps.row_sampling import ROW_BYTES, WorkerRows
 from vpem.sums.counted import add_vectors
 from vpem.sums.partial import Compressed
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
-from vpem.terms.rows import MemoryRows, Rows, arrange_rows
+from vpem.terms.rows import Rows, arrange_rows
 from vpem.terms.units import (
     Points,
     Reach,
@@ -477,11 +477,9 @@ def parts_of(
     ]
 
 
-def parts_to_seed(rows: Rows, runs: Sequence[slice]) -> Sequence[Floats] | StoredParts:
+def parts_to_seed(rows: Rows, runs: Sequence[slice]) -> WorkerRows:
     """Rows of this process's workers as k-means takes them, of those of all in units of fitting."""
-    if isinstance(rows, MemoryRows):
-        return [rows.read(run) for run in runs]
-    return StoredParts(rows, np.array([run.stop - run.start for run in runs], dtype=np.intp))
+    return WorkerRows(rows, np.array([run.stop - run.start for run in runs], dtype=np.intp))
 
 
 def agree_on_rows(

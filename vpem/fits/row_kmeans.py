@@ -51,14 +51,14 @@ from vpem.steps.lloyd import Lloyd, LloydRuns
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, StoredParts
+from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, WorkerRows
 from vpem.steps.runs import DRAWN
 from vpem.steps.starts import seed_rows, teller
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.private import check_digits
 from vpem.terms.missing import nearest, spread_rows, usual_squares, weighed
 from vpem.terms.mixture import variances_of
-from vpem.terms.rows import Rows
+from vpem.terms.rows import MemoryRows, Rows
 from vpem.terms.units import Reach, Scaling
 
 
@@ -122,9 +122,6 @@ class ClusteredRows:
     are masked.
     """
 
-    parts: Sequence[Floats] | StoredParts
-    _stored: Rows | None = None
-
     def __init__(
         self,
         inputs: Prepared,
@@ -152,21 +149,22 @@ class ClusteredRows:
         in_order = apart or local.masked or bool((np.diff(order) > 0).all())
         data = inputs.X if in_order else select_rows(inputs.X, workers.rows)
         if is_stored(data):
-            self._stored = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.precision)
-            self.parts = StoredParts(self._stored, local.counts[local.own])
-            return
-        rows = np.ascontiguousarray(inputs.scaling.apply(data), dtype=inputs.precision)
-        self._rows: Floats = rows
-        if inputs.misses:
-            there = ~np.isnan(self._rows)
-            means = self._means(local, there) if reach is None else reach.points.centre
-            self.observed = there.astype(np.uint8)
-            self._rows = np.where(there, self._rows, means.astype(self._rows.dtype))
-        self.parts = [self._rows[run] for run in local.own_runs]
+            rows: Rows = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.precision)
+        else:
+            values = np.ascontiguousarray(inputs.scaling.apply(data), dtype=inputs.precision)
+            if inputs.misses:
+                there = ~np.isnan(values)
+                means = self._means(local, values, there) if reach is None else reach.points.centre
+                self.observed = there.astype(np.uint8)
+                values = np.where(there, values, means.astype(values.dtype))
+            rows = MemoryRows.wrap(values)
+        self.parts = WorkerRows(rows, local.counts[local.own])
 
-    def _means(self, local: LocalRows, there: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _means(
+        self, local: LocalRows, values: Floats, there: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
         """Means (d,) of the observed values of all workers' rows."""
-        known = np.where(there, self._rows, 0)
+        known = np.where(there, values, 0)
         weights = np.ones(self.n_here) if self.weights is None else self.weights
         sums = [
             [weights[run] @ known[run].astype(np.float64), weights[run] @ there[run]]
@@ -182,12 +180,12 @@ class ClusteredRows:
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Nearest of some centres (K, d) to each row, and its squared distance."""
         same = Scaling.none(self.width)
-        if self._stored is None:
-            return nearest(self._rows, centres, same, self.n_threads, self.observed)
         labels, distances = np.empty(self.n_here, dtype=np.int32), np.empty(self.n_here)
-        for run in self._stored.runs():
-            rows = self._stored.read(run)
-            labels[run], distances[run] = nearest(rows, centres, same, self.n_threads)
+        rows = self.parts.rows
+        for run in rows.runs():
+            observed = None if self.observed is None else self.observed[run]
+            data = rows.read(run)
+            labels[run], distances[run] = nearest(data, centres, same, self.n_threads, observed)
         return labels, distances
 
     def run(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:

@@ -59,15 +59,14 @@ from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report, State
 from vpem.rules import refuse
 from vpem.settings import FitSettings
-from vpem.steps.batches import step
+from vpem.steps.batches import fit_row_batches, step
 from vpem.steps.cells import draw_cells
 from vpem.steps.em import OverRows, add_messages, iterate, sample_roots
 from vpem.steps.lloyd import Pace
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
-from vpem.steps.row_batches import fit_row_batches
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import ROW_BYTES, PointStream, RowStream, StoredParts
+from vpem.steps.row_sampling import ROW_BYTES, PointStream, RowStream, WorkerRows
 from vpem.steps.runs import DRAWN, MixtureRuns, Progress, Recovery, Run
 from vpem.steps.starts import (
     LLOYD_TOLERANCE,
@@ -226,7 +225,7 @@ class RowRestart:
         return self._from_clusters(parts, centres, options), centres, rows
 
     def _from_clusters(
-        self, parts: Sequence[Floats] | StoredParts, centres: NDArray[np.float64], options: Report
+        self, parts: WorkerRows, centres: NDArray[np.float64], options: Report
     ) -> list[Mixture]:
         """Parameters of the clusters that Lloyd's iterations find from some centres."""
         whole = self.terms.whole

@@ -9,15 +9,15 @@ further communication.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import nearest_rows
-from vpem.checks import Doubles, Floats
+from vpem.checks import Doubles
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, StoredParts
+from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, WorkerRows
 from vpem.steps.starts import seed_rows
 from vpem.sums.counted import add_vectors
 from vpem.sums.server import ServerSum
@@ -40,7 +40,7 @@ TRIALS = 20
 
 
 def draw_cells(
-    parts: Sequence[Floats] | StoredParts,
+    parts: WorkerRows,
     total: Sum,
     n_clusters: int,
     stream: PointStream,
@@ -63,16 +63,16 @@ def draw_cells(
     best, least = means[:n_clusters], np.inf
     for _ in range(TRIALS):
         among = RowStream(rng, weights, len(means))
-        alone = ServerSum(1)
-        rows = seed_rows([means], alone, n_clusters, among)
-        run = lloyd_rows([means], alone, means[rows], among, kind="setup")
+        alone, cells = ServerSum(1), WorkerRows.in_memory(means)
+        rows = seed_rows(cells, alone, n_clusters, among)
+        run = lloyd_rows(cells, alone, means[rows], among, kind="setup")
         if run.inertia[0] < least:
             best, least = run.centres[0], float(run.inertia[0])
     return best
 
 
 def find_cells(
-    parts: Sequence[Floats] | StoredParts,
+    parts: WorkerRows,
     total: Sum,
     n_clusters: int,
     stream: PointStream,
@@ -125,8 +125,8 @@ def _count_cells(
     """
     off, ones = np.empty(data.n_here), _ones(data)
     centres = np.ascontiguousarray(centres)
-    for rows in data.runs_of_rows():
-        nearest_rows(data.read(rows), centres, labels[rows], off[rows], n_threads)
+    for rows in data.rows.runs():
+        nearest_rows(data.rows.read(rows), centres, labels[rows], off[rows], n_threads)
     size = len(centres)
     weighed = [data.weights] if data.weighed else []
     each = [ones, *weighed, ones * off]
@@ -153,8 +153,8 @@ def _cell_means(
     """Means (L, d) of the rows of each cell, by sums about the centres."""
     size, ones = len(centres), _ones(data)
     local_sums = np.zeros((len(data.runs), size, data.width))
-    for rows in data.runs_of_rows():
-        part, cells, ends = data.read(rows), labels[rows], data.within(rows)
+    for rows in data.rows.runs():
+        part, cells, ends = data.rows.read(rows), labels[rows], data.within(rows)
         for worker in range(len(data.runs)):
             some = slice(int(ends[worker]), int(ends[worker + 1]))
             off = part[some] - centres[cells[some]]

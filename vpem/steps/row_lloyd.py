@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.assign import follow_rows, inertias_of, measure_rows, nearest_rows
-from vpem.checks import Doubles, Floats, Indices
+from vpem.checks import Doubles, Indices
 from vpem.steps.lloyd import (
     MOST_LLOYD,
     PLAIN,
@@ -31,7 +31,7 @@ from vpem.steps.lloyd import (
     iterate_lloyd,
 )
 from vpem.steps.recovery import Saver
-from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream, StoredParts
+from vpem.steps.row_sampling import CHUNK_ROWS, HeldRows, RowStream, WorkerRows
 from vpem.sums.counted import add_vectors
 from vpem.sums.sum import Sum
 from vpem.terms.units import exponents_of
@@ -44,7 +44,7 @@ SURE = 1e-12
 
 
 def lloyd_rows(
-    parts: Sequence[Floats] | StoredParts,
+    parts: WorkerRows,
     total: Sum,  # of workers, each a root, or a server's
     centres: Doubles,  # (K, d), known to all
     stream: RowStream,  # weights are worker by worker
@@ -157,7 +157,7 @@ class _Clusters(Clusters):
     def _sum_again(self, run: Lloyd) -> None:
         """Compute the workers' sums from the labels (m,) of their rows, -1 being none."""
         data = self.data
-        first = data.read(slice(0, 1)) if data.n_here else np.zeros((1, data.width))
+        first = data.rows.read(slice(0, 1)) if data.n_here else np.zeros((1, data.width))
         about: Doubles = np.asarray(first[0], dtype=np.float64)
         if data.reach is not None:  # the same wherever workers live
             about = data.reach.points.centre
@@ -174,7 +174,7 @@ class _Clusters(Clusters):
         if len(data.weights):
             weights = data.weights[rows]
         observed = None if data.observed is None else data.observed[rows]
-        return self.worker_sums[worker].move(data.read(rows), weights, before, after, observed)
+        return self.worker_sums[worker].move(data.rows.read(rows), weights, before, after, observed)
 
     def _take(self, run: Lloyd) -> int:
         """Assign all rows or those of a batch, and take the sums: how many rows changed."""
@@ -257,9 +257,9 @@ class _Clusters(Clusters):
         before = centres if self._before is None else self._before
         if before.shape != centres.shape:
             before = np.ascontiguousarray(np.broadcast_to(before, centres.shape))
-        for rows in data.runs_of_rows() if data.runs else ():
+        for rows in data.rows.runs() if data.runs else ():
             follow_rows(
-                data.read(rows), data.weights[rows], data.within(rows), centres, before,
+                data.rows.read(rows), data.weights[rows], data.within(rows), centres, before,
                 self._about, run.labels[rows], self._upper[rows], self._lower[rows], self._totals,
                 changes, self.n_threads,
             )  # fmt: skip
@@ -286,10 +286,10 @@ class _Clusters(Clusters):
         """Squared distances of rows (m,) to their centres, and sums over each worker's (n,)."""
         data, distances = self.data, np.empty(self.data.n_here)
         inertias, centres = np.zeros(len(data.runs)), np.ascontiguousarray(run.centres)
-        for rows in data.runs_of_rows() if data.runs else ():
+        for rows in data.rows.runs() if data.runs else ():
             measure_rows(
-                data.read(rows), data.weights[rows], data.within(rows), centres, run.labels[rows],
-                distances[rows], inertias, self.n_threads,
+                data.rows.read(rows), data.weights[rows], data.within(rows), centres,
+                run.labels[rows], distances[rows], inertias, self.n_threads,
             )  # fmt: skip
         return distances, inertias
 
@@ -312,7 +312,7 @@ class _Clusters(Clusters):
                 run.labels[rows] = self._assign(run, centres, rows)[0]
             else:
                 off = np.empty(rows.stop - rows.start)
-                nearest_rows(data.read(rows), centres, run.labels[rows], off, self.n_threads)
+                nearest_rows(data.rows.read(rows), centres, run.labels[rows], off, self.n_threads)
             moved = self._change(worker, rows, before, run.labels[rows])
             parts = [sums.sums(centres if self.fills else None), sums.there][: self.n_parts]
             ends = np.array([sums.inertia(centres).sum(), moved])
@@ -344,7 +344,7 @@ class _Clusters(Clusters):
                 counts += hard.sum(axis=0)
                 observed = data.observed[rows]
                 there += hard.T @ observed
-                sums += hard.T @ np.where(observed, data.read(rows) - points[nearest], 0.0)
+                sums += hard.T @ np.where(observed, data.rows.read(rows) - points[nearest], 0.0)
                 inertia += float(hard.sum(axis=1) @ off)
             last = np.array([inertia, changes])
             messages[worker] = np.concatenate([counts, parts[: self.n_parts].ravel(), last])

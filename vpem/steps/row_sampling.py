@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
 from vpem.sums.sum import Sum
 from vpem.terms.missing import squares_of_observed
-from vpem.terms.rows import Rows
+from vpem.terms.rows import MemoryRows, Rows
 from vpem.terms.units import Reach
 
 MOST_DRAWS = 50
@@ -136,11 +136,17 @@ class PointStream(RowStream):
 
 
 @dataclass(frozen=True)
-class StoredParts:
-    """Rows of the workers of this process that are read a run at a time."""
+class WorkerRows:
+    """Rows of the workers of this process, in memory or read a run at a time."""
 
     rows: Rows  # of all of them, worker by worker
     counts: Indices  # (n,) how many each has
+
+    @classmethod
+    def in_memory(cls, rows: Floats, counts: Sequence[int] | None = None) -> WorkerRows:
+        """Rows (m, d) of an array, of one worker or, worker by worker, of several."""
+        data = MemoryRows.wrap(np.ascontiguousarray(rows))
+        return cls(data, np.array([len(rows)] if counts is None else counts, dtype=np.intp))
 
 
 class HeldRows:
@@ -153,7 +159,7 @@ class HeldRows:
 
     def __init__(
         self,
-        parts: Sequence[Floats] | StoredParts,
+        parts: WorkerRows,
         total: Sum,
         weights: Doubles | None = None,
         observed: NDArray[np.uint8] | None = None,
@@ -161,17 +167,9 @@ class HeldRows:
     ) -> None:
         self.total, self.reach = total, reach
         self.holders = holders = total.holders
-        self._stored: Rows | None = None
-        pieces: Sequence[Floats] = ()
-        if isinstance(parts, StoredParts):
-            self._stored, counts = parts.rows, parts.counts
-            own_width = self._stored.take(np.empty(0, dtype=np.intp)).shape[1]
-        else:
-            pieces, counts = parts, np.array([len(part) for part in parts], dtype=np.intp)
-            own_width = max((part.shape[1] for part in parts[:1]), default=0)
-        self.width = width = int(holders.allreduce(np.array([own_width]), "max")[0])
-        if self._stored is None:
-            self._rows = _joined(pieces or [np.empty((0, width))])
+        self.rows, counts = parts.rows, parts.counts
+        own_width = self.rows.take(np.empty(0, dtype=np.intp)).shape[1]
+        self.width = int(holders.allreduce(np.array([own_width]), "max")[0])
         self.observed = observed
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         self.n_workers, self.n_here = holders.n_agents, int(self.bounds[-1])
@@ -197,17 +195,6 @@ class HeldRows:
             positive = weights[weights > 0]
             self.lightest = float(positive.min()) if reach is None else reach.lightest
 
-    def runs_of_rows(self) -> Iterator[slice]:
-        """Runs of rows to work on at once: all where they are in memory."""
-        if self._stored is None:
-            yield slice(0, self.n_here)
-        else:
-            yield from self._stored.runs()
-
-    def read(self, rows: slice) -> Floats:
-        """A run of rows of this process, shape (m, d), C-contiguous."""
-        return self._rows[rows] if self._stored is None else self._stored.read(rows)
-
     def within(self, rows: slice) -> Indices:
         """Where each worker's rows begin and end in a run of them, (n + 1,)."""
         return np.asarray(np.clip(self.bounds, rows.start, rows.stop) - rows.start)
@@ -221,19 +208,16 @@ class HeldRows:
         """Some rows (L, d), in every process, which all know already."""
         places, is_local = np.asarray(rows, dtype=np.intp) - self.first, self.here(rows)
         points = np.zeros((len(places), self.width))
-        local_rows = places[is_local]
-        points[is_local] = (
-            self._rows[local_rows] if self._stored is None else self._stored.take(local_rows)
-        )
+        points[is_local] = self.rows.take(places[is_local])
         with set_topic(self.holders.engine, "flooding"):
             return self.holders.allreduce(points)
 
     def distances(self, points: Doubles, out: Doubles, n_threads: int) -> None:
         """Squared distances of all rows to points (L, d), into (L, M)."""
         if self.observed is None:
-            for run in self.runs_of_rows():
+            for run in self.rows.runs():
                 off = out if run.stop - run.start == self.n_here else np.empty_like(out[:, run])
-                distances_to(self.read(run), points, off, n_threads)
+                distances_to(self.rows.read(run), points, off, n_threads)
                 if off is not out:
                     out[:, run] = off
             return
@@ -246,7 +230,7 @@ class HeldRows:
     ) -> Floats:
         """Squared distances (m, L) over observed features, ``by_share`` over the share of these."""
         assert self.observed is not None
-        data, observed = self.read(rows), self.observed[rows]
+        data, observed = self.rows.read(rows), self.observed[rows]
         squares = squares_of_observed(data, observed, points, n_threads)
         if not by_share:
             return squares
@@ -268,35 +252,3 @@ class HeldRows:
             owner = int(np.searchsorted(self.ends, int(row), side="right"))
             self.total.agree("flooding", size, owner)
         return points
-
-
-def _joined(parts: Sequence[Floats]) -> Floats:
-    """All rows one after the other: the array that the parts are pieces of, or a copy."""
-    first = parts[0]
-    dtype = first.dtype if first.dtype in (np.float32, np.float64) else np.dtype(np.float64)
-    whole = first.base
-    if (
-        isinstance(whole, np.ndarray)
-        and whole.shape[1:] == first.shape[1:]
-        and first.ndim == 2
-        and whole.flags.c_contiguous
-        and whole.dtype == dtype
-        and len(whole) == sum(map(len, parts))
-        and all(part.base is whole for part in parts)
-    ):
-        place = _address(whole)
-        for part in parts:
-            if len(part) and (_address(part) != place or not part.flags.c_contiguous):
-                break
-            place += part.nbytes
-        else:
-            return whole
-    if len(parts) == 1:
-        return np.ascontiguousarray(first, dtype=dtype)
-    return np.ascontiguousarray(np.concatenate(parts), dtype=dtype)
-
-
-def _address(values: Floats) -> int:
-    # Quicker than ``ctypes.data``.
-    place: int = values.__array_interface__["data"][0]
-    return place

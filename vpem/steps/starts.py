@@ -23,7 +23,7 @@ from vpem.errors import InputError, Setting
 from vpem.network.partition import Blocks
 from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import KMeansProgress, Lloyd, Pace
-from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, StoredParts
+from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, WorkerRows
 from vpem.steps.summing import FARTHEST, Differences, summed
 from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.sum import Sum
@@ -363,7 +363,7 @@ def seed_features(
 
 
 def seed_rows(
-    parts: Sequence[Floats] | StoredParts,
+    parts: WorkerRows,
     total: Sum,  # of workers, each a root, or a server's
     n_components: int,
     stream: RowStream,  # weights are worker by worker
