@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,21 +29,16 @@ from vpem.network.schema import (
 from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver
 from vpem.sums.sum import Sum
 
-
-class Scored(Protocol):
-    """A finished run."""
-
-    converged: bool
-    bytes_sent: list[int]
-    history: list[Any]
-    """An entry an iteration."""
+if TYPE_CHECKING:
+    from vpem.steps.lloyd import Lloyd
+    from vpem.steps.runs import Run
 
 
-R = TypeVar("R", bound=Scored)
-Run = TypeVar("Run", bound=Scored, contravariant=True)
+R = TypeVar("R", bound="Run | Lloyd")
+OfRun = TypeVar("OfRun", bound="Run | Lloyd", contravariant=True)
 
 
-class Kept(Protocol[Run]):
+class Kept(Protocol[OfRun]):
     """What a checkpoint keeps of a recipe's runs."""
 
     rows: Schema  # that a restart begins at
@@ -51,7 +46,7 @@ class Kept(Protocol[Run]):
     more: dict[str, Schema]  # of the restart under way, besides its rows
     loop: dict[str, Schema]  # what the recipe needs of the loop, which checks the rest
 
-    def rank(self, run: Run) -> tuple[float, ...]:
+    def rank(self, run: OfRun) -> tuple[float, ...]:
         """What the best run maximises."""
 
     def start_of(self, state: State) -> State:
