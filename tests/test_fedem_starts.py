@@ -102,10 +102,10 @@ def test_bytes_of_a_short_setup():
 
 
 def test_white_units_are_undone(X):
-    from vpem.terms.units import Whitening, symmetric
+    from vpem.terms.units import symmetric
 
     model = mixture_model(X * np.array([1.0, 1e3, 1e-1, 1.0]))
-    basis = Whitening(model.to_mixture)
+    basis = model.to_mixture
     given = first_statistics(model, model.start(model.terms.at_rows(np.array(ROWS))))
     white = basis.into(given)
     np.testing.assert_allclose(basis.back(white), given, rtol=1e-9, atol=1e-12)

@@ -70,7 +70,7 @@ from vpem.terms.degenerate import copies_in_noise, degenerate_in_hubs
 from vpem.terms.features import FeatureTerms
 from vpem.terms.fedem_statistics import FLOOR, MixtureStatistics, StatisticMap, in_order
 from vpem.terms.mixture import Mixture, mixture_of_start, start_of_mixture
-from vpem.terms.units import Whitening, alone, floors_of, sharing
+from vpem.terms.units import alone, floors_of, sharing
 
 OFTEN = 0.1
 """Share of the later iterations that project something, from which on there is a warning."""
@@ -638,7 +638,7 @@ def fit_fedem(
             settings.into(FedSettings),
             codec=codec,
             first_codec=codec_of_first(codec),
-            basis=Whitening(model.to_mixture),
+            basis=model.to_mixture,
             network=network,
             ledger=ledger,
             rng=rng,

@@ -20,7 +20,7 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, is_diagonal
 from vpem.terms.statistics import Statistics
 from vpem.terms.units import FLOOR as RIDGE
-from vpem.terms.units import Reach, Scaling, are_positive, symmetric, white_units
+from vpem.terms.units import Reach, Scaling, are_positive, lower_half, symmetric, white_units
 
 FLOOR = 1e-4
 """Least variance in any direction, relative to the features' own variances, where statistics are
@@ -300,7 +300,12 @@ class StatisticMap:
                 Setting("reg_covar"),
             )
         matrix = self.second + np.diag(reg_covar)
-        self._white = white_units(matrix)
+        deviations = np.sqrt(np.diagonal(matrix))
+        if self.is_spherical:
+            deviations = np.full(d, np.sqrt(np.diagonal(matrix).mean()))
+        self._white = np.diag(1 / deviations), np.diag(deviations)
+        if not self.is_diagonal:
+            self._white = white_units(matrix)
         self._metric = np.linalg.pinv(matrix, hermitian=True)
         self._known: Doubles | None = None
         if known is not None:
@@ -383,6 +388,43 @@ class StatisticMap:
                 )
             parts.append(squares.ravel())
         return np.concatenate(parts)
+
+    # ---- in white units --------------------------------------------------------------------------
+
+    def into(self, statistics: Doubles) -> Doubles:
+        """Statistics (m, P) of ``A y``; linear, as `back` is.
+
+        With ``A = C^(-1/2)``, C the second moments of the data about which all know, the
+        statistic's numbers are alike in size whatever the units of the features and however they
+        depend on each other. A quantizer's one scale then does not drown the directions in which
+        the data vary little, which are those that a covariance's inverse is made of. With diagonal
+        covariances, whose statistic has no products of features, A is diagonal; with spherical ones
+        it is a number.
+        """
+        return self._moved(statistics, self._white[0])
+
+    def back(self, statistics: Doubles) -> Doubles:
+        """Statistics (m, P) in the units of fitting, of those of the white data."""
+        return self._moved(statistics, self._white[1])
+
+    def _moved(self, statistics: Doubles, matrix: Doubles) -> Doubles:
+        m, k, d = len(statistics), self.n_components, self.n_features
+        out = statistics.copy()
+        first = statistics[:, self.first].reshape(m, k, d)
+        out[:, self.first] = (first @ matrix.T).reshape(m, k * d)
+        squares = statistics[:, self.squares]
+        if squares.size == 0:
+            return out
+        if self.is_spherical:
+            out[:, self.squares] = squares * matrix[0, 0] ** 2
+        elif self.is_diagonal:
+            scaled = squares.reshape(m, k, d) * np.diagonal(matrix) ** 2
+            out[:, self.squares] = scaled.reshape(m, k * d)
+        else:
+            half = d * (d + 1) // 2
+            full = symmetric(squares.reshape(m, squares.shape[1] // half, half), d)
+            out[:, self.squares] = lower_half(matrix @ full @ matrix.T).reshape(squares.shape)
+        return out
 
     # ---- the M-step ------------------------------------------------------------------------------
 

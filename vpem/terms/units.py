@@ -1,8 +1,7 @@
 """Units: what each agent divides its own features by before fitting, and how it is undone.
 
 Where no row may be shown, all agents draw alike `Points` in the place of rows, and how far rows
-reach is known to all as powers of two (`Reach`): sums of them then fit fixed point. In the units of
-a `Whitening` one scale fits a whole statistic of a mixture, since the data are white in them.
+reach is known to all as powers of two (`Reach`): sums of them then fit fixed point.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,9 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.errors import Setting, VpemWarning
 from vpem.network.partition import Blocks
-
-if TYPE_CHECKING:
-    from vpem.terms.fedem_statistics import StatisticMap
 
 FLOOR = 1e-6
 """What ``auto`` adds to variances of features in their own standard deviations."""
@@ -324,54 +320,3 @@ def white_units(matrix: Doubles) -> tuple[Doubles, Doubles]:
     values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
     roots = np.sqrt(np.maximum(values, SMALLEST))
     return (vectors / roots).T / deviations, deviations[:, None] * vectors * roots
-
-
-class Whitening:
-    """Takes statistics of y to those of ``A y``, and back; both are linear.
-
-    With ``A = C^(-1/2)``, C the second moments of the data about which all know, the statistic's
-    numbers are alike in size whatever the units of the features and however they depend on each
-    other. A quantizer's one scale then does not drown the directions in which the data vary little,
-    which are those that a covariance's inverse is made of. With diagonal covariances, whose
-    statistic has no products of features, A is diagonal; with spherical ones it is a number.
-    """
-
-    def __init__(self, layout: StatisticMap) -> None:
-        self.layout = layout
-        self.n_features = d = layout.n_features
-        # The same ridge as the model's: a constant feature has a unit too.
-        matrix = layout.second + np.diag(layout.reg_covar)
-        deviations = np.sqrt(np.diagonal(matrix))
-        if layout.is_spherical:
-            deviations = np.full(d, np.sqrt(np.diagonal(matrix).mean()))
-        if layout.is_diagonal:
-            self._into, self._back = np.diag(1 / deviations), np.diag(deviations)
-            return
-        self._into, self._back = white_units(matrix)
-
-    def into(self, statistics: Doubles) -> Doubles:
-        """Statistics (m, P) of the white data."""
-        return self._moved(statistics, self._into)
-
-    def back(self, statistics: Doubles) -> Doubles:
-        """Statistics (m, P) in the units of fitting, of those of the white data."""
-        return self._moved(statistics, self._back)
-
-    def _moved(self, statistics: Doubles, matrix: Doubles) -> Doubles:
-        m, k, d, layout = len(statistics), self.layout.n_components, self.n_features, self.layout
-        out = statistics.copy()
-        first = statistics[:, layout.first].reshape(m, k, d)
-        out[:, layout.first] = (first @ matrix.T).reshape(m, k * d)
-        squares = statistics[:, layout.squares]
-        if squares.size == 0:
-            return out
-        if layout.is_spherical:
-            out[:, layout.squares] = squares * matrix[0, 0] ** 2
-        elif layout.is_diagonal:
-            scaled = squares.reshape(m, k, d) * np.diagonal(matrix) ** 2
-            out[:, layout.squares] = scaled.reshape(m, k * d)
-        else:
-            half = d * (d + 1) // 2
-            full = symmetric(squares.reshape(m, squares.shape[1] // half, half), d)
-            out[:, layout.squares] = lower_half(matrix @ full @ matrix.T).reshape(squares.shape)
-        return out
