@@ -7,7 +7,7 @@ from vpem import InputError, NumericalError
 from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
-from vpem.terms.units import Scaling, lower_half, symmetric, white_units
+from vpem.terms.units import Scaling, lower_half, symmetric
 
 from .fedem_support import mixture_model
 from .tables import each, over
@@ -142,7 +142,7 @@ def test_negative_variances_are_raised_to_their_own_size(X):
     mixture, projected = model.maximize(np.r_[statistic[:15], lower_half(matrices).ravel()])
     assert projected == 1
     before = matrices[1] / statistic[1] - np.outer(mixture.means[1], mixture.means[1])
-    into, back = white_units(model.to_mixture.second + 1e-6 * np.eye(4))
+    into, back = model.to_mixture._white
     np.testing.assert_allclose(into @ back, np.eye(4), atol=1e-10)
     worst = np.linalg.eigvalsh(into @ (before + 1e-6 * np.eye(4)) @ into.T).min()
     assert worst < 0

@@ -20,7 +20,7 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, is_diagonal
 from vpem.terms.statistics import Statistics
 from vpem.terms.units import FLOOR as RIDGE
-from vpem.terms.units import Reach, Scaling, are_positive, lower_half, symmetric, white_units
+from vpem.terms.units import Reach, Scaling, are_positive, lower_half, symmetric
 
 FLOOR = 1e-4
 """Least variance in any direction, relative to the features' own variances, where statistics are
@@ -31,6 +31,9 @@ LEAST = 1e-12
 
 RESTS = 1 + 1e-6
 """In floors, up to which a variance that was raised to one has remained there."""
+
+SMALLEST = 1e-8
+"""Least eigenvalue of the data's correlations; below, directions are noise."""
 
 EMPTY = 1e-10
 """Rows that a component has at least, where statistics are exact."""
@@ -305,7 +308,10 @@ class StatisticMap:
             deviations = np.full(d, np.sqrt(np.diagonal(matrix).mean()))
         self._white = np.diag(1 / deviations), np.diag(deviations)
         if not self.is_diagonal:
-            self._white = white_units(matrix)
+            # Features may be in units of any size.
+            values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
+            roots = np.sqrt(np.maximum(values, SMALLEST))
+            self._white = (vectors / roots).T / deviations, deviations[:, None] * vectors * roots
         self._metric = np.linalg.pinv(matrix, hermitian=True)
         self._known: Doubles | None = None
         if known is not None:

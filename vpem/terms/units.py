@@ -37,9 +37,6 @@ MOST_NATS = 2.0**24
 Kind = TypeVar("Kind", bound=np.generic)
 Values = TypeVar("Values", Doubles, Floats)
 
-SMALLEST = 1e-8
-"""Least eigenvalue of the data's correlations; below, directions are noise."""
-
 
 def alone(values: Doubles) -> Doubles:
     """Return the sum where one process has all rows."""
@@ -312,11 +309,3 @@ def are_positive(matrices: Doubles) -> bool:
     except np.linalg.LinAlgError:
         return False
     return True
-
-
-def white_units(matrix: Doubles) -> tuple[Doubles, Doubles]:
-    """Linear maps (d, d) to units in which data of these second moments are white, and back."""
-    deviations = np.sqrt(np.diagonal(matrix))
-    values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
-    roots = np.sqrt(np.maximum(values, SMALLEST))
-    return (vectors / roots).T / deviations, deviations[:, None] * vectors * roots
