@@ -13,7 +13,7 @@ help:
 	@echo "make golden keep what commands print now, which tests/test_golden.py holds them to"
 	@echo "make processors  the numeric tests as other processors run them (half a minute)"
 	@echo "make crossings  options that may not change an answer, crossed (a minute)"
-	@echo "make typers  help and completion with the oldest typer allowed, and with the newest"
+	@echo "make typers  the command line with the oldest typer allowed, and with the newest"
 	@echo "make sanitize  the kernels' tests, stopping at any wrong access (gcc; ten minutes)"
 	@echo "make lint   ruff, mypy, cython-lint"
 	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
@@ -83,7 +83,8 @@ typers: $(VENV)/with-test
 	for wanted in "typer==$$oldest" typer; do \
 	  $(PIP) --upgrade --target "build/$$wanted" "$$wanted"; \
 	  PYTHONPATH="build/$$wanted:." $(BIN)/python -W ignore -m pytest -q -n0 -o filterwarnings= \
-	    tests/test_cli_help.py tests/test_cli_completion.py tests/test_cli_config.py; \
+	    tests/test_cli_help.py tests/test_cli_completion.py tests/test_cli_config.py \
+	    tests/test_cli_naming.py tests/test_rules.py; \
 	done
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.

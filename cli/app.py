@@ -37,12 +37,9 @@ HEADINGS = (
 """In the order of what a person does: say what the data are, what is fitted, between whom, and
 what is written; then how it is computed, and where it runs."""
 
-HOMES = {
-    "Study": ("command", "as"),
-    "Data": ("agents", "dataset", "samples", "features", "drop-ids", "shuffle"),
-    "Start": ("seed",),
-    "Output": ("output", "plot", "force", "json", "quiet"),
-}
+HOMES = dict.fromkeys(("agents", "dataset", "features", "drop-ids", "shuffle"), "Data")
+HOMES |= dict.fromkeys(("output", "force", "json", "quiet"), "Output")
+HOMES |= {"command": "Study", "as": "Study", "seed": "Start"}
 """Headings of options that are not settings of a record."""
 
 FEW, MANY, EXAMPLES = 9, 14, 2
@@ -58,18 +55,14 @@ def grouped(params: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     if sum(one.rich_help_panel != "Configuration" for one in shown) <= FEW:
         return [("Options", shown)]
     groups: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
-    homes = {name: heading for heading, several in HOMES.items() for name in several}
     for one in shown:
-        heading = one.rich_help_panel or homes.get(key_of(one), "Options")
+        heading = one.rich_help_panel or HOMES.get(key_of(one), "Options")
         groups[heading].append(one)
     return [(heading, group) for heading, group in groups.items() if group]
 
 
 def in_brief(text: str) -> str:
-    """Return the first sentence of a help text, and its default.
-
-    "Number of things. They are many. Default: all." becomes "Number of things.  [default: all]".
-    """
+    """Return the first sentence of a help text, then its default: "Things.  [default: all]"."""
     sentence, default = (
         FIRST.split(part)[0].removesuffix(".") for part in text.partition(" Default: ")[::2]
     )
@@ -104,10 +97,6 @@ def _row(option: Any, context: Any, brief: bool) -> tuple[str, str]:
         called = re.sub(r"^-[^\s,]+(, -[^\s,]+)*", ", ".join(words), called)
         text = in_brief(option.help) + text.removeprefix(option.help)
     return called, text.replace("-", KEPT)
-
-
-EARLY = ("config", "version", "help_all", "help", "study")
-"""Settings that act before others are read."""
 
 
 def _early(context: typer.Context, param: Any, value: Any) -> Any:
@@ -181,9 +170,9 @@ class Command(_Manners, TyperCommand):
             if one.param_type_name == "argument"
         ]
         chosen, groups = None if names.WHOLE in ctx.meta else often(self), grouped(params)
-        sections = [("Arguments", arguments)] if arguments else []
-        for heading, group in groups if chosen is None else [("Options", chosen)]:
-            sections.append((heading, [_row(one, ctx, chosen is not None) for one in group]))
+        shown, brief = (groups, False) if chosen is None else ([("Options", chosen)], True)
+        sections = [("Arguments", arguments)] * bool(arguments)
+        sections += [(name, [_row(one, ctx, brief) for one in group]) for name, group in shown]
         for heading, rows in sections:
             with formatter.section(heading):
                 formatter.write_dl(rows)
@@ -324,7 +313,8 @@ def _settled(command: Any, path: tuple[str, ...]) -> Any:
     kinds = command.callback.__annotations__
     for param in command.params:
         param.help = param.help and param.help.replace("{command}", " ".join(("vpem", *path)))
-        if param.name in EARLY:
+        # These act before others are read.
+        if param.name in ("config", "version", "help_all", "help", "study"):
             param.is_eager, param.callback = True, _early
         if is_flag(param):
             param.default, param.show_default = bool(param.default), False
@@ -355,7 +345,6 @@ app = typer.Typer(
     name="vpem",
     cls=Group,
     add_help_option=False,
-    add_completion=True,
     rich_markup_mode=None,
     context_settings={"max_content_width": 120, "obj": lambda kind: _loaded(PRINTERS[kind])},
     epilog="'vpem demo' shows the main job, 'vpem COMMAND --help' the options of a command.",
@@ -380,7 +369,7 @@ impute   commands.impute:impute  Impute a matrix from the parts of it that obser
 saem     commands.saem:saem      Fit a model with latent variables by stochastic EM (SAEM).
 predict  commands.model:predict  Assign rows to components or centres; predict individuals.
 score    commands.model:score    Compute log-likelihood, BIC and AIC of data under a model.
-show     commands.model:show     Show a model, or another file that vpem has written.
+show     commands.model:show_any Show a model, or another file that vpem has written.
 sample   commands.model:sample   Draw rows from a model, each labelled with its component.
 evaluate commands.model:evaluate Compare components or clusters with labels.
 plot     commands.model:plot     Draw a model: its components, how they differ, how the fit went.

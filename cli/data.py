@@ -146,7 +146,7 @@ class StartSettings(Settings, heading="Start"):
                     f"the starting model has {len(columns)} features, the data have {n}"
                 )
             mixture = mixture.renumbered(columns)
-        count = settings.n_components if given.has("n_components") else mixture.n_components
+        count = settings.n_components if "n_components" in given.names else mixture.n_components
         return settings.changed(init=mixture, n_components=count)
 
 

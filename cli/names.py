@@ -87,16 +87,15 @@ def speak_of(options: Iterable[Any]) -> None:
 
 def key_of(param: Any) -> str:
     """Name of an option or argument in files: the first long option without its dashes."""
-    long = [opt for opt in param.opts if opt.startswith("--")]
-    return str((long or param.opts)[0].lstrip("-").replace("_", "-"))
+    names = [opt for opt in param.opts if opt.startswith("--")] or param.opts
+    return str(names[0].lstrip("-").replace("_", "-"))
 
 
 def name_of(option: Any) -> str:
     """Return an option or argument as its user calls it."""
     if option.param_type_name == "argument":
         return str(option.metavar or option.name).upper()
-    long = any(word.startswith("--") for word in option.opts)
-    return f"--{key_of(option)}" if long else str(option.opts[0])
+    return f"--{key_of(option)}"
 
 
 def is_flag(param: Any) -> bool:
@@ -135,13 +134,9 @@ def _typed(setting: Setting) -> str:
     return " ".join(f"{name_of(option)} {quote(str(value))}" for value in values)
 
 
-def _letters(word: str) -> str:
-    return word.lower().replace("_", "-").strip("-")
-
-
 def _alike(word: str) -> Iterator[str]:
     """Yield names that a word may stand for: itself, without its prefix, with the same meaning."""
-    plain = _letters(word)
+    plain = word.lower().replace("_", "-").strip("-")
     bare = next((plain.removeprefix(one) for one in PREFIXES if plain.startswith(one)), plain)
     spellings = dict.fromkeys((plain, bare))
     yield from spellings
@@ -159,7 +154,7 @@ def meant(word: str, names: Iterable[str]) -> list[str]:
     By meaning, by their beginning, or by spelling; a single letter only by meaning. Names have no
     leading dashes; the word may.
     """
-    known, plain = list(names), _letters(word)
+    known, plain = list(names), next(_alike(word))
     several = [name for name in SEVERAL.get(plain, ()) if name in known]
     if several:
         return several[:1] if several[0] == "samples" else several

@@ -90,8 +90,9 @@ class Without(str):
 class Given:
     """How the options of a command were given; `spread` fills parameters of this kind.
 
-    ``record`` is what models keep: values of settings by the words of their options. Of these
-    ``files`` are local to one member, or name files.
+    ``names`` are those of parameters that a user set. ``record`` is what models keep: values of
+    settings by the words of their options. Of these ``files`` are local to one member, or name
+    files.
     """
 
     def __init__(self, context: typer.Context, records: Iterable[tuple[Settings, Fields]]) -> None:
@@ -105,10 +106,6 @@ class Given:
                     self.record[word_of(one)] = str(value) if isinstance(value, Path) else value
                 if known.local or known.file:
                     self.files.append(word_of(one))
-
-    def has(self, name: str) -> bool:
-        """Whether a user set a setting."""
-        return name in self.names
 
 
 def spread(
@@ -414,13 +411,11 @@ def show_config(context: Any) -> None:
     """Print the value of every option with its source, as TOML or, with --json, as JSON."""
     from vpem.files.json_text import as_toml
 
-    def plain(value: Any) -> Any:
-        return value if isinstance(value, bool | int | float | str | None) else str(value)
-
     options, lines = {}, []
     for param in in_files(context):
         name, value = key_of(param), context.params.get(param.name)
-        value = [*map(plain, value)] if isinstance(value, list | tuple) else plain(value)
+        value = [*map(str, value)] if isinstance(value, list | tuple) else value
+        value = str(value) if isinstance(value, Path) else value
         kind, place = source_of(context, param)
         options[name] = {"value": value, "source": kind, "from": place}
         comment = f"{kind} {place}" if place else kind

@@ -21,6 +21,7 @@ from vpem.errors import InputError, shorten
 from vpem.records import Settings, beside, off, rule, setting, unless, unset
 
 from .display import fail
+from .names import name_of
 from .outputs import reads, writes, written
 
 if TYPE_CHECKING:
@@ -287,7 +288,6 @@ class Job(Where):
         """Raise InputError where files or variables of ranks set options differently."""
         if self.engine.size == 1:
             return
-        from .names import name_of
         from .options import source_of
 
         ours = {}

@@ -112,7 +112,7 @@ def toy(
     given: Given,
 ) -> None:
     told = {"own": own, "louder": louder.values(), "base": base.values()}
-    print(json.dumps(told | {"given": given.has("level"), "kept": given.record}))
+    print(json.dumps(told | {"given": "level" in given.names, "kept": given.record}))
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from vpem.records import Settings, beside, changed, not_both, off, setting, word
 from vpem.settings import OF_DATA, lacks_data
 
 from ..data import OF_A_FIT
-from ..display import Screen, as_printed, print_json, table
-from ..display import show as show_all
+from ..display import Screen, as_printed, print_json, show, table
 from ..names import in_options
 from ..options import Force, Json, Quiet, Without, refuse_beside
 from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
@@ -92,7 +91,7 @@ def show_fit(file: Path, json: bool) -> None:
     for section in contents.sections:
         for item in section.items:
             printed += as_printed(item, section.heading)
-    show_all(*printed)
+    show(*printed)
 
 
 OUTPUTS = "output force quote_formulas digits"
@@ -368,7 +367,7 @@ AnyFile = Annotated[Path, READ, typer.Argument(help="File that vpem has written.
 
 
 @app.command("show")
-def show(context: typer.Context, file: AnyFile, json: Json = False) -> None:
+def show_any(context: typer.Context, file: AnyFile, json: Json = False) -> None:
     """Show a model, or another file that vpem has written.
 
     Of a model: hubs, mixing weights, means, history. Of clusters: centres. Of a fit of SAEM:
@@ -388,7 +387,7 @@ def show(context: typer.Context, file: AnyFile, json: Json = False) -> None:
             print_json(found)
         else:
             lines = [(name.replace("_", " "), str(value)) for name, value in found.items()]
-            show_all(table(lines, "", ""))
+            show(table(lines, "", ""))
 
 
 @app.command("export")
