@@ -2,20 +2,23 @@
 
 Every rule of every command is tried: among the values that options can take a command line is
 searched for that breaks this rule and no other one before it; it is refused with the sentence of
-the rule before a file is read.
+the rule. Most are refused before a file is read; rules that depend on the data or the model are
+tried on small ones.
 """
 
-from itertools import chain, combinations, product
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import vpem_cli
 from vpem import Dataset, InputError, connect, fit_vpem, kmeans_features, make_graph, write_dataset
 from vpem.network.partition import contiguous
 from vpem.records import refused
 from vpem.rules import OF_COMMANDS, ROWS, algorithm_of
 from vpem_cli.app import command
+from vpem_cli.commands.individuals import SHOWN
 from vpem_cli.names import in_options, is_flag, leaves, name_of
 from vpem_cli.options import rules_of
 
@@ -36,13 +39,66 @@ for _path, _leaf in TREE.items():
 OTHERS = {
     "random": ["ka", "ka,cl"], "init_rows": ["1,9"], "bounds": ["0,1"], "hops": ["1"],
     "n_components": ["2-4", "3"], "output": ["x.h5", "x.csv"], "n_clusters": [3],
-    "memory_limit": ["2G"], "init": ["random"],
+    "memory_limit": ["2G"], "init": ["random"], "encoding": ["latin-1"], "thousands": ["'"],
+    "features": ["3"], "na": ["?"], "agents": [2],
 }  # fmt: skip
 """Values of options that know none of their own."""
 
 
-BESIDE = {"min_documents": {"model": "lda"}, "max_share": {"model": "lda"}}
+BESIDE = {SHOWN[1]: {"model": "lda", "vocabulary": "words.txt"}}
 """Further options without which another rule of a setting comes first."""
+
+
+FITTED = {"data": "rows.h5", "source": "rows.h5", "files": "rows.h5"}
+OF_SAEM = ["predict", "score", "plot", "report"]
+SITUATIONS = [
+    ([], {}, {}),
+    ([], {"data": [Path("-")]}, {"data": "-"}),
+    ([], {"data": None}, {}),
+    (["topology describe"], {"source": "cycle"}, {"source": "cycle"}),
+    (["topology describe"], {"source": "rows.h5"}, {"source": "rows.h5"}),
+    ([], {"format": "hdf5"}, FITTED),
+    (["impute"], {"format": "entries"}, {"data": "entries.csv"}),
+    ([], {"holds": "rows"}, {"model": "mixture.h5", **FITTED}),
+    ([], {"holds": "rows", "classes": False}, {"model": "clusters.h5", **FITTED}),
+    (OF_SAEM, {"holds": "individuals", "classes": False, "curves": True},
+     {"model": "growth.h5", "data": "growth.csv"}),
+    (OF_SAEM, {"holds": "individuals", "classes": True, "curves": False},
+     {"model": "classes.h5", "data": "growth.csv"}),
+    (OF_SAEM, {"holds": "documents", "classes": False, "curves": False},
+     {"model": "topics.h5", "data": "topics.csv"}),
+    ([], {"apart": True}, None),
+]  # fmt: skip
+"""Of some commands or all: what rules may ask about, and arguments of which it is true.
+
+None: ranks of a job, of which tests/test_mpi_cli.py has some.
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Data and fits of every kind."""
+    home = tmp_path_factory.mktemp("rules")
+    X = overlapping(n_samples=60, n_features=4)[0]
+    write_dataset(home / "rows.h5", Dataset(X, tuple("abcd")))
+    entries = "\n".join(f"o,{i},{j},{i + j % 3}" for i in range(6) for j in range(4))
+    (home / "entries.csv").write_text(f"observer,row,column,value\n{entries}\n")
+    curves = "\n".join(
+        f"{i},{t},{i % 2 + t + 0.1 * (i * t % 7)}" for i in range(8) for t in range(3)
+    )
+    (home / "growth.csv").write_text(f"id,time,value\n{curves}\n")
+    words = "\n".join(f"{i},w{j},{1 + (i + j) % 3}" for i in range(8) for j in range(5))
+    (home / "topics.csv").write_text(f"document,word,count\n{words}\n")
+    quick = ("--iterations", 20, "--quiet", "-o")
+    for words in (
+        ("fit", home / "rows.h5", "-q", "--max-iter", 3, "-o", home / "mixture.h5"),
+        ("kmeans", home / "rows.h5", "-q", "-o", home / "clusters.h5"),
+        ("saem", home / "growth.csv", *quick, home / "growth.h5"),
+        ("saem", home / "growth.csv", "--model", "gmm", *quick, home / "classes.h5"),
+        ("saem", home / "topics.csv", "--model", "lda", "-k", 2, *quick, home / "topics.h5"),
+    ):
+        assert vpem_cli.run([str(word) for word in words]) == 0
+    return home
 
 
 def values_of(leaf, param):
@@ -69,57 +125,74 @@ def values_of(leaf, param):
     return [f"{param.name}.x"]
 
 
-def broken(leaf, given, values):
+def broken(rules, given, values, facts):
     """The first rule that a command line breaks: the name of its parameter, and why."""
-    rules = rules_of(leaf)
-    for param in leaf.params:
-        for when, why in rules.get(param.name, ()) if param.name in given else ():
-            if when(values):
-                return param.name, why
+    for known in (values, values | facts) if facts else (values,):
+        for name, several in rules.items():
+            for when, why in several if name in given else ():
+                if when(known):
+                    return name, why
     return None
 
 
-def lines_of(path, name, why):
-    """Command lines that break one rule, with at most two more options, the simplest first."""
-    leaf = TREE[path]
+def lines_of(path, name, why, n_more):
+    """Command lines that break one rule, with so many more options.
+
+    With each come the arguments of the situation that it needs.
+    """
+    leaf, known = TREE[path], rules_of(TREE[path])
+    rules = {param.name: known[param.name] for param in leaf.params if param.name in known}
     options = {param.name: param for param in leaf.params if param.param_type_name == "option"}
     usual = {param.name: param.default for param in leaf.params}
     usual |= {param.name: "x" for param in leaf.params if param.required}
     usual |= {name: [Path("x")] for name in ("data", "files") if name in usual}
     single = {one: values_of(leaf, param) for one, param in options.items()}
     others = [one for one in options if one != name]
-    for more in chain([()], combinations(others, 1), combinations(others, 2)):
-        choices = [[(name, value) for value in single[name]]]
-        choices += [[(one, value) for value in single[one]] for one in more]
-        for given in product(*choices):
-            given = {**BESIDE.get(name, {}), **dict(given)} if "model" in options else dict(given)
-            values = usual | given
-            values["algorithm"] = algorithm_of(leaf.name, values)
-            if broken(leaf, given, values) == (name, why):
-                yield given
+    names = {param.name for param in leaf.params if param not in options.values()}
+    optional = {param.name for param in leaf.params if not param.required}
+    for only, facts, arguments in SITUATIONS:
+        lacking = {one for one, fact in facts.items() if fact is None} - optional
+        asked = {"data", "source"} & {*facts}
+        if (n_more == 2 and facts) or path not in (only or [path]) or lacking or not asked <= names:
+            continue
+        if arguments and names.isdisjoint(arguments):
+            continue
+        for more in combinations(others, n_more):
+            choices = [[(name, value) for value in single[name]]]
+            choices += [[(one, value) for value in single[one]] for one in more]
+            for given in map(dict, product(*choices)):
+                given = BESIDE.get(why, {}) | given
+                values = usual | {one: facts[one] for one in names & {*facts}} | given
+                values["algorithm"] = algorithm_of(leaf.name, values)
+                holds = any(when(values | facts) for when, said in rules[name] if said == why)
+                if holds and broken(rules, given, values, facts) == (name, why):
+                    yield given, arguments
 
 
-def words_of(leaf, given):
+def words_of(leaf, given, arguments):
     words = []
     for param in leaf.params:
         if param.name in given:
             value = given[param.name]
             flag = name_of(param)
             words += [flag if value else f"--no-{flag[2:]}"] if is_flag(param) else [flag, value]
-        elif param.param_type_name == "argument" and param.required:
-            words.append("x")
+        elif param.name in arguments or (param.param_type_name == "argument" and param.required):
+            words.append(arguments.get(param.name, "x"))
     return words
 
 
 @each("rule", RULES)
-def test_what_a_rule_excludes_is_refused_with_its_sentence(rule, capsys):
+def test_what_a_rule_excludes_is_refused_with_its_sentence(rule, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
     name, why = rule
-    for path, _ in RULES[rule]:
+    for n_more, (path, _) in product(range(3), RULES[rule]):  # the simplest first
         leaf = TREE[path]
-        given = next(lines_of(path, name, why), None)
+        given, arguments = next(lines_of(path, name, why, n_more), (None, None))
         if given is None:  # not with the options of this command
             continue
-        found = run(capsys, *path.split(), *words_of(leaf, given))
+        if arguments is None:
+            return
+        found = run(capsys, *path.split(), *words_of(leaf, given, arguments))
         param = next(one for one in leaf.params if one.name == name)
         assert (found.code, found.out) == (2, ""), (path, given)
         assert found.sentence == in_options(refused(name_of(param), why)), (path, given)

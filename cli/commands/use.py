@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import typer
 
 from vpem.errors import InputError
+from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import lines_of
 from vpem.records import Settings, beside, changed, off, rule, setting, unset
 from vpem.settings import OF_DATA, FitSettings, WorkerSettings
@@ -98,8 +99,8 @@ class IndividualSettings(Settings, heading="Individuals", kept=False):
     )
 
 
-INDIVIDUALS, PARTIES, RUNNING = (
-    " ".join(one.settings_by_name) for one in (IndividualSettings, DataParties, EngineSettings)
+INDIVIDUALS, TABLES, RUNNING = (
+    " ".join(one.settings_by_name) for one in (IndividualSettings, TableSettings, EngineSettings)
 )
 
 
@@ -108,16 +109,14 @@ class UseSettings(
     rows=[
         (INDIVIDUALS, *beside(
             " is for fits of SAEM, which {model} is not; leave it out", holds="rows")),
-        (f"{PARTIES} {RUNNING}", *beside(
+        (f"parties engine study {TABLES}", *beside(
             " is for mixtures and clusters; individuals and documents are in one file",
             holds=("individuals", "documents"))),
         ("labels dataset sample_weight drawn missing", *beside(
             " is for mixtures and clusters; individuals are used as is", holds="individuals")),
-        ("labels sample_weight drawn missing times population latents residuals covariates doses "
-         "curve", *beside(
-            " is not for documents, which have words and counts", holds="documents")),
-        ("parties align align_key missing_parties split secure_sum labels dataset sample_weight "
-         "missing id time value doses", *OF_DATA),
+        ("labels sample_weight drawn missing times population latents residuals covariates doses",
+         *beside(" is not for documents, which have words and counts", holds="documents")),
+        ("parties labels dataset missing id time value doses", *OF_DATA),
         ("engine", *beside("{engine=mpi} is for parties, each read by a rank of its own; add "
                            "{parties}", apart=True, parties=False)),
         ("split", *beside(

@@ -45,17 +45,15 @@ LISTED = beside(
     " is about tables with a column for each feature, but the data list entries; leave it out",
     format="entries",
 )
-ALL = (
-    "features drop family id_column label_column worker_column na decimal thousands encoding "
-    "delimiter no_header"
-)
+ALL = "features drop id_column label_column na decimal thousands encoding delimiter no_header"
 
 DECIMALS = (".", ",")
 THOUSANDS = (",", ".", "'", "\u2019", " ", "\u00a0", "\u202f", "_")
 
 
 # fmt: off
-class TableSettings(Settings, heading="Data", rows=[(ALL, *LISTED), (ALL, *OF_DATA)]):
+class TableSettings(Settings, heading="Data", rows=[
+        (f"worker_column {ALL}", *LISTED), (f"family {ALL}", *OF_DATA)]):
     """What the columns of a table are, and how its numbers are written."""
 
     labels_for_fit: ClassVar[object] = None
