@@ -11,24 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from vpem.errors import InputError, Setting, brief, did_you_mean, shorten
-from vpem.files.table_settings import (
-    MATRICES,
-    OF_ONE_FIT,
-    LabelledTable,
-    TableSettings,
-    settings_in,
-)
+from vpem.files.table_settings import ARRAYS, OF_ONE_FIT, LabelledTable, TableSettings, settings_in
 from vpem.fits.settings import parse_numbers
-from vpem.records import (
-    Settings,
-    beside,
-    changed,
-    not_both,
-    off,
-    rule,
-    unless,
-    unset,
-)
+from vpem.records import Settings, beside, changed, not_both, off, rule, unless, unset
 from vpem.rules import OF_ONE_FILE, ONE_START
 from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, SumSettings, WorkerSettings
 
@@ -267,7 +252,7 @@ def refuse_unused(table: TableSettings, formats: set[str], where: Where) -> None
     A rank of a job has read some of the files alone.
     """
     if formats and "text" not in formats and (where.own_users or not where.engine.apart):
-        table.refuse_idle(format=next(iter(formats.difference(MATRICES) or formats)))
+        table.refuse_idle(format=next(iter(formats.difference(ARRAYS) or formats)))
 
 
 def teller(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, Setting
 from vpem.pictures.contents import communication, number
-from vpem.records import Settings, beside, changed, off, rule, setting, unset
+from vpem.records import Rule, Settings, beside, changed, off, rule, setting, unset
 from vpem.settings import SAEM_MODELS, SAMPLERS, HolderGraph, SaemSettings, SumSettings
 
 from ..data import StartSettings, graph_of
@@ -42,6 +42,10 @@ def _of(*models: str) -> Any:
     return (lambda given: given.get("model", models[0]) not in models, (said,))
 
 
+def _needs(model: str, name: str, what: str) -> Rule:
+    return beside(f"{{model={model}}} needs {{{name}}}: {what}", model=model, **{name: None})
+
+
 EACH_ITEM = "0,0,0,1,1,1"
 
 FEW_VARY = rule(
@@ -50,7 +54,16 @@ FEW_VARY = rule(
 )
 
 
-class ModelSettings(Settings, heading="Model", kept=False):
+class ModelSettings(
+    Settings, heading="Model", kept=False,
+    rows=[
+        ("slopes", *_of("linear")), ("curve", *_of("curve")), ("groups", *_of("bifactor")),
+        ("parameters", *_of("one-compartment", "two-compartment")),
+        ("error random effects covariance", *_of(*MIXED)), ("covariance", *FEW_VARY),
+        ("first", *_of(*CURVES)), ("components", *_of("gmm", "lda")), ("alpha eta", *_of("lda")),
+        ("init_individuals reg_covar", *_of("gmm")),
+    ],
+):  # fmt: skip
     """Which model, and the options of each."""
 
     init_model: Path | None = changed(StartSettings, "init_model", idle=None)
@@ -63,93 +76,68 @@ class ModelSettings(Settings, heading="Model", kept=False):
         choices=SAEM_MODELS,
         often=True,
         idle=[
-            beside(
-                "{model=curve} needs {curve}: a formula such as logistic, or FILE.py:NAME",
-                model="curve",
-                curve=None,
-            ),
-            beside(
-                f"{{model=bifactor}} needs {{groups}}: the group of each item, such as {EACH_ITEM}",
-                model="bifactor",
-                groups=None,
-            ),
+            _needs("curve", "curve", "a formula such as logistic, or FILE.py:NAME"),
+            _needs("bifactor", "groups", f"the group of each item, such as {EACH_ITEM}"),
         ],
     )
     slopes: str | None = unset(
         "linear: covariates with a random slope, with commas between, or none. Default: time.",
-        idle=_of("linear"),
     )
     curve: str | None = unset(
         "curve: a formula (logistic, four-parameter, gompertz, asymptotic, "
         "biexponential, michaelis-menten, emax), or FILE.py:NAME, a function of your own, which is "
-        "run.",
-        idle=_of("curve"),
+        "run."
     )
     parameters: str | None = unset(
         "Compartments: parameters, with commas between: ka first if "
         "doses are absorbed, then cl,v or cl,ke or v,ke, or cl,v1,q,v2; tlag last if late. "
         "Default: ka,cl,ke, cl,v1,q,v2.",
-        idle=_of("one-compartment", "two-compartment"),
     )
     error: str | None = unset(
         "Mixed models: law of measurements, or of each outcome with commas "
         "between: constant, proportional, combined or exponential error, bernoulli (yes or no by a "
-        "logit), poisson (counts by a logarithm). Default: constant.",
-        idle=_of(*MIXED),
+        "logit), poisson (counts by a logarithm). Default: constant."
     )
     random: str | None = unset(
         "Mixed models: which parameters vary between individuals, with "
         "commas between; of linear intercept and slopes. Default: all.",
-        idle=_of(*MIXED),
     )
     effects: str | None = unset(
         "Mixed models: covariates that means depend on, "
-        "PARAMETER:COVARIATE with commas between: cl:log(weight/70),v:sex.",
-        idle=_of(*MIXED),
+        "PARAMETER:COVARIATE with commas between: cl:log(weight/70),v:sex."
     )
     covariance: str | None = unset(
         "Mixed models: diagonal or full, of what varies. Default: full (linear), diagonal.",
         choices=("diagonal", "full"),
-        idle=[_of(*MIXED), FEW_VARY],
     )
     first: str | None = unset(
         "Curves: means to begin with on the parameters' scales, logarithms "
-        "of those of compartments: 0.5,-3.2,-2.5. Default: read from each curve.",
-        idle=_of(*CURVES),
+        "of those of compartments: 0.5,-3.2,-2.5. Default: read from each curve."
     )
-    groups: str | None = unset(
-        "bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.", idle=_of("bifactor")
-    )
+    groups: str | None = unset("bifactor: group of each item, numbered from 0: 0,0,0,1,1,1.")
     components: int | None = unset(
         "gmm, lda: components, topics. Default: 2, 10.",
         flags="-k --components",
         least=1,
-        idle=_of("gmm", "lda"),
         often=True,
     )
     alpha: float | None = unset(
         "lda: how even the topics of a document are. Default: 1 / topics.",
         least=1e-4,
         most=1e6,
-        idle=_of("lda"),
     )
     eta: float | None = unset(
         "lda: added to how often a word comes in a topic. Default: 1 / topics.",
         least=1e-9,
         most=1e6,
-        idle=_of("lda"),
     )
     init_individuals: str | None = unset(
         "gmm: individuals whose values are the first means, with "
         "commas between. Default: evenly spaced ones.",
         heading="Start",
-        idle=_of("gmm"),
     )
     reg_covar: float | None = unset(
-        "gmm: added to variances. Default: 1e-6 of each item's.",
-        least=0.0,
-        most=1e100,
-        idle=_of("gmm"),
+        "gmm: added to variances. Default: 1e-6 of each item's.", least=0.0, most=1e100
     )
 
     @property

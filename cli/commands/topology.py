@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -45,11 +45,6 @@ MOST_ROWS = 20  # hubs shown; --json has them all
 MOST_MEMBERS = 12  # agents of a hub shown
 
 
-def _is_dataset(given: Mapping[str, Any]) -> bool:
-    source = Path(given.get("source") or "star")
-    return not lacks_data(given) and (bool(source.suffix) or source.exists())
-
-
 class PlannedGraph(
     GraphSettings, heading="Network",
     rows=[
@@ -76,7 +71,10 @@ class PlannedSettings(Printing, HoldingSettings, heading="Data", kept=False):
     features: int | None = unset(
         "Features of the fit to plan, without a dataset. Default: one an agent, and 10 of workers.",
         least=1,
-        idle=rule(_is_dataset, " is for plans without a dataset, which has its own"),
+        idle=rule(
+            lambda given: not lacks_data(given) and Path(given.get("source") or "").is_file(),
+            " is for plans without a dataset, which has its own",
+        ),
     )
     plot: Path | None = unset(
         "Draw the graph coloured by hub (.png, .svg, .pdf).", heading="Output", file=WRITTEN,

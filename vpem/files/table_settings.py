@@ -14,7 +14,7 @@ from vpem.settings import FAMILY_NAMES, OF_DATA
 OF_ONE_FIT = ("features", "drop", "family")
 """Settings by which features are chosen: a model knows its own."""
 
-MATRICES = ("hdf5", "npy", "npz")
+ARRAYS = ("hdf5", "npy", "npz")
 """Formats in which numbers are no text."""
 
 
@@ -22,19 +22,19 @@ def _marks_nothing(given: Mapping[str, Any]) -> bool:
     """Whether marks of missing values are words, where all values are numbers."""
     from vpem.checks import read_float
 
-    no_text = given.get("format") in MATRICES and given.get("labels_for_fit") is None
+    no_text = given.get("format") in ARRAYS and given.get("labels_for_fit") is None
     return no_text and all(read_float(str(word)) is None for word in words_in("na", given["na"]))
 
 
 # Labels for the fit may be a file of text.
 OF_TEXT = beside(
     " is about text, such as CSV, which the data are not; leave it out",
-    format=(*MATRICES, "parquet", "arrow", "records"),
+    format=(*ARRAYS, "parquet", "arrow", "records"),
     labels_for_fit=None,
 )
 OF_WRITTEN_NUMBERS = beside(
     " is about numbers that are written as text, and the data have none; leave it out",
-    format=MATRICES,
+    format=ARRAYS,
     labels_for_fit=None,
 )
 OF_MARKED_TEXT = rule(
