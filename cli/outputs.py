@@ -131,10 +131,16 @@ writes = partial(_note, WRITTEN)
 TABLES = ("output", "individuals", "labels_file")
 """Settings of outputs that may be CSV."""
 
-NO_CSV = rule(
-    lambda given: not any(str(given.get(name)).lower().endswith(".csv") for name in TABLES),
-    " is for CSV, and none is written; leave it out",
-)
+
+def _without_csv(*names: str) -> Rule:
+    """Return the rule where none of these outputs is CSV."""
+    return rule(
+        lambda given: not any(str(given.get(name)).lower().endswith(".csv") for name in names),
+        " is for CSV, and none is written; leave it out",
+    )
+
+
+NO_CSV, NO_LABELS = _without_csv(*TABLES), _without_csv("labels_file")
 
 NOTHING_REPLACED = rule(
     # A record of outputs alone has no input, and no checkpoint either.
@@ -251,7 +257,7 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
             () if path is None or options.get("parties") else (path,)
         )), often=True,
     )  # fmt: skip
-    digits: int = changed(ResultSettings, "digits", idle=NO_CSV)
+    digits: int = changed(ResultSettings, "digits", idle=NO_LABELS)
 
 
 class LabelFile:

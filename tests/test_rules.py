@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 import vpem_cli
-from vpem import Dataset, InputError, connect, fit_vpem, kmeans_features, make_graph, write_dataset
+from vpem import (
+    Dataset,
+    InputError,
+    connect,
+    fit_vpem,
+    kmeans_features,
+    make_graph,
+    read_dataset,
+    write_dataset,
+)
 from vpem.network.partition import contiguous
 from vpem.records import refused
 from vpem.rules import OF_COMMANDS, ROWS, algorithm_of
@@ -256,6 +265,27 @@ FED = ("--workers", 4, "--max-iter", 5)
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 def test_what_no_rule_excludes_works(command, words, file, capsys):
     done(capsys, command, file, *words, "--quiet")
+
+
+def test_what_is_about_text_needs_one_file_of_text(folder, capsys, tmp_path):
+    X = overlapping(n_samples=60, n_features=2)[0]
+    write_dataset(tmp_path / "t.h5", Dataset(X, ("e", "f")))
+    np.savetxt(tmp_path / "t.csv", X, delimiter=";", header="e;f", comments="")
+    np.save(tmp_path / "t.npy", X)
+    words = ("--parties", "--delimiter", ";", "--max-iter", 3, "--quiet")
+    done(capsys, "fit", folder / "rows.h5", tmp_path / "t.csv", *words)
+    refused_sentence = "--delimiter is about text, such as CSV, which the data are not"
+    assert (
+        refused_sentence
+        in run(capsys, "fit", folder / "rows.h5", tmp_path / "t.h5", *words).sentence
+    )
+    assert len(read_dataset(tmp_path / "t.npy", na=[float(X[0, 0]), "?"]).X) == 60
+    for name, value in (("delimiter", ";"), ("encoding", "latin-1"), ("no_header", True)):
+        with pytest.raises(InputError, match=f"{name} is about text"):
+            read_dataset(tmp_path / "t.npy", **{name: value})
+    for name, value in (("decimal", ","), ("thousands", ","), ("na", "?")):
+        with pytest.raises(InputError, match=f"{name} (is about|are words in)"):
+            read_dataset(tmp_path / "t.npy", **{name: value})
 
 
 @pytest.fixture(scope="module")

@@ -198,8 +198,9 @@ class Settings:
 
     def refuse_idle(self, **facts: object) -> None:
         """Raise InputError where a setting has no effect beside the others and these facts."""
+        values = vars(self) | facts
         for one in self.fields():
-            why = describe_field(one).why_idle(vars(self) | facts)
+            why = describe_field(one).why_idle(values)
             if why and getattr(self, one.name) != one.default:
                 raise refused(Setting(one.name), why)
 

@@ -169,6 +169,9 @@ ROWS: tuple[Row, ...] = (
     Row(_of("saem"), "spread", (
         ": parameters that --random does not name are fixed, without any spread; leave it out",
     )),
+    Row(_of("kmeans-rows", "kmeans-features"), "digits", (
+        " is about probabilities, but clusters have distances; leave it out",
+    )),
     Row(_of("kmeans-rows", "kmeans-features"), "accelerate", (
         ": Lloyd's iterations end by themselves after finitely many; for fewer of them give "
         "--max-iter",

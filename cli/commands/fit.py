@@ -287,7 +287,7 @@ def kmeans(
     start: Annotated[StartSettings, Without("init_model")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
-    out: ClusterOutput,
+    out: Annotated[ClusterOutput, Without("digits")],
     given: Given,
 ) -> None:
     """Cluster rows by k-means, rows or features being distributed.
