@@ -408,15 +408,15 @@ CODED_MODELS = beside(
     average="models",
 )
 FEEDBACK_OF_MODELS = beside(" is about statistics: it needs {average=statistics}", average="models")
+
+
+def _is_among_neighbours(given: Mapping[str, Any]) -> bool:
+    on_graph = given.get("graph") or given.get("topology") not in (None, "star")
+    return summing(given.get("sum"), "consensus" if on_graph else "server").has_rounds
+
+
 AMONG_NEIGHBOURS = rule(
-    lambda given: (
-        summing(
-            given.get("sum"),
-            "consensus"
-            if given.get("graph") or given.get("topology") not in (None, "star")
-            else "server",
-        ).has_rounds
-    ),
+    _is_among_neighbours,
     " is about messages to a server; among neighbours rounds are compressed, and remember what was "
     "sent: leave it out",
 )
