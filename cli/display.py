@@ -14,101 +14,82 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vpem.errors import Setting, VpemWarning, printable
-from vpem.pictures.contents import lines_of, size
+from vpem.pictures.contents import size
+from vpem.records import Table
 
 from .names import in_options
-
-if TYPE_CHECKING:
-    from vpem.network.schema import Report
-    from vpem.pictures.contents import Lines
-    from vpem.pictures.contents import Table as Contained
 
 LEAST, LONGEST_NAME, GAP = 16, 24, 3
 """Columns of the pieces of longer words, most of names of facts that are not broken, and between
 the texts of neighbouring cells."""
 
 
-class PrintedTable:
-    """A table of a command's result; if all heads are empty there is no line of them.
+def _drawn(contents: Table, width: int) -> Any:
+    """Return a table as it is shown in ``width`` columns, or in a pipe, which gets all columns.
 
-    Cells of columns in ``right`` are aligned and not broken. A narrow terminal leaves out
-    ``spare`` columns, in this order; if there are any, a pipe gets all columns, however wide.
+    In a narrow terminal columns that it can spare are left out; then text is broken at its words;
+    and if that is not enough, every cell that is not empty takes a line of its own.
     """
+    from rich import box
+    from rich import table as rich_table
 
-    def __init__(
-        self,
-        rows: Iterable[Iterable[object]],
-        *heads: str,
-        title: str | None = None,  # above
-        right: Iterable[str] = (),
-        spare: Sequence[str] = (),
-        caption: str | None = None,  # below
-    ) -> None:
-        self.title, self.spare, self.caption = title, spare, caption
-        self.heads, self.right = [*map(printable, heads)], [*map(printable, right)]
-        self.rows = [[printable(cell) for cell in row] for row in rows]
+    rows = [[*map(printable, row)] for row in contents.rows]
+    heads = [*map(printable, contents.heads or [""] * max(map(len, rows), default=1))]
+    right = [*map(printable, contents.aligned)] if contents.heads else []
+    columns = [*zip(heads, *rows, strict=True)]
+    whole = bool(contents.spare) and not sys.stdout.isatty()
+    for name in () if whole else contents.spare:
+        if _total([longest for _, longest in _room(columns, right)]) > width:
+            columns = [one for one in columns if one[0] != name]
+    upright = not whole and any(heads) and len(columns[0]) > 1
+    if upright and _total([least for least, _ in _room(columns, right)]) > width:
+        names, *others = zip(*columns, strict=True)
+        lines = [("", "")]
+        for row in others:
+            lines += [(head, cell) for head, cell in zip(names, row, strict=True) if head or cell]
+            lines += [("", "")]
+        columns = [*zip(*lines[:-1], strict=True)]
+    room = _room(columns, right)
+    widths = [max(min(longest, width), least) for least, longest in room]
+    while not whole and _total(widths) > max(width, _total([1] * len(widths))):
+        spare = [one * (one > least) for one, (least, _) in zip(widths, room, strict=True)]
+        widest = spare if any(spare) else widths
+        widths[widest.index(max(widest))] -= 1
+    drawn = rich_table.Table(
+        title=contents.caption or None, caption=contents.note or None, box=box.SIMPLE_HEAD,
+        width=_total(widths), pad_edge=False, title_justify="left", caption_justify="left",
+        show_header=any(one[0] for one in columns),
+    )  # fmt: skip
+    for (head, *_), taken in zip(columns, widths, strict=True):
+        justify: Any = "right" if head in right else "left"
+        drawn.add_column(head, justify=justify, width=taken, overflow="fold")
+    for row in [*zip(*columns, strict=True)][1:]:
+        drawn.add_row(*map(_between_items, row, widths))
+    return drawn
 
-    def drawn(self, width: int) -> Any:
-        """Return the table as it is shown in ``width`` columns, or in a pipe.
 
-        In a narrow terminal columns in ``spare`` are left out; then text is broken at its words;
-        and if that is not enough, every cell that is not empty takes a line of its own.
-        """
-        from rich import box
-        from rich.table import Table
+def _room(columns: Sequence[Sequence[str]], right: Collection[str]) -> list[tuple[int, int]]:
+    """Return the least and the longest width of each column, by its words and its texts.
 
-        columns = [*zip(self.heads, *self.rows, strict=True)]
-        whole = bool(self.spare) and not sys.stdout.isatty()
-        for name in () if whole else self.spare:
-            if _total([longest for _, longest in self._room(columns)]) > width:
-                columns = [one for one in columns if one[0] != name]
-        upright = not whole and any(self.heads) and len(columns[0]) > 1
-        if upright and _total([least for least, _ in self._room(columns)]) > width:
-            heads, *rows = zip(*columns, strict=True)
-            lines = [("", "")]
-            for row in rows:
-                lines += [
-                    (head, cell) for head, cell in zip(heads, row, strict=True) if head or cell
-                ]
-                lines += [("", "")]
-            columns = [*zip(*lines[:-1], strict=True)]
-        room = self._room(columns)
-        widths = [max(min(longest, width), least) for least, longest in room]
-        while not whole and _total(widths) > max(width, _total([1] * len(widths))):
-            spare = [one * (one > least) for one, (least, _) in zip(widths, room, strict=True)]
-            widest = spare if any(spare) else widths
-            widths[widest.index(max(widest))] -= 1
-        drawn = Table(
-            title=self.title, caption=self.caption, box=box.SIMPLE_HEAD, width=_total(widths),
-            pad_edge=False, title_justify="left", caption_justify="left",
-            show_header=any(one[0] for one in columns),
-        )  # fmt: skip
-        for (head, *_), taken in zip(columns, widths, strict=True):
-            justify: Any = "right" if head in self.right else "left"
-            drawn.add_column(head, justify=justify, width=taken, overflow="fold")
-        for row in [*zip(*columns, strict=True)][1:]:
-            drawn.add_row(*map(_between_items, row, widths))
-        return drawn
+    Cells of columns in ``right`` are not broken.
+    """
+    from rich.cells import cell_len
 
-    def _room(self, columns: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-        """Return the least and the longest width of each column, by its words and its texts."""
-        from rich.cells import cell_len
-
-        room, facts = [], not any(one[0] for one in columns)
-        for place, column in enumerate(columns):
-            longest = max(map(cell_len, column))
-            broken = 1 if column[0] in self.right else len(column)
-            words = map(cell_len, " ".join(column[:broken]).split())
-            least = max([min(max(words, default=0), LEAST), *map(cell_len, column[broken:])])
-            # In a list of facts the names stay in one line, unless they are long.
-            stays = facts and place == 0 and longest <= LONGEST_NAME
-            room.append((longest if stays else least, longest))
-        return room
+    room, facts = [], not any(one[0] for one in columns)
+    for place, column in enumerate(columns):
+        longest = max(map(cell_len, column))
+        broken = 1 if column[0] in right else len(column)
+        words = map(cell_len, " ".join(column[:broken]).split())
+        least = max([min(max(words, default=0), LEAST), *map(cell_len, column[broken:])])
+        # In a list of facts the names stay in one line, unless they are long.
+        stays = facts and place == 0 and longest <= LONGEST_NAME
+        room.append((longest if stays else least, longest))
+    return room
 
 
 def _between_items(text: str, width: int) -> str:
@@ -141,36 +122,6 @@ def _pieces(word: str, width: int) -> list[str]:
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * len(widths) - 1
-
-
-table = PrintedTable
-
-NUMBER = re.compile(r"[\d,]*\.?[\d,]*%*")
-"""Cells of columns that are aligned on the right."""
-
-
-def as_printed(item: Contained | list[str] | str, heading: str = "") -> Sequence[Any]:
-    """Return part of a fit's contents as a terminal shows it: lines, or one table."""
-    if isinstance(item, str | list):
-        return [item] if isinstance(item, str) else item
-    columns = [*zip(item.heads, *item.rows, strict=False)][1:]
-    numbers = [
-        head for head, *cells in columns
-        if item.numbers or all(NUMBER.fullmatch(str(cell)) for cell in cells)
-    ]  # fmt: skip
-    heads = item.heads or ("",) * len(item.rows[0])
-    return [table(item.rows, *heads, title=item.caption or heading, right=numbers)]
-
-
-def table_of(
-    reports: Sequence[Report], columns: Lines, most: int | None = None, **looks: Any
-) -> PrintedTable:
-    """Return a table with a row for each of the first reports, but no column without a cell."""
-    rows = [dict(lines_of(one, columns)) for one in reports[:most]]
-    heads = [head for head in columns if any(head in row for row in rows)]
-    if len(rows) < len(reports):
-        looks["caption"] = f"and {len(reports) - len(rows)} more; --json shows all"
-    return table(([row.get(head, "-") for head in heads] for row in rows), *heads, **looks)
 
 
 BETWEEN, DOTS = "  ", "..."
@@ -414,20 +365,29 @@ def as_plain(value: Any) -> Any:
     return value
 
 
+def plain(facts: Any, *names: str) -> dict[str, Any]:
+    """Return those facts, of these names or all, that are words and numbers."""
+    known = facts if isinstance(facts, dict) else {}
+    chosen = {name: known.get(name) for name in names or known}
+    return {name: one for name, one in chosen.items() if isinstance(one, str | int | float)}
+
+
 def print_json(value: Any) -> None:
     """Write ``value`` as one JSON object on stdout."""
     sys.stdout.write(json.dumps(as_plain(value), allow_nan=False) + "\n")
 
 
-def show(*items: PrintedTable | str) -> None:
-    """Print tables and lines of a command's result on stdout."""
+def show(*items: Table | list[str] | str) -> None:
+    """Print tables, warnings and lines of a result on stdout."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     # Not printed by Rich, which would end the process if the reader of a pipe has gone.
     with console.capture() as printed:
         for item in items:
-            console.print(item.drawn(console.width) if isinstance(item, PrintedTable) else item)
+            lines: list[Any] = item if isinstance(item, list) else [item]
+            for one in lines:
+                console.print(one if isinstance(one, str) else _drawn(one, console.width))
     # Cells are padded with blanks; at the end of a line they go, colours between them stay.
     trailing = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
     sys.stdout.write(trailing.sub(lambda end: end[0].replace(" ", ""), printed.get()))

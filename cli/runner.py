@@ -15,8 +15,8 @@ import typer
 
 from vpem.errors import InputError, Interrupted, Setting
 from vpem.files.table_settings import TableSettings
-from vpem.pictures.contents import plural
-from vpem.records import Settings, beside, not_both, off, unset
+from vpem.pictures.contents import plural, tables_of_fit
+from vpem.records import Settings, Table, beside, not_both, off, unset
 from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
@@ -32,7 +32,7 @@ from .data import (
     tell_families,
     teller,
 )
-from .display import ProgressLine, Screen, print_json, show, table
+from .display import ProgressLine, Screen, print_json, show
 from .outputs import LabelFile, LabelledOutput, Output, Role
 from .session import EngineSettings, describe_engine, where_of
 
@@ -224,10 +224,10 @@ class CommandRun:
         if self.out.json:
             print_json(report)
         elif not self.out.quiet:
-            result.show(report)
+            show(*result.tables(report))
             lost = [(one["member"], one["since_iteration"]) for one in report.get("without", ())]
             if lost:
-                show(table(lost, "gone on without", "since iteration", right=("since iteration",)))
+                show(Table(lost, ("gone on without", "since iteration")))
         if self.network is not None and not self.out.quiet:
             from vpem.sums.forecast import note_of_tree
 
@@ -241,16 +241,16 @@ class FitOutcome:
     """The result of a fit.
 
     ``tell`` returns the part of the report that is common to all, without the file of the data;
-    ``write`` writes the model, ``show`` prints a report. ``own`` writes further files of each user,
-    and returns its part of the report. If ``apart``, each process writes a model of its own. Others
-    get ``found`` (see `vpem.fits.results.few_rows_of`); ``heaviest`` is the largest weight of a
-    row of this process.
+    ``write`` writes the model, ``tables`` are what a reader sees of a report. ``own`` writes more
+    files of each user, and returns its part of the report. If ``apart``, each process writes a
+    model of its own. Others get ``found`` (see `vpem.fits.results.few_rows_of`); ``heaviest`` is
+    the largest weight of a row of this process.
     """
 
     converged: bool
     tell: Callable[[], Report]
     write: Callable[[Path, Report], None]
-    show: Callable[[Report], None] = lambda report: show_fit(report)
+    tables: Callable[[Report], Iterable[Table | list[str] | str]] = tables_of_fit
     own: Callable[[Report], Report] = lambda _: {}
     apart: bool = False
     found: Any = None
@@ -553,25 +553,3 @@ class Task(CommandRun):
             return {"labels_files": self.labels.written if self.labels else []} | own(report)
 
         self.finish(FitOutcome(result.converged, tell, write, own=own_files, found=result))
-
-
-MOST_HUBS = 20
-"""Hubs up to which a terminal lists them."""
-
-
-def show_fit(report: Report) -> None:
-    """Print a fit of rows: components or clusters, facts, and who formed hubs."""
-    from vpem.fits.answer import as_table
-    from vpem.pictures.contents import HUB, facts_of, hubs_of
-
-    noun = "cluster" if "clusters" in report else "component"
-    in_use = report.get("in_use")
-    listed = [one for one in report[f"{noun}s"] if in_use is None or in_use[one[noun]]]
-    heads, rows = as_table(listed, noun, noisy="privacy" in report)
-    tables = [table(rows, *heads, title=f"{noun.capitalize()}s", right=heads[:3])]
-    tables.append(table(facts_of(report), "", ""))
-    hubs = hubs_of(report, MOST_HUBS + 1)
-    joint = any("," in str(row[-1]) for row in hubs)
-    if joint and len(hubs) <= MOST_HUBS and report["n_agents"] > 1:
-        tables.append(table(hubs, *HUB, title="Hubs", right=HUB[:1]))
-    show(*tables)

@@ -153,7 +153,7 @@ def test_sizes_have_as_many_decimals_as_fit_the_largest():
         answer = Answer.of_clusters(
             np.eye(len(sizes)), np.array(sizes, float), np.ones(len(sizes)), "abc"[: len(sizes)]
         )
-        rows = as_table(answer.describe("cluster"), "cluster")[1]
+        rows = as_table(answer.describe("cluster"), "cluster").rows
         assert [row[1] for row in rows] == words
 
 

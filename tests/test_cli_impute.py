@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -398,3 +399,20 @@ def test_as_a_process_of_its_own(folder):
     assert found.returncode == 0
     assert found.stderr == ""
     assert json.loads(found.stdout)["converged"]
+
+
+def test_a_file_shows_what_the_command_printed_and_has_a_page(capsys, folder):
+    printed = done(
+        capsys, "impute", "birds.csv", *POISSON, "--holdout", "0.1", "-o", "shown.h5"
+    ).out
+    shown = done(capsys, "show", "shown.h5").out
+    lines = [line for line in printed.splitlines() if line.strip() and "written to" not in line]
+    assert set(lines) <= set(shown.splitlines())
+    page = done(capsys, "report", "shown.h5", "--json").json
+    assert not page["not_drawn"]
+    assert "picture-trends" in Path(page["report"]).read_text(encoding="utf-8")
+    done(capsys, "impute", "one.h5", "--method", "mixture", "-k", "1", "-o", "mixed.h5", "-q")
+    (why,) = done(capsys, "report", "mixed.h5", "--json").json["not_drawn"]
+    assert "an imputation by a mixture has no picture" in why
+    for words in (("plot", "shown.h5", "one.h5"), ("plot", "shown.h5", "--features", "a")):
+        assert "leave it out" in run(capsys, *words).sentence

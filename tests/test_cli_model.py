@@ -117,7 +117,7 @@ def test_every_file_is_shown_by_one_command(capsys, model, tmp_path, monkeypatch
     done(capsys, "select", data, "-k", "1-2", "--state", "s.h5", "-q", "-j", 1)
     for file, said in (
         (model, "Components"), (data, "features  "), ("p.h5", "holds   predictions"),
-        ("k.h5", "Clusters"), ("i.h5", "an imputation"), ("c.h5", "vp-em"), ("s.h5", "selection"),
+        ("k.h5", "Clusters"), ("i.h5", "Trend over"), ("c.h5", "vp-em"), ("s.h5", "selection"),
     ):  # fmt: skip
         shown = done(capsys, "show", file)
         assert said in shown.out

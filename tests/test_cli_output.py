@@ -6,7 +6,8 @@ import re
 import pytest
 
 from vpem.pictures.contents import NETWORK, lines_of
-from vpem_cli.display import show, table
+from vpem.records import Table
+from vpem_cli.display import show
 
 from .cli_support import done, make_data, run
 from .tables import over
@@ -76,7 +77,7 @@ def test_no_line_ends_with_blanks(capsys, folder, monkeypatch, words, colour):
 
 
 def test_very_long_names_take_no_longer(capsys):
-    show(table([(" " * 100_000, "x"), ("y" + " " * 100_000, "")], "", ""))
+    show(Table([(" " * 100_000, "x"), ("y" + " " * 100_000, "")]))
     assert not any(line.endswith(" ") for line in capsys.readouterr().out.splitlines())
 
 
@@ -107,7 +108,7 @@ RIGHT = ("hub", "features")
 @pytest.mark.parametrize("width", [200, 80, 60, 40, 24])
 def test_a_narrow_terminal_cuts_nothing(capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    show(table(HUBS, *HEADS, title="Hubs", right=RIGHT, caption="and more"))
+    show(Table(HUBS, HEADS, "Hubs", RIGHT, note="and more"))
     out = capsys.readouterr().out
     assert all(len(line) <= width for line in out.splitlines())
     assert "…" not in out
@@ -120,7 +121,7 @@ def test_a_narrow_terminal_cuts_nothing(capsys, monkeypatch, width):
 
 def test_a_narrow_terminal_goes_without_what_can_be_spared(capsys, monkeypatch):
     cells = [("1", "12345.67", "converged")] * 2
-    made = table(cells, "K", "BIC", "status", right=("K", "BIC"), spare=("status", "BIC"))
+    made = Table(cells, ("K", "BIC", "status"), right=("K", "BIC"), spare=("status", "BIC"))
     monkeypatch.setenv("COLUMNS", "22")
     for terminal in (True, False):
         monkeypatch.setattr("sys.stdout.isatty", lambda terminal=terminal: terminal)
@@ -132,7 +133,7 @@ def test_a_narrow_terminal_goes_without_what_can_be_spared(capsys, monkeypatch):
 
 def test_lists_are_broken_between_their_items(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    show(table([("in", "worst area +1.0 sd, mean texture -0.7 sd, age +0.1 sd")], "", ""))
+    show(Table([("in", "worst area +1.0 sd, mean texture -0.7 sd, age +0.1 sd")]))
     lines = capsys.readouterr().out.split("\n")
     assert [line.split("   ")[-1] for line in lines if line] == [
         "worst area +1.0 sd,", "mean texture -0.7 sd, age +0.1 sd"
@@ -141,7 +142,7 @@ def test_lists_are_broken_between_their_items(capsys, monkeypatch):
 
 def test_long_words_are_broken_behind_marks(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "32")
-    show(table([("file", "/home/someone/projects/data/breast_cancer.h5")], "", ""))
+    show(Table([("file", "/home/someone/projects/data/breast_cancer.h5")]))
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line]
     assert lines == [["file", "/home/someone/projects/"], ["data/breast_cancer.h5"]]
 

@@ -14,9 +14,9 @@ from vpem.files.data import read_dataset
 from vpem.files.datasets import write_dataset
 from vpem.files.models import read_model, write_model
 from vpem.fits.answer import compare
-from vpem.pictures.contents import Table
 from vpem.pictures.page import contents_of, show_item, text
 from vpem.pictures.saved import read_saved
+from vpem.records import Table
 from vpem_cli.app import command
 from vpem_cli.commands.model import stored_at
 
@@ -236,7 +236,8 @@ def test_text_of_a_page_is_escaped_and_in_one_line():
     assert (
         text("<a href='x'>&\n\x00") == "&lt;a href=&#x27;x&#x27;&gt;&amp; \N{REPLACEMENT CHARACTER}"
     )
-    assert '<th scope="row">&lt;</th><td class="n">&gt;</td>' in show_item(Table([("<", ">")]))
+    shown = show_item(Table([("<", ">")], ("a", "b")))
+    assert '">&lt;</th><td class="n" style="text-align: right">&gt;</td>' in shown
 
 
 @pytest.mark.parametrize("name", ["rows", "fedem", "kmeans", "grid", "star"])

@@ -146,8 +146,9 @@ def test_what_is_refused(capsys, table, words, sentence):
 
 
 def test_a_table_without_rows_has_its_heads(monkeypatch, capsys):
-    from vpem_cli.display import show, table
+    from vpem.records import Table
+    from vpem_cli.display import show
 
     monkeypatch.setenv("COLUMNS", "20")
-    show(table([], "a" * 40, "b" * 40))
+    show(Table([], ("a" * 40, "b" * 40)))
     assert "aaaa" in capsys.readouterr().out

@@ -408,3 +408,13 @@ def test_a_disconnected_graph_is_refused(capsys, tmp_path):
     result = run(capsys, *DESCRIBE, "--graph", net)
     assert result.code == 2
     assert "2 components" in result.sentence
+
+
+def test_notebooks_show_the_tables_of_a_plan():
+    from vpem.fits.plan import plan
+    from vpem.network.graph import make_graph
+    from vpem.pictures.planning import tables_of_plan
+
+    tables = [*tables_of_plan(plan(make_graph("cycle", 4), [1, 1, 1, 1]))]
+    assert [one.caption for one in tables][:3] == ["", "Hubs", "Mixing (* chosen)"]
+    assert "<td" in tables[0]._repr_html_()

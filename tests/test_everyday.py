@@ -289,7 +289,7 @@ def test_objects_show_facts_and_no_arrays(X):
     }
     assert list(facts) == list(facts.values())
     assert repr(model.fit_).startswith("Fit(2 components, 4 features, converged after ")
-    assert "<td" in model.mixture_._repr_html_()
+    assert "<table" in model.mixture_._repr_html_()
 
     class Odd(Shown, facts="{name}"):
         name = "<b>\n"

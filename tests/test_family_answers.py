@@ -69,9 +69,9 @@ def test_levels_and_degrees_of_freedom_are_told(files, saved, capsys):
     assert str(one) == f"colour {one.level} {one.share:.0%} (all {one.share_of_all:.0%})"
     assert one.describe().keys() == {"feature", "deviations", "level", "share", "share_of_all"}
     assert told == json.loads(json.dumps(found.describe()))
-    heads, rows = as_table(told)
-    assert heads[-1] == "degrees of freedom"
-    assert rows[0][-1] == f"{told[0]['degrees_of_freedom'][0]:.1f}"
+    table = as_table(told)
+    assert table.heads[-1] == "degrees of freedom"
+    assert table.rows[0][-1] == f"{told[0]['degrees_of_freedom'][0]:.1f}"
     assert told[0]["degrees_of_freedom"][1:] == [None, None]
 
 

@@ -76,6 +76,7 @@ SITUATIONS = [
      {"model": "classes.h5", "data": "growth.csv"}),
     (OF_SAEM, {"holds": "documents", "classes": False, "curves": False},
      {"model": "topics.h5", "data": "topics.csv"}),
+    (["plot", "report"], {"holds": "entries"}, {"model": "filled.h5", "data": "rows.h5"}),
     ([], {"apart": True}, None),
 ]  # fmt: skip
 """Of some commands or all: what rules may ask about, and arguments of which it is true.
@@ -102,6 +103,7 @@ def folder(tmp_path_factory):
     for words in (
         ("fit", home / "rows.h5", "-q", "--max-iter", 3, "-o", home / "mixture.h5"),
         ("kmeans", home / "rows.h5", "-q", "-o", home / "clusters.h5"),
+        ("impute", home / "entries.csv", "-r", 1, "-q", "-o", home / "filled.h5"),
         ("saem", home / "growth.csv", *quick, home / "growth.h5"),
         ("saem", home / "growth.csv", "--model", "gmm", *quick, home / "classes.h5"),
         ("saem", home / "topics.csv", "--model", "lda", "-k", 2, *quick, home / "topics.h5"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -349,27 +349,58 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """Show it in a notebook."""
+        facts = printable(stated(self._facts, partial(getattr, self))).split(", ")
+        return Table([[fact] for fact in facts], [type(self).__name__])._repr_html_()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a result, for terminals, notebooks and pages.
+
+    Columns ``right`` are aligned there, by default all but the first, which names the rows. Where
+    there is little room columns ``spare`` may be left out, the first of them first.
+    """
+
+    rows: Sequence[Sequence[object]]
+    heads: Sequence[str] = ()
+    caption: str = ""  # above
+    right: Collection[str] | None = None
+    spare: Sequence[str] = ()
+    note: str = ""  # below
+
+    @property
+    def aligned(self) -> Collection[str]:
+        """Heads of the columns that are aligned on the right."""
+        return self.heads[1:] if self.right is None else self.right
+
+    def __str__(self) -> str:
+        """Return cells in columns, two blanks apart, and no blanks at the end of lines."""
+        lines = [[*map(printable, line)] for line in [self.heads, *self.rows]]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        """Return it as HTML; what it says is escaped, in one line, without control characters."""
         from html import escape
 
-        line = printable(stated(self._facts, partial(getattr, self)))
-        rows = [[escape(fact)] for fact in line.split(", ")]
-        return html_table(rows, [escape(type(self).__name__)])
+        marks = [RIGHT if head in self.aligned else LEFT for head in self.heads]
+
+        def cell(tag: str, value: object, mark: str = LEFT) -> str:
+            return f"<{tag}{mark}>{escape(printable(value))}</{tag.split()[0]}>"
+
+        def line(cells: Sequence[object], first: str, others: str) -> str:
+            tags = [first, *[others] * (len(cells) - 1)]
+            return f"<tr>{''.join(map(cell, tags, cells, [*marks, *[LEFT] * len(cells)]))}</tr>"
+
+        column, row = 'th scope="col"', 'th scope="row"'
+        caption = cell("caption", self.caption) if self.caption else ""
+        head = f"<thead>{line(self.heads, column, column)}</thead>" if any(self.heads) else ""
+        body = "".join(line(cells, row, "td") for cells in self.rows)
+        note = cell("p", self.note) if self.note else ""
+        return f"<div class='wide'><table>{caption}{head}<tbody>{body}</tbody></table>{note}</div>"
 
 
-def table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
-    """Return cells in columns, two blanks apart, and no blanks at the end of lines."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in [heads, *rows]]
-    return "\n".join(lines)
-
-
-def html_table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
-    """Return a table of cells that are HTML already."""
-    left = ' style="text-align: left"'
-    head = "".join(f"<th{left}>{one}</th>" for one in heads)
-    lines = ("".join(f"<td{left}>{cell}</td>" for cell in row) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+LEFT, RIGHT = ' style="text-align: left"', ' class="n" style="text-align: right"'
 
 
 def words_in(name: str, value: object) -> tuple[str | int, ...]:

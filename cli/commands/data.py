@@ -12,12 +12,12 @@ import typer
 
 from vpem.errors import InputError, Setting, check_choice
 from vpem.files.table_settings import TableSettings
-from vpem.pictures.contents import OF_DATA, lines_of, plural
-from vpem.records import Settings, beside, changed, off, setting, unset
+from vpem.pictures.contents import lines_of, plural, table_of
+from vpem.records import Settings, Table, beside, changed, off, setting, unset
 from vpem.settings import HoldingSettings
 
 from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
-from ..display import Screen, print_json, show, table, table_of
+from ..display import Screen, print_json, show
 from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
 from ..session import Where
@@ -198,8 +198,8 @@ def list_(json: Json = False) -> None:
     sizes = [(name, e.rows, e.columns, e.what) for name, e in EXAMPLES.items()]
     rights = [(name, e.source, e.licence) for name, e in EXAMPLES.items()]
     show(
-        table(sizes, "dataset", "rows", "columns", "", right=("rows", "columns")),
-        table(rights, "dataset", "from", "licence"),
+        Table(sizes, ("dataset", "rows", "columns", ""), right=("rows", "columns")),
+        Table(rights, ("dataset", "from", "licence"), right=()),
         "'vpem data copy' copies all to the folder data/, 'vpem data copy wine' one to this folder",
     )
 
@@ -408,6 +408,7 @@ def _describe(
 
     from vpem.files.datasets import read_about
     from vpem.files.families import describe_dataset, settle
+    from vpem.pictures.planning import OF_DATA
 
     profiles: list[ColumnProfile] = []
     dataset = read_one(data, reading, Where(), None, dataset=path, profiles=profiles)
@@ -427,7 +428,7 @@ def _describe(
             for name in ("agents", "labels", "columns" if columns else "features")
             if summary[name] is not None
         ]
-        show(table(facts, "dataset", ""), *tables)
+        show(Table(facts, ("dataset", ""), right=()), *tables)
 
 
 NUMBERS = ("number", "rows", "missing", "least", "most", "mean", "sd", "min", "max")

@@ -23,7 +23,7 @@ import typer
 
 from vpem.errors import FileError, VpemError, printable
 
-from ..display import print_json, show, table, tell
+from ..display import print_json, show, tell
 from ..names import leaves
 from ..options import Json, variables
 from ..outputs import FOLDER
@@ -52,7 +52,7 @@ def doctor(context: typer.Context, json: Json = False) -> None:
             print(printable(f"{'broken' if one['needed'] else 'note'}: {one['advice']}"))
         if not report["problems"]:
             print("Everything works.")
-        show(*(table(one.rows, *one.heads, title=one.caption) for one in tables_of(report)))
+        show(*tables_of(report))
     if not report["works"]:
         raise typer.Exit(2)
 

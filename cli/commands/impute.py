@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vpem.errors import InputError
 from vpem.fits.settings import OF_LOWRANK, Dealing, ImputeSettings
-from vpem.pictures.contents import HOW_WELL, communication, how_summed, lines_of, number, plural
-from vpem.records import changed, stated, unset
-from vpem.rules import summing
+from vpem.records import changed, unset
 from vpem.settings import HolderGraph, SumSettings
 
 from ..data import (
@@ -24,22 +23,21 @@ from ..data import (
     refuse_unused,
     teller,
 )
-from ..display import ProgressLine, Screen, show, table
+from ..display import ProgressLine, Screen, plain
 from ..options import Without
 from ..outputs import READ, TableOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
+from .use import StoredFile, UseRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vpem.fits.observers import Completed
+    from vpem.files.results import Imputed
     from vpem.network.schema import Report
-    from vpem.pictures.contents import Lines
+    from vpem.pictures.figure import Picture
     from vpem.terms.lowrank.entries import Hidden
     from vpem.terms.lowrank.observations import Observations
-
-    from ..display import PrintedTable
 
 
 class ObserverFiles(NumberFiles, heading="Data"):
@@ -108,8 +106,7 @@ def observed(
     return hide_entries(observations, dealing.holdout, rng, holders)
 
 
-MOST_COLUMNS = 20
-"""Columns up to which the trend over them is printed."""
+HELD = "an imputation"
 
 
 class ImputeOutput(TableOutput, heading="Output", kept=False):
@@ -156,9 +153,11 @@ def impute(
     """
     with Screen(out.quiet) as screen:
         from vpem.fits.imputation import fit_imputation
-        from vpem.fits.mixture_imputation import write_imputation
+        from vpem.fits.mixture_imputation import imputed_of, write_imputation
         from vpem.fits.observers import Imputation, score_holdout
         from vpem.pictures.assignments import draw_imputation
+        from vpem.pictures.contents import tables_of_imputation
+        from vpem.pictures.saved import SavedImputation
         from vpem.sums.connect import connect_workers, move_codec
 
         run = CommandRun(screen, out, "imputations", engine, checkpoints)
@@ -195,114 +194,41 @@ def impute(
             table = parties.table if again else None
             write_imputation(path, fit, report, out.force, hidden, out.quote_formulas, table)
 
+        def draw() -> Picture:
+            return draw_imputation(SavedImputation("the imputation", imputed_of(fit)))
+
         # Each member of a study writes its own entries, and the fit of all.
         run.finish(FitOutcome(
-            fit.converged, tell, write, partial(_show_completed, fit), apart=True,
-            own=lambda _: run.drawn(lambda: draw_imputation(fit)),
+            fit.converged, tell, write,
+            lambda report: tables_of_imputation(report, fit.observations.column_names),
+            apart=True, own=lambda _: run.drawn(draw),
         ))  # fmt: skip
 
 
-def _steps(report: Report) -> str:
-    line = "participation {participation:g}, step {step_size}"
-    if summing(report["sum"], "server").needs_server and report["compress"] is not None:
-        line += ", compressed by {compress}"
-    if report["projections"]:
-        line += ", {projections:,} means moved into the law's domain"
-    return stated(line, report.__getitem__)
+class ImputedFile(StoredFile):
+    """What `vpem impute` has written."""
 
+    holds = f"{HELD}, a completed matrix (see 'vpem model export')"
+    facts: Report = {"holds": "entries"}  # noqa: RUF012
 
-def _chosen(report: Report) -> str:
-    choice = report["choice"]
-    line = f"{choice['error']:.4g} on held-out entries, column means "
-    line += f"{number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
-    known = choice["mixture"] in ("tried", "the method was given")
-    return line if known else f"{line}; no mixture: {choice['mixture']}"
+    @cached_property
+    def stored(self) -> Imputed:
+        from vpem.files.results import read_imputed
 
+        return read_imputed(self.path)
 
-def _network(report: Report) -> str:
-    parts = [plural(report["n_workers"], "observer"), report["topology"]]
-    way = summing(report["sum"], "server")
-    if not way.needs_server or report["secure_sum"]:
-        parts.append(how_summed(report))
-    if way.has_rounds and "mixing_weights" not in report:
-        parts.append(f"statistics up to {report['disagreement']:.2g} apart")
-    return ", ".join(parts)
+    def evaluation_data(self, request: UseRequest) -> None:
+        """Refuse data: an imputation is shown with its own."""
+        if request.files:
+            raise InputError(f"{self.path} is {HELD}, which is shown without DATA; leave it out")
 
+    def export(self, output: Path, table: TableOutput) -> None:
+        from vpem.files.results import write_imputed
 
-FACTS: Lines = {
-    "matrix": lambda report: stated(
-        "{n_samples:row} x {n_features:column}, {share_seen:.1%} seen"
-        + ", weighed by {sample_weight}" * bool(report["sample_weight"]), report.__getitem__,
-    ),
-    "mixture": lambda report: stated(
-        "{n_components:component}, {covariance_type} covariance"
-        + " of columns of one observer" * (report["n_workers"] != 1 and report["split"] != "rows")
-        + ", {n_parameters:parameter}", report.__getitem__,
-    ),
-    "model": lambda report: stated(
-        "rank {rank}, ridge {ridge:.6g}, {law}"
-        + " of variance {variance:.6g}" * (report["variance"] is not None), report.__getitem__,
-    ),
-    "log-likelihood": lambda report: stated(
-        "{log_likelihood:.6f} per sample, BIC {bic:.2f}" if "bic" in report
-        else "{log_likelihood:.6f} an entry seen", report.__getitem__,
-    ),
-    "draws": "{draws[n_draws]}, each of a fit to weighed rows: {draws[n_iter]} iterations",
-    "singular values": lambda report: ", ".join(f"{v:.4g}" for v in report["singular_values"][:8]),
-    "iterations": HOW_WELL["iterations"],
-    "FedEM": _steps,
-    "chosen by": _chosen,
-    "network": _network,
-    "communication": lambda report: communication(report["communication"], report["worker_names"]),
-    "written to": lambda report: report["model"] or "nothing is kept (give --output)",
-}  # fmt: skip
-"""How a matrix was completed, by a mixture or by one of low rank."""
+        write_imputed(output, self.stored, table.force, table.quote_formulas)
 
-
-def _show_completed(fit: Completed, report: Report) -> None:
-    names, choice = fit.observations.column_names, report["choice"]
-    tables = [] if report["holdout"] is None else _held_out(report["holdout"])
-    tables.append(table(lines_of(report, FACTS), "", ""))
-    if choice is not None:
-        lines = [
-            (one["column"], one["error"], one["column_means"],
-             "column mean" if one["column_means"] < one["error"] else "fit")
-            for one in choice["by_column"]
-        ]  # fmt: skip
-        title = "Entries held out to choose, in units of the fit"
-        tables.append(_by_column(title, choice["loss"].replace("_", "-"), "better", lines))
-    if len(names) <= MOST_COLUMNS:
-        trend = zip(names, (number(mean, 5) for mean in report["column_trend"]), strict=True)
-        head = f"mean fitted {fit.law.unit}".replace("fitted mean", "fitted")
-        tables.append(table(trend, "column", head, title="Trend over columns", right=(head,)))
-    show(*tables)
-
-
-def _by_column(title: str, loss: str, more: str, lines: list[tuple[Any, ...]]) -> PrintedTable:
-    """A line a column: of many those whose error is largest beside the column mean's."""
-    if len(lines) > MOST_COLUMNS:
-        title += f": the {MOST_COLUMNS} worst of {len(lines)} columns, beside column means"
-        lines = sorted(lines, key=lambda line: -line[1] / line[2] if line[2] > 0 else 0.0)[
-            :MOST_COLUMNS
-        ]
-    cells = [(name, number(error, 4), number(means, 4), last) for name, error, means, last in lines]
-    heads = (loss, f"{loss} of column means", more)
-    return table(cells, "column", *heads, title=title, right=(*heads[:2], "hidden"))
-
-
-def _held_out(scores: Report) -> list[Any]:
-    heads, other, count = list(scores["model"]), scores["iterative_imputer"], scores["n_entries"]
-    lines = [
-        (name.replace("_", " "), *(number(scores[name].get(head), 5) for head in heads))
-        for name in ("model", "column_means", "iterative_imputer")
-    ]
-    title = f"Error on {count} hidden {'entry' if count == 1 else 'entries'}"
-    named = {"standardized_rmse": "in standard deviations"}
-    head = tuple(named.get(head, head.replace("_", "-")) for head in heads)
-    skipped = [f"iterative imputer was not run: {other['skipped']}"] if "skipped" in other else []
-    errors = [
-        (one["column"], one["model"]["rmse"], one["column_means"]["rmse"], one["n_entries"])
-        for one in scores["by_column"]
-    ]
-    whole = table(lines, "", *head, title=title, right=head)
-    return [whole, *skipped, _by_column("Error by column", "rmse", "hidden", errors)]
+    def as_json(self) -> Report:
+        stored = self.stored
+        names = "algorithm law rank n_components n_iter converged log_likelihood"
+        about = {"file": str(self.path), "holds": HELD, **stored.describe()}
+        return about | plain(stored.report, *names.split()) | {"report": stored.report}

@@ -19,7 +19,7 @@ from vpem.rules import OF_ONE_FILE
 
 from ..data import OF_FILES, PartySettings
 from ..display import as_plain, print_json
-from ..outputs import READ
+from ..outputs import READ, TableOutput
 from .use import CORPUS_MODEL, StoredFile, UseRequest
 
 if TYPE_CHECKING:
@@ -550,12 +550,12 @@ class SaemFile(StoredFile):
 
         return saem_as_json(self.stored)
 
-    def export(self, output: Path, force: bool) -> None:
+    def export(self, output: Path, table: TableOutput) -> None:
         from vpem.files.results import arrays_or_json
         from vpem.saem.formats.fits import arrays_of
 
         content = partial(arrays_of, self.stored), lambda: as_plain(self.as_json())
-        arrays_or_json(output, *content, force)
+        arrays_or_json(output, *content, table.force)
 
 
 class TopicsFile(SaemFile):

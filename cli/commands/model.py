@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,11 @@ import typer
 
 from vpem.errors import FileError, InputError, brief, check_choice, printable
 from vpem.pictures.contents import number, plural
-from vpem.records import Settings, beside, changed, not_both, off, setting, words_in
+from vpem.records import Settings, Table, beside, changed, not_both, off, setting, words_in
 from vpem.settings import OF_DATA, lacks_data
 
 from ..data import OF_A_FIT
-from ..display import Screen, as_printed, print_json, show, table
+from ..display import Screen, plain, print_json, show
 from ..names import in_options
 from ..options import Force, Json, Quiet, Without, refuse_beside
 from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
@@ -24,13 +25,12 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
 
 
-FITS = ("vpem-model", "vpem-clustering", "vpem-saem")
+FITS = ("vpem-model", "vpem-clustering", "vpem-saem", "vpem-imputation")
 """Kinds of fits, by what files say that they are."""
 
 HELD = {
     "vpem-dataset": "a dataset",
     "vpem-checkpoint": "a checkpoint, from which its run goes on with --checkpoint and --resume",
-    "vpem-imputation": "an imputation, a completed matrix (see 'vpem model export')",
     "vpem-predictions": "predictions",
     "vpem-contributions": "contributions of parties and features",
     "vpem-imputed": "imputed values",
@@ -64,6 +64,10 @@ def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> An
             from .individuals import SaemFile, TopicsFile
 
             kind = TopicsFile if attribute_of(path, "model") == CORPUS_MODEL else SaemFile
+        elif encoding == "vpem-imputation":
+            from .impute import ImputedFile
+
+            kind = ImputedFile
         else:
             from .rows import ClustersFile, MixtureFile
 
@@ -87,11 +91,12 @@ def show_fit(file: Path, json: bool) -> None:
 
     contents = contents_of(stored.saved)
     # Names and words in them come from the author of the file.
-    printed: list[Any] = [printable(contents.title), printable(contents.lead)]
+    show(printable(contents.title), printable(contents.lead))
     for section in contents.sections:
         for item in section.items:
-            printed += as_printed(item, section.heading)
-    show(*printed)
+            if not isinstance(item, str | list):
+                item = replace(item, caption=item.caption or section.heading)
+            show(item)
 
 
 OUTPUTS = "output force quote_formulas digits"
@@ -281,7 +286,7 @@ def plot(
             help="profile, history, graph, sparsity, communication; projection, marginals and "
             "pairs, best with DATA; responsibilities, of DATA; confusion, of DATA with labels. "
             "Fits of SAEM: traces; curves, observed, residuals, vpc and effects, of DATA. "
-            "Default: profile, of two features pairs, of SAEM traces."
+            "Imputations: trends. Default: profile, of two features pairs, of SAEM traces."
         ),
     ] = None,
     *,
@@ -371,11 +376,11 @@ def show_any(context: typer.Context, file: AnyFile, json: Json = False) -> None:
     """Show a model, or another file that vpem has written.
 
     Of a model: hubs, mixing weights, means, history. Of clusters: centres. Of a fit of SAEM:
-    estimates with standard errors, shrinkage. Of exports: arrays or fields, and their sizes. Of
-    data and tables: what 'vpem data describe' prints. Of studies, certificates and logs: what
-    'vpem study show', 'vpem party show' and 'vpem party log' print. Of requests: who asks, for
-    what. Of policies: the rules. Pictures, pages and private keys are refused. 'vpem show' and
-    'vpem model show' are the same command.
+    estimates with standard errors, shrinkage. Of an imputation: errors, trends. Of exports: arrays
+    or fields, and their sizes. Of data and tables: what 'vpem data describe' prints. Of studies,
+    certificates and logs: what 'vpem study show', 'vpem party show' and 'vpem party log' print. Of
+    requests: who asks, for what. Of policies: the rules. Pictures, pages and private keys are
+    refused. 'vpem show' and 'vpem model show' are the same command.
 
     Example: vpem show model.h5
     """
@@ -387,7 +392,7 @@ def show_any(context: typer.Context, file: AnyFile, json: Json = False) -> None:
             print_json(found)
         else:
             lines = [(name.replace("_", " "), str(value)) for name, value in found.items()]
-            show(table(lines, "", ""))
+            show(Table(lines))
 
 
 @app.command("export")
@@ -413,13 +418,7 @@ def export(
     Example: vpem model export model.h5 -o model.npz
     """
     with Screen(table.quiet) as screen:
-        from vpem.files.hdf5 import attribute_of
-        from vpem.files.results import IMPUTATION_FILE, read_imputed, write_imputed
-
-        if attribute_of(model) == IMPUTATION_FILE:
-            write_imputed(output, read_imputed(model), table.force, table.quote_formulas)
-        else:
-            stored_at(model, "model export").export(output, table.force)
+        stored_at(model, "model export").export(output, table)
         screen.say(f"wrote {output}")
 
 
@@ -652,29 +651,16 @@ def _shown(file: Path) -> str | Report:
     return shown if isinstance(shown, str) else {"file": str(file)} | shown(file)
 
 
-def plain(facts: Any, *names: str) -> Report:
-    """Return those facts, of these names or all, that are words and numbers."""
-    known = facts if isinstance(facts, dict) else {}
-    chosen = {name: known.get(name) for name in names or known}
-    return {name: one for name, one in chosen.items() if isinstance(one, str | int | float)}
-
-
 def _beside_fits(path: Path) -> Report:
     from vpem.files.checkpoints import read_state
     from vpem.files.hdf5 import attribute_of, list_datasets, open_read
-    from vpem.files.json_text import read_json_element
-    from vpem.files.results import read_imputed
 
     kind = attribute_of(path)
     with open_read(path) as file:
         shapes = {name: one.shape or ["one value"] for name, one in list_datasets(file).items()}
-        report = read_json_element(file, "report") if kind == "vpem-imputation" else {}
     facts: Report = {name: " x ".join(map(str, shape)) for name, shape in shapes.items()}
     if kind == "vpem-checkpoint":
         facts = plain(read_state(path).get("facts"))
-    elif kind == "vpem-imputation":
-        names = "algorithm law rank n_components n_iter converged log_likelihood"
-        facts = read_imputed(path).describe() | plain(report, *names.split())
     return {"holds": HELD.get(kind, kind).partition(",")[0]} | facts
 
 

@@ -28,13 +28,14 @@ from vpem.fits.answer import answer_of, compare, read_labels
 from vpem.fits.contribution import contribution, spread_contribution
 from vpem.fits.labels import columns_of
 from vpem.fits.spread_rows import SpreadRows, describe_score, responsibilities
-from vpem.pictures.contents import SCORED
+from vpem.pictures.contents import AGREED, SCORED, table_of
+from vpem.records import Table
 from vpem.settings import MISSINGS
 from vpem.terms.rows import check_missing, check_values
 from vpem.terms.statistics import leaves
 
 from ..data import check_parties, kept_of, read_one, read_parties, teller
-from ..display import print_json, table, table_of
+from ..display import print_json
 from ..names import key_of
 from ..options import refuse_beside
 from .use import StoredFile, UseRequest
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.pictures.contents import Lines
     from vpem.pictures.saved import EvaluationData
+
+    from ..outputs import TableOutput
 
     Assigned = tuple[dict[str, Labels], Report]
 
@@ -257,8 +260,8 @@ class RowFile(StoredFile):
         title = "Rows of each label in each component"
         request.tell(
             {"n_samples": len(self.X), **found.describe(), **self.of_data()},
-            dict(found.facts()),
-            table(counts, "label", *heads, title=title, right=heads),
+            AGREED,
+            Table([*counts], ("label", *heads), title),
         )
 
     def command(self, root: Any) -> str | None:
@@ -349,9 +352,9 @@ class MixtureFile(RowFile):
             settings.write(result.columns(), "vpem-contributions")
         if settings.json or settings.output is None:
             parties = table_of(
-                report["parties"], PARTIES, title="Without each party", right=[*PARTIES][1:],
+                report["parties"], PARTIES, caption="Without each party", right=[*PARTIES][1:],
                 spare=("likelihood", "features", "agreement", "shared"),
-                caption="In nats: information, what its features alone tell of the component; "
+                note="In nats: information, what its features alone tell of the component; "
                 "lost, what no others tell; shared, what its features and the others' tell of each "
                 "other; likelihood, lost per sample. Moved: rows of another component without it. "
                 "Adjusted Rand index: agreement of the components with and without it; of those "
@@ -359,7 +362,7 @@ class MixtureFile(RowFile):
             )  # fmt: skip
             ranked = [{**one, "rank": rank} for rank, one in enumerate(report["features"], 1)]
             features = table_of(
-                ranked, FEATURES, MOST_FEATURES, title="Each feature alone",
+                ranked, FEATURES, MOST_FEATURES, caption="Each feature alone",
                 right=("rank", "information", "share"), spare=("party", "rank"),
             )  # fmt: skip
             tables = [parties, "", features] if report["parties"] else [features]
@@ -383,8 +386,8 @@ class MixtureFile(RowFile):
         request.settings.write({**columns, name: labels}, "vpem-samples")
         return count
 
-    def export(self, output: Path, force: bool) -> None:
-        models.write_export(output, self.stored, force)
+    def export(self, output: Path, table: TableOutput) -> None:
+        models.write_export(output, self.stored, table.force)
 
     def as_json(self) -> Report:
         stored = self.stored

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, Setting
-from vpem.pictures.contents import communication, number
 from vpem.records import Rule, Settings, beside, changed, off, rule, setting, unset
 from vpem.settings import SAEM_MODELS, SAMPLERS, HolderGraph, SaemSettings, SumSettings
 
 from ..data import StartSettings, graph_of
-from ..display import ProgressLine, Screen, as_printed, show, table
+from ..display import ProgressLine, Screen
 from ..options import Without
 from ..outputs import NEEDS_TOL, WRITTEN, LabelFile, LabelledOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
@@ -319,6 +319,7 @@ def saem(
     """
     with Screen(out.quiet) as screen:
         from vpem.files.hdf5 import check_writable
+        from vpem.pictures.saem_contents import tables_of_saem
         from vpem.saem.estimates import describe_fit, doubts
         from vpem.saem.fit import fit_saem
         from vpem.saem.formats.fits import read_saem, save_saem
@@ -379,7 +380,7 @@ def saem(
 
         run.finish(FitOutcome(
             fit.converged, tell, lambda path, report: save_saem(path, shown, force=out.force),
-            lambda report: _show(report, shown),
+            partial(tables_of_saem, shown),
             own=lambda _: {"labels_files": labels.written if fit.corpus is None else None,
                            **_write(mine, out)},
         ))  # fmt: skip
@@ -393,25 +394,6 @@ class SaemCounter(ProgressLine):
     def facts(self, progress: Any) -> Iterator[str]:
         if progress.iteration <= self.burn_in:
             yield "burn-in"
-
-
-def _show(report: Report, fit: SaemFit) -> None:
-    """Print what a page says of a fit: its facts, and its estimates or topics."""
-    from vpem.pictures.saem_contents import estimate_tables, how_fitted, how_well, topic_tables
-    from vpem.saem.estimates import summary_of
-    from vpem.saem.topics import Topics
-
-    saved = fit.saved
-    facts = how_fitted(saved, report["device_individuals"]) | how_well(fit)
-    facts["iterations"] += f", {number(report['seconds'], 3)} s"
-    facts["communication"] = communication(report["communication"], report["device_names"])
-    facts["model file"] = report["model"] or "not kept (give --output)"
-    for name in ("individuals", "topics", "traces"):
-        if report.get(f"{name}_file") is not None:
-            facts[name] = report[f"{name}_file"]
-    of_topics = fit.corpus is not None
-    items = topic_tables(Topics(saved)) if of_topics else estimate_tables(summary_of(saved))
-    show(table(facts.items(), "", ""), *(one for item in items for one in as_printed(item)))
 
 
 def _write(fit: SaemFit, out: SaemOutput) -> Report:

@@ -8,14 +8,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, VpemError, VpemWarning, printable
-from vpem.fits.settings import as_ranges, parse_names, parse_numbers
-from vpem.pictures.contents import lines_of, number, plural
-from vpem.records import changed, stated, unless, unset
+from vpem.fits.settings import parse_names, parse_numbers
+from vpem.pictures.contents import number, plural
+from vpem.records import changed, unless, unset
 from vpem.settings import (
     COVARIANCE_TYPES,
     MAP,
@@ -28,7 +27,7 @@ from vpem.settings import (
 
 from .. import runner
 from ..data import DataFiles, FileSettings, StartSettings
-from ..display import ProgressLine, Screen, show, span, table, table_of
+from ..display import ProgressLine, Screen, span
 from ..names import in_options
 from ..options import Given, MemoryLimit, Without
 from ..outputs import WRITTEN, Output, Role
@@ -39,10 +38,6 @@ if TYPE_CHECKING:
     from vpem.fits.selection.search import Selection
     from vpem.fits.selection.trials import Cell, Outcome, Trial
     from vpem.network.schema import Report
-    from vpem.pictures.contents import Lines
-
-
-NAMES = {"bic": "BIC", "aic": "AIC", "icl": "ICL", "heldout": "held-out log-likelihood"}
 
 
 @contextmanager
@@ -88,89 +83,10 @@ class SearchProgress(ProgressLine):
         self.tell(f"{done} of {plural(self.to_do, 'fit')} done", *said, about, f"last: {trial}")
 
 
-def _status(cell: Report) -> str:
-    status = [cell["status"]]
-    if cell["status"] != "failed":
-        status += [plural(cell["recoveries"], "collapse")] if cell["recoveries"] else []
-        names = ("given_up", "degenerate")
-        status += [f"{cell[one]} {one.replace('_', ' ')}" for one in names if cell[one]]
-    if "below" in cell:
-        status.append(f"below K = {cell['below']}")
-    return ", ".join(status)
-
-
-COLUMNS: Lines = {
-    "choice": "{choice}",
-    "K": "{n_components}",
-    "hops": lambda cell: ", ".join(as_ranges(cell["stands_for_hops"])),
-    "covariance": "{covariance_type}",
-    "hubs": "{n_hubs}",
-    "params": "{n_parameters}",
-    # Of models that were judged on held-out rows, and on all.
-    "held-out": "{heldout:.4f}",
-    "s.e.": "{standard_error:.4f}",
-    "to best, s.e.": "{difference:+.4f}, {difference_error:.4f}",
-    "log-lik.": "{log_likelihood:.4f}",
-    "BIC": "{bic:.2f}",
-    "AIC": "{aic:.2f}",
-    "ICL": "{icl:.2f}",
-}
-
-FACTS: Lines = {
-    "folds": lambda report: (
-        f"{report['folds']}, of {plural(report['n_samples'], 'row')}" if report["folds"] else None
-    ),
-    "fits": lambda report: (
-        f"{report['n_fits']}"
-        + f", {report['n_kept']} of them from the state" * bool(report["n_kept"])
-    ),
-    "time": "{seconds:.3g} s, {jobs:job}",
-    "state": lambda report: report["state"] or "not kept (give --state or --output)",
-    "picture": lambda report: report["plot"] or "not drawn (give --plot)",
-}
-"""How a search went."""
-
-
-def show_selection(selection: Selection, report: Report) -> None:
-    """Print the table of all models, and the choice."""
-    cells, choice, criterion = selection.cells, selection.choice, selection.criterion
-    held_out, over_rows = criterion == "heldout", report["split"] == "rows"
-    name, best, small = NAMES[criterion], choice.best, choice.one_standard_error
-    worst = f"worst {name}"
-    columns = {**COLUMNS, worst: "{worst:.2f}", "iterations": "{n_iter}", "status": _status}
-    for head in ["hops", "hubs"] * over_rows + [worst] * (report["n_init"] == 1):
-        del columns[head]
-    marks = {small: "1 s.e."} | {best: "best, 1 s.e." if best == small else "best"}
-    rows = []
-    for place, cell in enumerate(cells):
-        starts = [start[criterion] for start in cell.get("restarts", ())]
-        rows.append({**cell, "choice": marks.get(place, ""), "worst": max(starts, default="")})
-    models = table_of(
-        rows, columns, title=f"Models by {name} ({report['better']} is better)",
-        right=[head for head in columns if head not in ("choice", "covariance", "status")],
-        # The most dispensable first; JSON has them all.
-        spare=["iterations", "hubs", "log-lik.", "params", "to best, s.e.",
-               *(other for other in ("AIC", "ICL", "BIC") if other != name)],
-    )  # fmt: skip
-
-    def named(place: int) -> str:
-        cell = selection.grid[place]
-        return f"K = {cell.n_components}, {cell.covariance_type}" if over_rows else str(cell)
-
-    value = "{heldout:.4f} (standard error {standard_error:.4f})"
-    value = value if held_out else f"{{{criterion}:.2f}}"
-    facts = [
-        (what, f"{named(place)}: {name} {stated(value, cells[place].__getitem__)}")
-        for what, place in (("best", best), ("fewest parameters within 1 s.e.", small))
-        if place is not None
-    ]
-    other = f": {named(report['chosen'])}" if report["chosen"] != best else ""
-    model = f"{report['model']}{other}" if report["model"] else "not kept (give --output)"
-    show(models, table([*facts, *lines_of(report, FACTS), ("model", model)], "", ""))
-
-
 def warn_of(screen: Screen, selection: Selection, chosen: int) -> None:
     """Warn of models that failed or were passed over, and of a choice that is not sound."""
+    from vpem.pictures.planning import CRITERIA
+
     cells, grid, passed = selection.cells, selection.grid, selection.choice.passed_over
 
     def warn_of_some(key: str, sentence: str) -> None:
@@ -186,7 +102,7 @@ def warn_of(screen: Screen, selection: Selection, chosen: int) -> None:
             why, what = "has degenerate components", "--floor-fits keep counts it like others"
         value = number(cells[better][selection.criterion], 8)
         screen.warn(
-            f"{grid[better]} has a better {NAMES[selection.criterion]} ({value}) but {why}, and "
+            f"{grid[better]} has a better {CRITERIA[selection.criterion]} ({value}) but {why}, and "
             f"was passed over; {what}"
         )
     warn_of_some(
@@ -256,6 +172,7 @@ class Search(runner.Task):
         from vpem.fits.answer import note_of_parameters
         from vpem.fits.selection.search import search
         from vpem.pictures.history import draw_selection
+        from vpem.pictures.planning import tables_of_selection
 
         out, screen, n_init, n_kept = self.out, self.screen, self.settings.n_init, self.n_finished
         source = self.source
@@ -284,11 +201,7 @@ class Search(runner.Task):
 
         def tell() -> Report:
             return {
-                "criterion": selection.criterion,
-                "better": "higher" if held_out else "lower",
-                **vars(choice),
-                "chosen": chosen,
-                "cells": selection.cells,
+                **selection.describe(chosen),
                 "n_init": n_init,
                 "folds": out.n_folds if held_out else None,
                 "split": self.split,
@@ -317,8 +230,9 @@ class Search(runner.Task):
             return {"state": out.kept_in} | self.drawn(lambda: draw_selection(selection))
 
         converged = all(one["status"] == "converged" for one in selection.cells)
-        show_all = partial(show_selection, selection)
-        self.finish(runner.FitOutcome(converged, tell, write, show_all, draw, found=fit))
+        self.finish(runner.FitOutcome(
+            converged, tell, write, tables_of_selection, draw, found=fit
+        ))  # fmt: skip
 
 
 def _state_of(state: Path | None, output: Path | None) -> Path | None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vpem.errors import InputError, check_choice, shorten
+from vpem.errors import InputError, check_choice
 from vpem.files.table_settings import TableSettings
 from vpem.fits.settings import PlanSettings
-from vpem.pictures.contents import how_summed, lines_of, number, plural, size
 from vpem.records import changed, not_both, rule, unset
 from vpem.rules import BY_FEATURES
 from vpem.settings import OF_DATA, TOPOLOGIES, GraphSettings, HoldingSettings, lacks_data
 
 from ..data import graph_of, partition_of, read_one, stored_graph, teller
-from ..display import Screen, print_json, show, table, table_of
+from ..display import Screen, print_json, show
 from ..options import Without
 from ..outputs import READ, WRITTEN, Output, Printing
 from ..session import Where
@@ -25,10 +23,6 @@ from ..session import Where
 if TYPE_CHECKING:
     from vpem.network.graph import Graph
     from vpem.network.partition import Partition
-    from vpem.network.schema import Report
-    from vpem.pictures.contents import Lines
-
-    from ..display import PrintedTable
 
 
 app = typer.Typer(
@@ -37,12 +31,6 @@ app = typer.Typer(
 
 USUAL_FEATURES = 10
 """Features that a plan over workers has by default."""
-
-HUBS: Lines = {"hub": "{hub}", "root": "{root}", "agents": "{agents}", "features": "{n_features}"}
-"""Columns of the table of hubs."""
-
-MOST_ROWS = 20  # hubs shown; --json has them all
-MOST_MEMBERS = 12  # agents of a hub shown
 
 
 class PlannedGraph(
@@ -111,6 +99,7 @@ def describe(
     with Screen(holding.quiet) as screen:
         from vpem.fits.plan import plan
         from vpem.pictures.figure import check_picture, save_picture
+        from vpem.pictures.planning import tables_of_plan
 
         if plot is not None:
             check_picture(plot, holding.force)
@@ -146,7 +135,7 @@ def describe(
         if holding.json:
             print_json(report | {"warnings": screen.warnings, "plot": plot})
         elif not holding.quiet:
-            show(*_tables(report))
+            show(*tables_of_plan(report))
 
 
 def _named(
@@ -171,105 +160,3 @@ def _named(
     if holding.split == "rows":
         return joined, [features or USUAL_FEATURES, *[0] * (count - 1)]
     return joined, contiguous(count if features is None else features, count, joined.names)
-
-
-def _tables(report: Report) -> Iterator[PrintedTable]:
-    """Yield what a terminal shows of a plan; means are rounded."""
-    names, hubs, sent = [*report["agent_names"], "server"], report["hubs"], report["communication"]
-    holder = "agent" if report["split"] == "features" else "worker"
-    facts = lines_of(report, {
-        "graph": f"{{topology}}, {{n_agents:{holder}}}, {{n_edges:link}}",
-        "degrees": "{degrees[min]} to {degrees[max]}, mean {degrees[mean]:.3g}",
-        "diameter": "{diameter:hop}",
-    })  # fmt: skip
-    if holder == "agent":
-        facts.append(("hubs", f"{len(hubs)} of {plural(report['hops'], 'hop')}"))
-    if report["first_fit"] is not None:
-        first = size(round(report["first_fit"]["bytes"]))
-        facts.append(("by likelihood", "the data decide; these are the hubs by size. First a fit "
-                      f"without hops: {first} an iteration"))  # fmt: skip
-    facts.append(("sum", how_summed(report)))
-    if sent["n_drawn"] and report["tree"] is None:
-        share, drawn = number(100 * sent["partitioned"], 2), plural(sent["n_drawn"], "sum")
-        facts.append(("disconnected", f"in {share} % of {drawn} drawn"))
-    if report["along_a_tree"] is not None:
-        messages, n_bytes, rounds = map(round, report["along_a_tree"].values())
-        cost = f"{plural(messages, 'message')}, {size(n_bytes)}, {plural(rounds, 'round')}"
-        exact = "" if report["compress"] else ", exact"
-        facts.append(("or", f"--sum tree{exact}: {cost} an iteration"))
-    yield table(facts, "", "")
-    if holder == "agent":
-        listed = [
-            {**hub, "hub": place, "root": names[hub["root"]],
-             "agents": shorten((names[agent] for agent in hub["agents"]), MOST_MEMBERS)}
-            for place, hub in enumerate(hubs)
-        ]  # fmt: skip
-        yield table_of(listed, HUBS, MOST_ROWS, title="Hubs", right=("hub", "features"))
-    conditions, fixed = f"{report['weights']} weights", report["rounds"]
-    for name, what in (("compress", ", uncompressed"), ("faults", ", without failures")):
-        if report[name] is not None:
-            conditions, fixed = conditions + what, None
-    chosen = {"weights": report["weights"], "rounds": fixed}
-    for name, (title, columns) in MIXING.items() if report["mixing"] else ():
-        marks = (" *" * bool(chosen.items() & row.items()) for row in report[name])
-        marked = [{**row, "mark": mark} for row, mark in zip(report[name], marks, strict=True)]
-        right = [*columns][name == "mixing" :]
-        yield table_of(marked, columns, title=title.format(conditions), right=right)
-    phases = {name.replace("last", "last E-step"): sent[name] for name in PHASES if name in sent}
-    if not sent.get("labels", {}).get("messages"):
-        phases.pop("labels", None)
-    rows = [
-        (phase, kind, round(row["messages"]), size(round(row["bytes"])), round(row["rounds"]))
-        for phase, one in phases.items()
-        for kind, row in {**one["by_kind"], "all": one}.items()
-        if row is one or row["rounds"]
-    ]
-    about = [plural(report["n_samples"], "row")]
-    if report["batch_size"] is not None:
-        about.append(f"batches of {report['batch_size']}")
-    about += [plural(report["n_components"], "component"), report["dtype"]]
-    if sent["is_expected"]:
-        about.append("means" if sent["n_drawn"] else "estimates")
-    right = ["messages", "payload", "rounds"]
-    title = f"Communication: {', '.join(about)}"
-    yield table(rows, "phase", "kind", *right, title=title, right=right)
-    busiest = [
-        (phase, " - ".join(names[end] for end in link["between"]), round(link["messages"]),
-         size(round(link["bytes"])))
-        for phase, one in phases.items() if (link := one["busiest_link"]) is not None
-    ]  # fmt: skip
-    if busiest:
-        yield table(busiest, "phase", "link", *right[:2], title="Busiest links", right=right)
-    if "time" in report:
-        time = report["time"]
-        parts = [(part, f"{number(time[part], 3)} s", of) for part, of in lines_of(time, TIME)]
-        link = f"{time['bandwidth'] / 1e6:g} Mbit/s, {1e3 * time['one_way_latency']:g} ms one way"
-        title = f"An iteration, links of {link}"
-        yield table(parts, "part", "time", "of", title=title, right=("time",))
-
-
-PHASES = ("setup", "batch", "iteration", "last", "labels")
-
-MIXING: dict[str, tuple[str, Lines]] = {
-    "mixing": ("Mixing (* chosen)", {
-        "weights": "{weights}{mark}", "mixing rate": "{rate:.6f}",
-        "spectral gap": "{spectral_gap:.3g}",
-    }),
-    "consensus_errors": ("Consensus error after rounds, {}", {
-        "rounds": "{rounds}{mark}", "plain": "{none_is_bound:<= |}{none:.2g}",
-        "Chebyshev": "{chebyshev_is_bound:<= |}{chebyshev:.2g}",
-    }),
-    "rounds_needed": ("Rounds needed, {}", {
-        "error": "{consensus_error:g}", "plain": "{none_is_bound:<= |}{none}",
-        "Chebyshev": "{chebyshev_is_bound:<= |}{chebyshev}",
-    }),
-}  # fmt: skip
-"""Tables of how fast agents agree: titles and columns."""
-
-TIME: Lines = {
-    "computing": "{flops:.3g} flops, {additions:.3g} additions, at this machine's rates",
-    "latency": "{latencies:.4g} times one way, in sequence, {chunks:chunk} of rows",
-    "transfer": lambda time: f"{size(time['bytes'])} over the busiest link",
-    "iteration": lambda time: "chunks are computed while others are sent" * (time["chunks"] > 2),
-}
-"""What the parts of an iteration's time come from."""

@@ -17,11 +17,11 @@ import typer
 from vpem.errors import InputError
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import lines_of
-from vpem.records import Settings, beside, changed, off, rule, setting, unset
+from vpem.records import Settings, Table, beside, changed, off, rule, setting, unset
 from vpem.settings import OF_DATA, FitSettings, WorkerSettings
 
 from ..data import DataParties
-from ..display import Screen, print_json, show, table
+from ..display import Screen, print_json, show
 from ..outputs import LabelFile, ResultSettings, writes
 from ..session import EngineSettings, where_of
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.pictures.contents import Lines
 
-    from ..display import PrintedTable
     from ..session import Where
 
 
@@ -108,10 +107,13 @@ class UseSettings(
     ResultSettings, EngineSettings, IndividualSettings, DataParties, RowSettings, kept=False,
     rows=[
         (INDIVIDUALS, *beside(
-            " is for fits of SAEM, which {model} is not; leave it out", holds="rows")),
+            " is for fits of SAEM, which {model} is not; leave it out", holds=("rows", "entries"))),
         (f"parties engine study {TABLES}", *beside(
             " is for mixtures and clusters; individuals and documents are in one file",
             holds=("individuals", "documents"))),
+        (f"parties labels dataset drawn {TABLES}", *beside(
+            " is for data, and imputations are shown with their own; leave it out",
+            holds="entries")),
         ("labels dataset sample_weight drawn missing", *beside(
             " is for mixtures and clusters; individuals are used as is", holds="individuals")),
         ("labels sample_weight drawn missing times population latents residuals covariates doses",
@@ -165,12 +167,12 @@ class UseRequest:
         if not self.where.speaks:
             raise typer.Exit
 
-    def tell(self, report: Report, facts: Lines, *tables: PrintedTable | str) -> None:
+    def tell(self, report: Report, lines: Lines, *tables: Table | str) -> None:
         """Print a report as JSON, or a table of its facts, and others."""
         if self.settings.json:
             print_json(report)
         else:
-            show(table(lines_of(report, facts), "", ""), *tables)
+            show(Table(lines_of(report, lines)), *tables)
 
     def beside(self, ending: str, kind: str) -> Path:
         """Return where a picture or page goes: by default to the model's name, with an ending."""

@@ -11,9 +11,9 @@ import typer
 from vpem.errors import FileError, InputError, VpemError, printable, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural, size
-from vpem.records import Settings, off, setting, unset, words_in
+from vpem.records import Settings, Table, off, setting, unset, words_in
 
-from ..display import PrintedTable, Screen, print_json, show, table
+from ..display import Screen, print_json, show
 from ..options import Json, Quiet, Without
 from ..outputs import FOLDER, READ, WRITTEN
 
@@ -49,7 +49,7 @@ Listen = Annotated[
 ]
 
 
-def facts_in(facts: Report, title: str | None = None) -> PrintedTable:
+def facts_in(facts: Report, title: str = "") -> Table:
     """Return a table of the facts that are there; a list has a line for each."""
     rows = [
         (name * (not place), line)
@@ -57,7 +57,7 @@ def facts_in(facts: Report, title: str | None = None) -> PrintedTable:
         for place, line in enumerate(fact if isinstance(fact, list) else [fact])
         if line
     ]
-    return table(rows, "", "", title=title)
+    return Table(rows, caption=title)
 
 
 def in_words(about: Report) -> list[str]:
@@ -66,7 +66,7 @@ def in_words(about: Report) -> list[str]:
     return [" ".join(words[:6]), " ".join(words[6:])]
 
 
-def card(first: Report, about: Report, title: str | None = None) -> PrintedTable:
+def card(first: Report, about: Report, title: str = "") -> Table:
     """Return a table of facts, and of what describes a certificate or a request."""
     mark, before = about["fingerprint"], about.get("before")
     if "study" in about:
@@ -333,7 +333,7 @@ def log(
     rows = [
         [one["kind"], one["peer"], *(f"{one[key]:,}" for key in counts)] for one in report["totals"]
     ]
-    show(facts_in(facts), table(rows, "kind", "peer", *heads, right=heads))
+    show(facts_in(facts), Table(rows, ("kind", "peer", *heads), right=heads))
 
 
 @app.command()
@@ -458,7 +458,8 @@ def check(
             for one in findings:
                 peer, before = one.peer * (one.peer != before), one.peer
                 rows.append((peer, one.what, one.observation, one.state.removeprefix("ok")))
-            show(table(rows, "with", "what", "found", "", title=f"{study.name} as {who}"))
+            title = f"{study.name} as {who}"
+            show(Table(rows, ("with", "what", "found", ""), title, ()))
             for one in findings:
                 if one.sentence:
                     print(printable(f"{one.state}: {one.sentence}"))

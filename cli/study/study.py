@@ -15,11 +15,11 @@ import typer
 from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.contents import plural
-from vpem.records import Settings, beside, not_both, off, setting, unless, unset
+from vpem.records import Settings, Table, beside, not_both, off, setting, unless, unset
 from vpem.settings import TOPOLOGIES
 
 from ..commands.doctor import demo_of_study
-from ..display import Screen, print_json, show, table
+from ..display import Screen, print_json, show
 from ..options import Json, Quiet
 from ..outputs import READ
 from .party import As, StudyFile, card, facts_in, in_words, warn_of_refusals
@@ -54,8 +54,8 @@ def show_study(report: Report) -> None:
     folded = partial(fill, width=width, subsequent_indent="  ", break_on_hyphens=False)
     show(
         facts_in(facts),
-        table(members, "member", "is", "dialled at", "features", "valid until", title="Members"),
-        table(words, "member", "fingerprint in words"),
+        Table(members, ("member", "is", "dialled at", "features", "valid until"), "Members", ()),
+        Table(words, ("member", "fingerprint in words"), right=()),
         "What is run\n",
         *map(folded, report["runs"]),
         "\nWhat is shown to whom\n",

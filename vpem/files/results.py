@@ -241,6 +241,9 @@ class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
     source: str  # where the observations are from
     long: bool = False  # that was a table with a line an entry
     draws: NDArray[np.float64] | None = None  # (M, I, J): of which tables then consist
+    row_trend: NDArray[np.float64] | None = None  # (I,) mean of what was fitted
+    column_trend: NDArray[np.float64] | None = None  # (J,)
+    report: Report = field(default_factory=dict)  # of how it was fitted
 
     @property
     def stacked(self) -> tuple[NDArray[np.float64], int]:
@@ -277,8 +280,11 @@ IMPUTATION: Elements = {
     "@source": Maybe(TEXT),
     "@long": Maybe(FLAG),
     "draws": Maybe(Array("f", ("draws", "rows", "columns"))),
+    "trends/rows": Maybe(Array("f", ("rows",))),
+    "trends/columns": Maybe(Array("f", ("columns",))),
+    "report": Maybe(report_elements(recoveries=COUNT)["report"]),
 }
-"""What is read of the file; factors, trends and the report are for others."""
+"""What is read of the file; factors and what was held out are for others."""
 
 
 def read_imputed(path: PathLike) -> Imputed:
@@ -286,15 +292,9 @@ def read_imputed(path: PathLike) -> Imputed:
     otherwise = f"a {IMPUTATION_FILE} file; 'vpem impute -o' writes one"
     with read_file(path, IMPUTATION_FILE, VERSION, otherwise) as file:
         state = read_elements(file, IMPUTATION)
-    return Imputed(
-        state["imputed"],
-        state["times_seen"].astype(np.intp),
-        state["row_names"],
-        state["column_names"],
-        state["source"] or "",
-        bool(state["long"]),
-        state["draws"],
-    )
+    values, by_row, by_column = map(state.pop, ("imputed", "trends/rows", "trends/columns"))
+    known = {name: value for name, value in state.items() if value is not None}
+    return Imputed(values, row_trend=by_row, column_trend=by_column, **{"source": "", **known})
 
 
 def write_imputed(

@@ -24,7 +24,7 @@ from vpem.files.hdf5 import find, open_read, read_column
 from vpem.files.models import Model
 from vpem.files.opening import check_unpacked, read_text
 from vpem.network.schema import Report
-from vpem.records import stated
+from vpem.records import Table, stated
 from vpem.terms.density import Density
 from vpem.terms.families.student import dof_of
 from vpem.terms.units import Scaling
@@ -353,10 +353,8 @@ def labels_of(report: Report) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def as_table(
-    described: Sequence[Report], noun: str = "component", noisy: bool = False
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return heads and rows of a table for a reader, of what `Answer.describe` says.
+def as_table(described: Sequence[Report], noun: str = "component", noisy: bool = False) -> Table:
+    """Return a table for a reader, of what `Answer.describe` says.
 
     Differences are None where no agent has all parameters; ``noisy``: sizes have noise, since rows
     are protected. Sizes have no decimals where they are whole, or many.
@@ -384,7 +382,7 @@ def as_table(
             (*row, ", ".join(f"{nu:.1f}" if nu < 100 else f"{nu:.0f}" for nu in values))
             for row, values in zip(rows, freedom, strict=True)
         ]
-    return heads, rows
+    return Table(rows, heads, right=heads[:3])
 
 
 def _vector(listed: list[float] | None, n: int) -> Doubles | None:
@@ -423,14 +421,6 @@ class Agreement:
     def describe(self) -> Report:
         """Describe it in JSON."""
         return {"labels" if name == "classes" else name: one for name, one in vars(self).items()}
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return the figures as text, each with its name."""
-        return [
-            ("accuracy, best one-to-one mapping", f"{self.accuracy:.4f}"),
-            ("adjusted Rand index", f"{self.adjusted_rand_index:.4f}"),
-            ("normalized mutual information", f"{self.normalized_mutual_information:.4f}"),
-        ]
 
 
 def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreement:

@@ -21,17 +21,10 @@ from vpem.checks import Doubles, as_kept, check_memory
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning, warn
-from vpem.files.hdf5 import (
-    atomic_write,
-    create,
-    describe_element,
-    write_array,
-    write_attribute,
-    write_strings,
-)
-from vpem.files.json_text import write_json_element
+from vpem.files.elements import write_elements
+from vpem.files.hdf5 import describe_element, write_array, write_file
 from vpem.files.opening import PathLike
-from vpem.files.results import IMPUTATION_FILE, VERSION, Imputed, write_imputed
+from vpem.files.results import IMPUTATION, IMPUTATION_FILE, VERSION, Imputed, write_imputed
 from vpem.files.table_settings import TableSettings
 from vpem.files.temporaries import ENDINGS, check_ending
 from vpem.fits.labels import responsibilities_of_workers
@@ -437,10 +430,11 @@ def imputed_of(imputation: Completed, hidden: Hidden | None = None) -> Imputed:
     grid = _here(values)
     rows = tuple(observations.row_names[row] for row in grid[0].ravel())
     columns = tuple(observations.column_names[column] for column in grid[1].ravel())
-    drawn = None if drawn is None else drawn[:, grid[0], grid[1]]
+    drawn, fitted = None if drawn is None else drawn[:, grid[0], grid[1]], imputation.fitted[grid]
     return Imputed(
-        values[grid], times[grid], rows, columns, observations.source, observations.long, drawn
-    )
+        values[grid], times[grid], rows, columns, observations.source, observations.long, drawn,
+        fitted.mean(axis=1), fitted.mean(axis=0), imputation.describe(),
+    )  # fmt: skip
 
 
 def _here(values: NDArray[np.float64]) -> tuple[NDArray[np.intp], ...]:
@@ -467,8 +461,9 @@ def write_imputation(
     """
     sentence = "an imputation is written of an Imputation or a FedMissEM"
     found = as_kept(found, Completed, sentence)  # type: ignore[type-abstract]
-    if check_ending(path, "imputations") in ENDINGS["imputed values"]:
-        completed = imputed_of(found, hidden)
+    is_table = check_ending(path, "imputations") in ENDINGS["imputed values"]
+    completed, grid = imputed_of(found, hidden if is_table else None), _here(found.fitted)
+    if is_table:
         filled = None
         if table is not None and not completed.long:
             from vpem.files.data import filled_columns
@@ -476,33 +471,23 @@ def write_imputation(
             filled = filled_columns(completed.source, table, completed)
         write_imputed(path, completed, force, quote_formulas, filled)
         return
-    observations, completed, grid = found.observations, imputed_of(found), _here(found.fitted)
-    report = found.describe() if report is None else report
-    with (
-        atomic_write(path, force, "imputations") as temporary,
-        create(temporary, IMPUTATION_FILE, VERSION) as file,
-    ):
-        write_attribute(file, "source", observations.source)
-        file.attrs["long"] = observations.long
-        write_array(file, "imputed", completed.values)
+    if report is not None:
+        completed = replace(completed, report=report)
+    with write_file(path, force, "imputations", IMPUTATION_FILE, VERSION) as file:
+        write_elements(file, IMPUTATION, vars(completed) | {
+            "imputed": completed.values, "trends/rows": completed.row_trend,
+            "trends/columns": completed.column_trend,
+        })  # fmt: skip
         write_array(file, "fitted", found.fitted[grid])
-        write_array(file, "times_seen", completed.times_seen)
-        write_strings(file, "row_names", completed.row_names)
-        write_strings(file, "column_names", completed.column_names)
         groups = ["trends"]
-        if completed.draws is not None:
-            write_array(file, "draws", completed.draws)
         if found.factors is not None:
             groups.insert(0, "factors")
             write_array(file, "factors/rows", found.factors.U)
             write_array(file, "factors/columns", found.factors.V)
             write_array(file, "factors/singular_values", found.factors.singular_values)
-        write_array(file, "trends/rows", found.fitted[grid].mean(axis=1))
-        write_array(file, "trends/columns", found.fitted[grid].mean(axis=0))
-        write_json_element(file, "report", report)
         if hidden is not None:
             groups.append("holdout")
-            rows, columns = np.divmod(hidden.places, observations.shape[1])
+            rows, columns = np.divmod(hidden.places, found.observations.shape[1])
             write_array(file, "holdout/rows", rows.astype(np.int64))
             write_array(file, "holdout/columns", columns.astype(np.int64))
             write_array(file, "holdout/values", hidden.values)

@@ -27,18 +27,12 @@ from vpem._core.threads import one_blas_thread
 from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning, check_choice, warn
 from vpem.fits.likely_hubs import check_choice_of_hubs
+from vpem.fits.results import SUMMED
 from vpem.fits.rows import charge_scaling
 from vpem.fits.settings import PlanSettings
 from vpem.fits.vpem import check_sums_of_factors
 from vpem.network.graph import Graph
-from vpem.network.hubs import (
-    Hub,
-    LikelyHubs,
-    charge_meetings,
-    diameter,
-    find_hubs,
-    find_meetings,
-)
+from vpem.network.hubs import Hub, LikelyHubs, charge_meetings, diameter, find_hubs, find_meetings
 from vpem.network.ledger import Ledger
 from vpem.network.messages import LinkSpeed, parse_link
 from vpem.network.mixing import mixing_matrix, mixing_rate
@@ -362,20 +356,7 @@ def plan(
         "n_factors": settings.n_factors,
         "dtype": settings.dtype,
         "batch_size": settings.batch_size,
-        **network.describe(
-            "compress",
-            "faults",
-            "sum",
-            "tree",
-            "weights",
-            "acceleration",
-            "rounds",
-            "consensus_tol",
-            "mixing_rate",
-            "consensus_error",
-            "consensus_error_is_bound",
-            "secure_sum",
-        ),
+        **network.describe("compress", "faults", *SUMMED),
         **_mixing(network),
         "communication": sent,
         "along_a_tree": instead,

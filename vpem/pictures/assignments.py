@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
 from vpem.fits.answer import Agreement, compare
-from vpem.fits.observers import Imputation
 from vpem.pictures.figure import (
     CURVE,
     INK,
@@ -25,7 +24,8 @@ from vpem.pictures.figure import (
     tidy,
     words,
 )
-from vpem.pictures.saved import EvaluationData, SavedFit, SavedMixture
+from vpem.pictures.saved import EvaluationData, SavedFit, SavedImputation, SavedMixture, numbers
+from vpem.terms.lowrank.observations import ENTRY_LAWS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -161,32 +161,40 @@ MARKED = 60
 """Rows or columns up to which each has a mark."""
 
 
-def draw_imputation(imputation: Imputation) -> Picture:
+def draw_imputation(saved: SavedImputation) -> Picture:
     """Draw trends, and the objective against epochs and against bytes."""
+    imputed, report = saved.stored, saved.stored.report
+    sent = (report.get("communication") or {}).get("bytes_by_iteration")
+    lists = (sent, *(report.get(name) for name in ("epochs", "history", "mean_field")))
+    known = [one for one in map(numbers, lists) if one is not None]
+    by_row, by_column = imputed.row_trend, imputed.column_trend
+    if len(known) < 4 or len({*map(np.shape, known)}) > 1 or by_row is None or by_column is None:
+        raise InputError(
+            f"{saved.path} does not say how an objective went: an imputation by a mixture has no "
+            "picture; that of FedMissEM has one"
+        )
+    n_bytes, epochs, objective, field = known
     figure = new_figure(WIDTH, 6.2)
     axes = figure.subplots(2, 2)
-    observations, unit = imputation.observations, imputation.law.unit
-    _draw_trend(axes[0, 0], "columns", observations.column_names, imputation.column_trend, unit)
-    _draw_trend(axes[0, 1], "rows", observations.row_names, imputation.row_trend, unit)
-    history = imputation.run.history
-    marks = "o" if len(history.epochs) <= MARKED else ""
+    unit = ENTRY_LAWS[report["law"]].unit if report.get("law") in ENTRY_LAWS else "value"
+    _draw_trend(axes[0, 0], "columns", imputed.column_names, by_column, unit)
+    _draw_trend(axes[0, 1], "rows", imputed.row_names, by_row, unit)
+    marks = "o" if len(epochs) <= MARKED else ""
     for drawn, along, label, values, what in (
-        (axes[1, 0], history.epochs, "epochs", history.objective, "objective (nats an entry)"),
-        (axes[1, 1], np.array(history.bytes) / 1e6, "MB sent", history.mean_field,
-         "mean field, squared norm"),
-    ):  # fmt: skip
+        (axes[1, 0], epochs, "epochs", objective, "objective (nats an entry)"),
+        (axes[1, 1], n_bytes / 1e6, "MB sent", field, "mean field, squared norm"),
+    ):
         drawn.plot(along, values, color=CURVE, linewidth=1.6, marker=marks, markersize=3.5)
         drawn.set(xlabel=label, ylabel=what)
         drawn.ticklabel_format(useOffset=False)
-    field = np.array(history.mean_field)
     if (field > 0).all():
         axes[1, 1].set_yscale("log")
     for drawn in axes.flat:
         tidy(drawn)
-    rows, columns = observations.shape
+    rows, columns = imputed.values.shape
     alt = (
         f"Mean fitted values of {columns} columns and {rows} rows, and how the objective and the "
-        f"mean field went in {imputation.n_iter} iterations."
+        f"mean field went in {report.get('n_iter')} iterations."
     )
     return Picture(figure, alt)
 

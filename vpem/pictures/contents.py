@@ -1,4 +1,4 @@
-"""Reports of a mixture or of clusters: lines of tables, and what a page or a terminal shows.
+"""Reports of mixtures, clusters and imputations: tables, and what a page or a terminal shows.
 
 A command prints `facts_of` a fit that was just made; a page, and `vpem show`, hold lines of the
 same, from the report in a file. That may hold anything: a line that it lacks, or that would make no
@@ -8,18 +8,18 @@ sense, is left out.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from vpem.errors import VpemError, shorten
-from vpem.records import stated
+from vpem.records import Table, stated
 from vpem.rules import summing
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
-    from vpem.pictures.saved import EvaluationData, SavedFit
+    from vpem.pictures.saved import EvaluationData, SavedFit, SavedImputation
 
     Lines = dict[str, str | Callable[[Report], str | None]]
     """Lines by names: as `vpem.records.stated` has them, or functions; None is no line."""
@@ -141,8 +141,8 @@ PRIVACY: Lines = {
 
 
 def holders_of(report: Report) -> list[str]:
-    """Return the names of agents or workers."""
-    return list(report["worker_names" if report.get("split") == "rows" else "agent_names"])
+    """Return the names of agents, workers or observers."""
+    return list(report.get("worker_names") or report["agent_names"])
 
 
 def _alone(report: Report) -> bool:
@@ -157,12 +157,14 @@ def hubs_of(report: Report, most: int) -> list[Sequence[object]]:
     """Return rows of a table of hubs; none where they are not said, or workers hold rows."""
     rows: list[Sequence[object]] = []
     with suppress(LookupError, TypeError, ValueError):
-        names, features = holders_of(report), report["feature_names"]
+        names, features = holders_of(report), report.get("feature_names")
         for place, hub in enumerate([] if report.get("split") == "rows" else report["hubs"][:most]):
             # Of clusters only agents are said.
             one = hub if isinstance(hub, dict) else {"root": report["roots"][place], "agents": hub}
             root = "server" if one["root"] == report["server"] else names[one["root"]]
-            columns = shorten((features[j] for j in sorted(one.get("features", ()))), 3)
+            columns = one.get("n_features")  # a plan may know no more of them
+            if features is not None:
+                columns = shorten((features[j] for j in sorted(one.get("features", ()))), 3)
             rows.append((place, root, shorten((names[j] for j in one["agents"]), 12), columns))
         return rows
     return []
@@ -195,10 +197,12 @@ WHAT: Lines = {
 """What was fitted."""
 
 
+FEDERATED = {"fedem": "FedEM", "vr-fedem": "VR-FedEM", "fedmissem": "FedMissEM"}
+
+
 def name_of_fedem(report: Report) -> str:
     """Name an algorithm by what it does other than EM over workers."""
-    parts = ["VR-FedEM" if report["variance_reduction"] else "FedEM"]
-    parts.append(f"step {report['step_size']}")
+    parts = [FEDERATED[report["algorithm"]], f"step {report['step_size']}"]
     if report["compress"] is not None:
         parts.append(str(report["compress"]))
     if report["participation"] < 1:
@@ -272,16 +276,16 @@ HOW_WELL: Lines = {
 def _network(report: Report) -> str:
     if _alone(report):
         return "1 agent, so nothing was sent"
-    over_rows = report.get("split") == "rows"
-    count = plural(len(holders_of(report)), "worker" if over_rows else "agent")
-    parts = [count, report["topology"]]
-    if not over_rows:
+    over_rows, observers = report.get("split") == "rows", "n_entries" in report
+    noun = "observer" if observers else "worker" if over_rows else "agent"
+    parts = [plural(len(holders_of(report)), noun), report["topology"]]
+    if not over_rows and not observers:
         parts.append(f"{plural(len(report['hubs']), 'hub')} of {plural(report['hops'], 'hop')}")
     elif "worker_rows" in report:
         fewest, most = min(report["worker_rows"]), max(report["worker_rows"])
         rows = plural(most, "row") if fewest == most else f"{fewest} to {most} rows"
         parts.append(f"{rows} each")
-    if "omega" in report and report["rounds"]:  # of FedEM
+    if report.get("algorithm") in FEDERATED and report["rounds"]:
         parts.append(f"statistics up to {report['disagreement']:.2g} apart")
     return ", ".join(parts)
 
@@ -289,7 +293,7 @@ def _network(report: Report) -> str:
 def _sum(report: Report) -> str | None:
     if _alone(report) or report.get("one_shot"):
         return None
-    part = 1 if "omega" in report else report.get("participation", 1)
+    part = 1 if report.get("algorithm") in FEDERATED else report.get("participation", 1)
     return how_summed(report) + (f", participation {part:g}" if part != 1 else "")
 
 
@@ -305,6 +309,11 @@ def _aligned(report: Report) -> str:
     return f"{rows} aligned by {alignment['level']}: {', '.join(lost)}"
 
 
+def kept(report: Report, name: str = "model", options: str = "--output") -> str:
+    """Name the file of a result, or the options that would have kept it."""
+    return str(report[name] or f"not kept (give {options})")
+
+
 NETWORK: Lines = {
     "parties": _aligned,
     "network": _network,
@@ -318,7 +327,7 @@ SENT: Lines = {
     "communication": lambda report: (
         None if _alone(report) else communication(report["communication"], holders_of(report))
     ),
-    "model": lambda report: report["model"] or "not kept (give --output)",
+    "model": kept,
 }
 """What became of it."""
 
@@ -335,55 +344,6 @@ def facts_of(report: Report) -> list[Fact]:
     return what + promises + lines_of(report, HOW_WELL, NETWORK, SENT)
 
 
-def _missing(summary: Report) -> str:
-    missing, size = summary["n_missing"], summary["n_samples"] * summary["n_features"]
-    return f"{missing} ({100 * missing / size:.2g} %)" if missing else "0"
-
-
-def _notes(feature: Report) -> str:
-    family = "" if feature["family"] == "gaussian" else feature["family"]
-    levels = f"categorical: {shorten(feature['levels'])}" if feature["levels"] else family
-    odd = {"missing": feature["missing"], "infinite": feature["non_finite"] - feature["missing"]}
-    counts = [f"{count} {what}" for what, count in odd.items() if count]
-    return ", ".join(filter(None, ["constant" if feature["constant"] else "", levels, *counts]))
-
-
-OF_DATA: dict[str, Lines] = {
-    "sizes": {
-        "rows": "{n_samples}",
-        "features": "{n_features}",
-        "type": lambda data: f"{data['dtype']}, {data['bytes'] / 1e6:.4g} MB",
-        "ids": "{has_ids:yes|no}",
-        "labels": lambda data: f"{len(data['labels'])} different" if data["labels"] else "no",
-        "agents": "{n_agents:?not assigned}",
-        "graph": lambda data: (
-            "none" if data["edges"] is None else plural(len(data["edges"]), "edge")
-        ),
-        "constant features": "{n_constant}",
-        "values missing (NaN)": _missing,
-        "values infinite": lambda data: str(data["n_non_finite"] - data["n_missing"]),
-    },
-    "agents": {
-        "agent": "{name}",
-        "number": lambda agent: str(len(agent["features"])),
-        "features": lambda agent: shorten(agent["features"]),
-    },
-    "labels": {"label": "{label}", "rows": "{count}"},
-    "columns": {
-        "column": "{name}",
-        "holds": lambda column: column["kind"] + (
-            f", {column['different']} different"
-            if column["kind"] == "text" and column["different"] is not None else ""
-        ),
-        "missing": "{missing:?-}", "least": "{least:?-}", "most": "{most:?-}", "use": "{use}",
-    },
-    "features": {
-        "feature": "{name}", "mean": "{mean:.6g}", "sd": "{sd:.6g}", "min": "{min:.6g}",
-        "max": "{max:.6g}", "note": _notes,
-    },
-}  # fmt: skip
-"""Of a dataset and its parts, as `vpem.files.families.describe_dataset` reports them."""
-
 SCORED: Lines = {
     "rows": "{n_samples}",
     "parameters": "{n_parameters}",
@@ -396,6 +356,13 @@ SCORED: Lines = {
     "inertia per sample": "{inertia_per_sample:.10g}",
 }
 """How well a fit describes rows, `vpem.fits.spread_rows.describe_score`."""
+
+AGREED: Lines = {
+    "accuracy, best one-to-one mapping": "{accuracy:.4f}",
+    "adjusted Rand index": "{adjusted_rand_index:.4f}",
+    "normalized mutual information": "{normalized_mutual_information:.4f}",
+}
+"""How well components agree with labels, `vpem.fits.answer.Agreement`."""
 
 MEANINGS = {
     "setup": "setup",
@@ -414,6 +381,9 @@ MOST_LINKS = 10
 
 MOST_HUBS = 50
 
+FEW_HUBS = 20
+"""Up to which a terminal lists them below a fit."""
+
 MOST_POINTS = 8
 """Of a curve."""
 
@@ -426,14 +396,15 @@ ALGORITHMS = {
 }
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table whose first column names its rows; ``numbers``: whether the others are numbers."""
-
-    rows: Sequence[Sequence[object]]
-    heads: Sequence[str] = ()
-    caption: str = ""
-    numbers: bool = True
+def table_of(
+    reports: Sequence[Report], columns: Lines, most: int | None = None, **looks: Any
+) -> Table:
+    """Return a table with a row for each of the first reports, but no column without a cell."""
+    rows = [dict(lines_of(one, columns)) for one in reports[:most]]
+    heads = [head for head in columns if any(head in row for row in rows)]
+    if len(rows) < len(reports):
+        looks["note"] = f"and {len(reports) - len(rows)} more; --json shows all"
+    return Table([[row.get(head, "-") for head in heads] for row in rows], heads, **looks)
 
 
 Items = list[Table | list[str] | str]
@@ -459,11 +430,6 @@ class Contents:
     sections: Sequence[Section]
 
 
-def facts(listed: Sequence[Fact], caption: str = "") -> Table:
-    """A table of facts."""
-    return Table(listed, caption=caption, numbers=False)
-
-
 def sent_by_phase(kinds: Mapping[str, Mapping[str, float]]) -> Table | str:
     """Messages, bytes and rounds by kind, with their sums."""
     if not kinds:
@@ -481,6 +447,21 @@ def warnings_of(said: list[str]) -> tuple[list[Section], list[str]]:
     if said:
         return [Section("warnings", "Warnings", [said])], []
     return [], ["No warnings were given."]
+
+
+def tables_of_fit(report: Report) -> Iterator[Table]:
+    """Yield what a terminal shows of a fit that was just made: those in use, facts, few hubs."""
+    from vpem.fits.answer import as_table
+
+    noun, in_use = "cluster" if "clusters" in report else "component", report.get("in_use")
+    listed = [one for one in report[f"{noun}s"] if in_use is None or in_use[one[noun]]]
+    table = as_table(listed, noun, "privacy" in report)
+    yield replace(table, caption=f"{noun.capitalize()}s")
+    yield Table(facts_of(report))
+    hubs = hubs_of(report, FEW_HUBS + 1)
+    joint = any("," in str(row[-1]) for row in hubs)
+    if joint and len(hubs) <= FEW_HUBS and report["n_agents"] > 1:
+        yield Table(hubs, HUB, "Hubs", right=HUB[:1])
 
 
 def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
@@ -507,11 +488,10 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
     warned, course = warnings_of(list(dict.fromkeys(said)))
     promises = lines_of(privacy, PRIVACY)
     k, d = saved.n_components, len(saved.feature_names)
-    heads, listed = as_table(saved.answer.describe(), noisy="privacy" in saved.report)
-    table = Table(listed, (saved.noun, *heads[1:]), numbers=False)
-    components: Items = [table, *saved.answer.notes]
+    described, noisy = saved.answer.describe(saved.noun), "privacy" in saved.report
+    components: Items = [as_table(described, saved.noun, noisy), *saved.answer.notes]
     rows_of_hubs = hubs_of(saved.report, MOST_HUBS)
-    hubs: Items = [Table(rows_of_hubs, HUB, numbers=False)] if rows_of_hubs else []
+    hubs: Items = [Table(rows_of_hubs, HUB, right=HUB[:1])] if rows_of_hubs else []
     more = len(saved.reported("hubs", list) or ()) - MOST_HUBS
     hubs += [f"{more} more hubs are in the file."] if hubs and more > 0 else []
     checks = ("confusion", "responsibilities")
@@ -523,10 +503,10 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
         Section("quality", "How well", _quality(saved, rows), checks),
         Section("parameters", saved.heading, _means(saved), pictures),
         Section("course", "How the fit went", course, ("history",)),
-        Section("privacy", "Privacy of rows", [facts(promises)] if promises else []),
+        Section("privacy", "Privacy of rows", [Table(promises)] if promises else []),
         Section("hubs", "Who took part", hubs, ("graph", "sparsity")),
         Section("sent", "What was sent", _sent(saved), ("communication",)),
-        Section("fitted", "Settings", [facts(_fitted(saved))]),
+        Section("fitted", "Settings", [Table(_fitted(saved))]),
     ]
     name = os.path.basename(saved.path)
     title = f"{name}: {k} {saved.noun}{'' if k == 1 else 's'}, {d} feature{'' if d == 1 else 's'}"
@@ -577,17 +557,17 @@ def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
     from vpem.pictures.assignments import agreement_of
 
     reported = lines_of(saved.report, HOW_WELL)
-    items: Items = [facts(reported or [("quality", "not said")], "As the fit reported")]
+    items: Items = [Table(reported or [("quality", "not said")], caption="As the fit reported")]
     if rows is None:
         return items
     quality: list[Fact] = [("data", rows.where)]
     quality += lines_of(describe_score(saved.stored, rows.X, "marginalize"), SCORED)
     if rows.labels is not None:
         try:
-            quality += agreement_of(saved, rows).facts()
+            quality += lines_of(agreement_of(saved, rows).describe(), AGREED)
         except VpemError as error:
             quality.append(("labels", str(error)))
-    return [*items, facts(quality, "Held against these data")]
+    return [*items, Table(quality, caption="Held against these data")]
 
 
 def _means(saved: SavedFit) -> Items:
@@ -649,3 +629,137 @@ def _busiest(saved: SavedFit) -> Items:
     ]
     caption = f"Busiest of {len(total)} links, both directions"
     return [Table(listed, ("link", "payload"), caption)]
+
+
+# ---- imputations -----------------------------------------------------------------------------
+
+MOST_COLUMNS = 20
+"""Columns up to which there is the trend over them, and those with errors of their own."""
+
+
+def _chosen(report: Report) -> str:
+    choice = report["choice"]
+    line = f"{choice['error']:.4g} on held-out entries, column means "
+    line += f"{number(choice['column_means'], 4)}; {len(choice['candidates'])} fits compared"
+    known = choice["mixture"] in ("tried", "the method was given")
+    return line if known else f"{line}; no mixture: {choice['mixture']}"
+
+
+COMPLETED: Lines = {
+    "matrix": lambda report: stated(
+        "{n_samples:row} x {n_features:column}, {share_seen:.1%} seen"
+        + ", weighed by {sample_weight}" * bool(report.get("sample_weight")), report.__getitem__,
+    ),
+    "mixture": lambda report: stated(
+        "{n_components:component}, {covariance_type} covariance"
+        + " of columns of one observer" * (report["n_workers"] != 1 and report["split"] != "rows")
+        + ", {n_parameters:parameter}", report.__getitem__,
+    ),
+    "model": lambda report: stated(
+        "rank {rank}, ridge {ridge:.6g}, {law}"
+        + " of variance {variance:.6g}" * (report["variance"] is not None), report.__getitem__,
+    ),
+    "log-likelihood": lambda report: stated(
+        "{log_likelihood:.6f} per sample, BIC {bic:.2f}" if "bic" in report
+        else "{log_likelihood:.6f} an entry seen", report.__getitem__,
+    ),
+    "draws": "{draws[n_draws]}, each of a fit to weighed rows: {draws[n_iter]} iterations",
+    "singular values": lambda report: ", ".join(f"{v:.4g}" for v in report["singular_values"][:8]),
+    **{name: HOW_WELL[name] for name in ("algorithm", "iterations")},
+    "projections": lambda report: (
+        f"{report['projections']:,} means moved into the law's domain"
+        if report["projections"] else None
+    ),
+    "chosen by": _chosen,
+    **NETWORK,
+    "communication": SENT["communication"],
+    "written to": SENT["model"],
+}  # fmt: skip
+"""How a matrix was completed, by a mixture or by one of low rank."""
+
+
+def tables_of_imputation(report: Report, names: Sequence[str]) -> Iterator[Table | list[str] | str]:
+    """Yield what a reader sees of an imputation of columns with these names."""
+    parts: tuple[Callable[..., Items], ...] = (
+        _held_out, lambda report, _: [Table(lines_of(report, COMPLETED))], _chosen_by_column,
+        _trend,
+    )  # fmt: skip
+    for part in parts:
+        with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            yield from part(report, names)
+
+
+def contents_of_imputation(saved: SavedImputation, _: None) -> Contents:
+    """Contents of an imputation, which is of its own data."""
+    from vpem.pictures.saved import counted_by_kind
+
+    imputed, report, sizes = saved.stored, saved.stored.report, saved.stored.describe()
+    warned, course = warnings_of(report.get("warnings") or [])
+    kinds = counted_by_kind(report.get("communication") or {})
+    sections = [
+        *warned,
+        Section("completed", "The completed matrix", [
+            *tables_of_imputation(report, imputed.column_names)
+        ]),
+        Section("course", "How the fit went", course, ("trends",)),
+        Section("sent", "What was sent", [] if kinds is None else [sent_by_phase(kinds)]),
+    ]  # fmt: skip
+    matrix = f"{plural(sizes['rows'], 'row')} x {plural(sizes['columns'], 'column')}"
+    gaps = f"{sizes['entries_imputed']} of {sizes['rows'] * sizes['columns']} entries"
+    of = f" of {imputed.source}" if imputed.source else ""
+    drawn = f", and drawn {plural(sizes['draws'], 'time')}" if sizes["draws"] else ""
+    title = f"{os.path.basename(saved.path)}: a completed matrix, {matrix}"
+    return Contents(title, f"{gaps}{of} were imputed, since no observer saw them{drawn}.", sections)
+
+
+def _trend(report: Report, names: Sequence[str]) -> Items:
+    from vpem.terms.lowrank.observations import ENTRY_LAWS
+
+    unit = ENTRY_LAWS[report["law"]].unit
+    head = f"mean fitted {unit}".replace("fitted mean", "fitted")
+    means = [number(mean, 5) for mean in report["column_trend"]]
+    rows = [*zip(names, means, strict=True)]
+    return (
+        [Table(rows, ("column", head), "Trend over columns")] if len(rows) <= MOST_COLUMNS else []
+    )
+
+
+def _chosen_by_column(report: Report, _: Sequence[str]) -> Items:
+    choice = report["choice"]
+    lines = [
+        (one["column"], one["error"], one["column_means"],
+         "column mean" if one["column_means"] < one["error"] else "fit")
+        for one in choice["by_column"]
+    ]  # fmt: skip
+    title = "Entries held out to choose, in units of the fit"
+    return [_by_column(title, choice["loss"].replace("_", "-"), "better", lines)]
+
+
+def _by_column(title: str, loss: str, more: str, lines: list[tuple[Any, ...]]) -> Table:
+    """A line a column: of many those whose error is largest beside the column mean's."""
+    if len(lines) > MOST_COLUMNS:
+        title += f": the {MOST_COLUMNS} worst of {len(lines)} columns, beside column means"
+        lines.sort(key=lambda line: -line[1] / line[2] if line[2] > 0 else 0.0)
+    cells = [(name, number(error, 4), number(means, 4), last)
+             for name, error, means, last in lines[:MOST_COLUMNS]]  # fmt: skip
+    heads = ("column", loss, f"{loss} of column means", more)
+    return Table(cells, heads, title, right=(*heads[1:3], "hidden"))
+
+
+def _held_out(report: Report, _: Sequence[str]) -> Items:
+    scores = report["holdout"]
+    heads, other, count = list(scores["model"]), scores["iterative_imputer"], scores["n_entries"]
+    lines = [
+        (name.replace("_", " "), *(number(scores[name].get(head), 5) for head in heads))
+        for name in ("model", "column_means", "iterative_imputer")
+    ]
+    title = f"Error on {count} hidden {'entry' if count == 1 else 'entries'}"
+    named = {"standardized_rmse": "in standard deviations"}
+    head = [named.get(head, head.replace("_", "-")) for head in heads]
+    skipped = [f"iterative imputer was not run: {other['skipped']}"] if "skipped" in other else []
+    errors = [
+        (one["column"], one["model"]["rmse"], one["column_means"]["rmse"], one["n_entries"])
+        for one in scores["by_column"]
+    ]
+    by_column = _by_column("Error by column", "rmse", "hidden", errors)
+    return [Table(lines, ("", *head), title), *skipped, by_column]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from vpem import __version__
 from vpem.errors import did_you_mean
-from vpem.pictures.contents import Table, lines_of
-from vpem.records import stated
+from vpem.pictures.contents import lines_of
+from vpem.records import Table, stated
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
@@ -298,11 +298,11 @@ LIBRARY = "{internal_api} {version:?} {num_threads:thread}"
 def tables_of(report: Report) -> Iterator[Table]:
     """Yield the facts of `check_installation` for a reader."""
     versions = [(name, version or "not found") for name, version in report["libraries"].items()]
-    yield Table(versions, ("", ""), "Versions")
+    yield Table(versions, caption="Versions")
     blas = [(one["user_api"], stated(LIBRARY, one.get)) for one in report.get("blas", ())]
-    yield Table([*lines_of(report, MACHINE), *blas], ("", ""), "Machine")
+    yield Table([*lines_of(report, MACHINE), *blas], caption="Machine")
     extras = report["extras"].items()
     optional = [(name, one["version"] or one["install"], one["for"]) for name, one in extras]
-    yield Table(optional, ("", "", "for"), "Optional libraries")
+    yield Table(optional, ("", "", "for"), "Optional libraries", right=())
     environment = [*lines_of(report, ENVIRONMENT), *report["variables"].items()]
-    yield Table(environment, ("", ""), "Environment")
+    yield Table(environment, caption="Environment")

@@ -21,14 +21,10 @@ from typing import TYPE_CHECKING, Any
 import vpem
 from vpem.errors import InputError, Setting, VpemError, check_choice, printable
 from vpem.files.hdf5 import atomic_write
-from vpem.pictures.contents import Contents, Table
+from vpem.pictures.contents import Contents
 from vpem.pictures.figure import Picture, render
-from vpem.pictures.saved import (
-    Saved,
-    SavedFit,
-    SavedLatents,
-    in_a_plane,
-)
+from vpem.pictures.saved import Saved, SavedFit, SavedLatents, in_a_plane
+from vpem.records import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,13 +59,13 @@ def write_page(
     command: str | None = None,
     force: bool = False,
 ) -> dict[str, VpemError]:
-    """Write the page of a model, a clustering or a fit of SAEM, completely or not at all.
+    """Write the page of a model, clusters, a fit of SAEM or an imputation, all or nothing.
 
     Returned are the kinds of pictures that were left out, and why. Curves are drawn of the first 12
     individuals of the data; ``command`` is the one that fitted it.
     """
     contents = contents_of(saved, data)
-    if data is None:
+    if data is None and saved.units:
         lead = f"{contents.lead} No data were given to compare it with."
         contents = replace(contents, lead=lead)
     pictures, left_out = {}, {}
@@ -196,6 +192,7 @@ MIXTURES = ("mixtures",)
 FITS = ("mixtures", "clusters")
 LATENTS = ("fits of SAEM",)
 TOPICS = ("topics",)
+IMPUTATIONS = ("imputations",)
 
 KINDS: dict[str, Kind] = {
     "profile": Kind(
@@ -272,6 +269,11 @@ KINDS: dict[str, Kind] = {
     "shares": Kind(
         "Topics of the devices", "which share of each device's words belongs to each topic",
         TOPICS, "no", "saem.draw_shares",
+    ),
+    "trends": Kind(
+        "Trends and convergence",
+        "mean fitted values of columns and rows, and how the objective went", IMPUTATIONS, "no",
+        "assignments.draw_imputation",
     ),
     "spreads": Kind(
         "How the topics went", "over how many words each topic is spread, by iteration", TOPICS,
@@ -419,23 +421,6 @@ def text(value: object) -> str:
     return escape(printable(value), quote=True)
 
 
-def _table(table: Table) -> str:
-    kind = ' class="n"' if table.numbers else ""
-    parts = ["<div class='wide'><table>"]
-    if table.caption:
-        parts.append(f"<caption>{text(table.caption)}</caption>")
-    if table.heads:
-        cells = [f'<th scope="col">{text(table.heads[0])}</th>']
-        cells += [f'<th scope="col"{kind}>{text(head)}</th>' for head in table.heads[1:]]
-        parts.append(f"<thead><tr>{''.join(cells)}</tr></thead>")
-    parts.append("<tbody>")
-    for first, *others in table.rows:
-        cells = [f'<th scope="row">{text(first)}</th>']
-        cells += [f"<td{kind}>{text(cell)}</td>" for cell in others]
-        parts.append(f"<tr>{''.join(cells)}</tr>")
-    return "".join([*parts, "</tbody></table></div>"])
-
-
 def show_item(item: Table | list[str] | str) -> str:
     """A table, a list or a sentence as HTML."""
     if isinstance(item, str):
@@ -443,7 +428,7 @@ def show_item(item: Table | list[str] | str) -> str:
     if isinstance(item, list):
         items = "".join(f"<li>{text(line)}</li>" for line in item)
         return f"<ul class='warnings'>{items}</ul>"
-    return _table(item)
+    return item._repr_html_()
 
 
 def _listed(name: str, heading: str, below: Mapping[str, str]) -> str:

@@ -24,7 +24,6 @@ from vpem.terms.rows import check_missing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from vpem.fits.observers import Completed
     from vpem.pictures.figure import Picture
     from vpem.pictures.page import Data
     from vpem.pictures.saved import Saved
@@ -154,17 +153,8 @@ def plot(
     >>> model = vpem.VPEM(2, agents=1).fit(X)
     >>> vpem.plot(model, "pairs", X).save("pairs.png")  # doctest: +SKIP
     """
-    from vpem.fits.observers import Imputation
-    from vpem.pictures.assignments import draw_imputation
     from vpem.pictures.page import draw, kinds_of
 
-    imputation = _imputation_of(model)
-    if imputation is not None:
-        if not isinstance(imputation, Imputation):
-            raise InputError("an imputation by a mixture has no picture; that of FedMissEM has one")
-        if kind is not None or X is not None or ax is not None:
-            raise InputError("an imputation has one picture, of its own data: give nothing else")
-        return draw_imputation(imputation)
     saved = _saved(model)
     data = _data(model, saved, X, y)
     kind = kind or next(iter(kinds_of(saved)))
@@ -203,43 +193,37 @@ def report(
     """
     from vpem.pictures.page import write_page
 
-    if _imputation_of(model) is not None:
-        raise InputError("there are no pages of imputations; draw it by vpem.plot")
     saved = _saved(model)
     write_page(path, saved, _data(model, saved, X, y), force=force)
     return Path(path)
 
 
-def _imputation_of(model: object) -> Completed | None:
-    """Return an imputation, or that of an estimator; None: it is something else."""
-    from vpem.fits.observers import Completed
-
-    found = getattr(model, "imputation_", model)
-    return found if isinstance(found, Completed) else None
-
-
 def _saved(model: Any) -> Saved:
     """Return what a file would keep of a fit, as a file of that name would be read."""
     from vpem.fits.clustering import Clustering
+    from vpem.fits.mixture_imputation import imputed_of
+    from vpem.fits.observers import Completed
     from vpem.fits.results import MixtureResult
     from vpem.pictures.saved import read_saved, saved_of
 
     if isinstance(model, str | os.PathLike):
         return read_saved(model)
-    kept = model
-    if callable(getattr(model, "kept", None)) and hasattr(model, "get_params"):
+    kept = getattr(model, "imputation_", model)
+    if isinstance(kept, Completed):
+        kept = imputed_of(kept)
+    elif callable(getattr(model, "kept", None)) and hasattr(model, "get_params"):
         kept = model.kept()
     elif isinstance(model, MixtureResult | Clustering):
         graph, names = model.network.graph, default_names(model.n_features)
         holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
         kept = model.kept(names, model.describe(names, holders), {})
-    if not isinstance(kept, models.Model | results.StoredClustering):
+    if not isinstance(kept, models.Model | results.StoredClustering | results.Imputed):
         from vpem.saem.results import SaemFit, SavedSaem
 
         if not isinstance(kept, SaemFit | SavedSaem):
             raise InputError(
-                "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM or "
-                f"a file, got {type(model).__name__}"
+                "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM, "
+                f"an imputation or a file, got {type(model).__name__}"
             )
         kept = kept.saved
     return saved_of(f"this {type(model).__name__}", kept)
@@ -247,7 +231,7 @@ def _saved(model: Any) -> Saved:
 
 def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
     """Return data in the model's order of features, with their labels."""
-    from vpem.pictures.saved import EvaluationData, SavedFit
+    from vpem.pictures.saved import EvaluationData, SavedFit, SavedImputation
 
     if isinstance(X, str | os.PathLike):
         raise InputError(f"X are rows, not the name of a file; give vpem.read_dataset({str(X)!r})")
@@ -255,6 +239,8 @@ def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
         if y is not None:
             raise InputError("y are the known classes of the rows of X; give X too")
         return None
+    if isinstance(saved, SavedImputation):
+        raise InputError("an imputation is shown with its own data: leave out X")
     if not isinstance(saved, SavedFit):
         from vpem.saem.individuals import Individuals
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,23 +19,19 @@ from vpem.pictures.contents import (
     Fact,
     Items,
     Section,
-    Table,
+    communication,
     counted,
-    facts,
+    kept,
     lines_of,
+    number,
     sent_by_phase,
     size,
     warnings_of,
 )
 from vpem.pictures.saved import SavedLatents, SavedTopics, counted_by_kind
+from vpem.records import Table
 from vpem.rules import summing
-from vpem.saem.estimates import (
-    Figure,
-    Summary,
-    criteria_of,
-    doubts,
-    summary_of,
-)
+from vpem.saem.estimates import Figure, Summary, criteria_of, doubts, summary_of
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import OWN
 from vpem.saem.prediction import Predictor
@@ -92,7 +88,7 @@ def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) ->
         Section("quality", "How well", _quality(fit, individuals), CHECKS),
         Section("course", "How the fit went", course, ("traces",)),
         Section("sent", "What was sent", _sent(fit)),
-        Section("fitted", "Settings", [facts(_settings(fit))]),
+        Section("fitted", "Settings", [Table(_settings(fit))]),
     ]
     of = counted(fit.n_individuals, "individual")
     size = counted(len(fit.parameters), "parameter")
@@ -225,8 +221,23 @@ def how_well(fit: SaemFit | SavedSaem) -> dict[str, str]:
     return facts
 
 
+def tables_of_saem(fit: SaemFit, report: Report) -> Iterator[Table | str]:
+    """Yield what a terminal shows of a fit that was just made: facts, and estimates or topics."""
+    saved = fit.saved
+    facts = how_fitted(saved, report["device_individuals"]) | how_well(fit)
+    facts["iterations"] += f", {number(report['seconds'], 3)} s"
+    facts["communication"] = communication(report["communication"], report["device_names"])
+    facts["model file"] = kept(report)
+    for name in ("individuals", "topics", "traces"):
+        if report.get(f"{name}_file") is not None:
+            facts[name] = report[f"{name}_file"]
+    yield Table([*facts.items()])
+    of_topics = fit.corpus is not None
+    yield from topic_tables(Topics(saved)) if of_topics else estimate_tables(summary_of(saved))
+
+
 def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
-    items: Items = [facts(list(how_well(saved).items()), "As the fit reported")]
+    items: Items = [Table([*how_well(saved).items()], caption="As the fit reported")]
     if saved.corpus is None:
         items.append(
             "Logarithms are natural. Of models of the same data those of lower AIC or BIC are "
@@ -239,7 +250,7 @@ def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:
     if saved.model != OWN:
         lines = DESCRIBED if saved.corpus is None else DESCRIBED_BY_TOPICS
         held[1:] = lines_of(Predictor(saved).describe_score(individuals), lines)
-    return [*items, facts(held, "Held against these data")]
+    return [*items, Table(held, caption="Held against these data")]
 
 
 def _total(report: Report) -> str:
@@ -360,7 +371,7 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
         for device, shares in zip(topics.device_names, topics.device_shares, strict=True):
             most = np.argsort(-shares, kind="stable")[:3].tolist()
             rows.append((device, ", ".join(f"topic {k} {shares[k]:.0%}" for k in most)))
-        devices = [Table(rows[:MOST_DOCUMENTS], ("device", "largest topics"), numbers=False)]
+        devices = [Table(rows[:MOST_DOCUMENTS], ("device", "largest topics"), right=())]
         left = len(rows) - MOST_DOCUMENTS
         devices += [f"{left} more devices are in the file."] if left > 0 else []
     sections = [
@@ -370,7 +381,7 @@ def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Conten
         Section("quality", "How well", _quality(fit, corpus)),
         Section("course", "How the fit went", course, ("spreads",)),
         Section("sent", "What was sent", _sent(fit)),
-        Section("fitted", "Settings", [facts(_settings(fit))]),
+        Section("fitted", "Settings", [Table(_settings(fit))]),
     ]
     documents = f"{_setting(fit, 'n_individuals')} documents"
     name = os.path.basename(saved.path)
@@ -395,4 +406,5 @@ def topic_tables(topics: Topics) -> list[Table | str]:
         "Shares are of all words. Coherence is near 1 where the first ten words come in the same "
         "documents, 0 where by chance, -1 never."
     )
-    return [Table(rows, ("topic", "share", "coherence", "words"), "Topics", numbers=False), what]
+    heads = ("topic", "share", "coherence", "words")
+    return [Table(rows, heads, "Topics", right=heads[1:3]), what]

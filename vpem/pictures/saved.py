@@ -22,7 +22,7 @@ from vpem.errors import FileError, InputError, shorten
 from vpem.files import models, results
 from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.models import Model, assembled, read_model
-from vpem.files.results import StoredClustering, read_clustering
+from vpem.files.results import Imputed, StoredClustering, read_clustering, read_imputed
 from vpem.fits.answer import Answer, CategoryLevels, answer_of
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
@@ -119,7 +119,7 @@ class Saved(ABC):
     """What it is: "a mixture"."""
     plural: ClassVar[str]
     units: ClassVar[str]
-    """What data of the fit are made of: "rows of data"."""
+    """What data of the fit are made of: "rows of data"; "" where there are no others."""
     contents: ClassVar[str]
     """What says the contents of its page: "module.function" of this room."""
     draws_file: ClassVar[bool] = False  # pictures are drawn of this, else of what is stored
@@ -484,6 +484,19 @@ class SavedTopics(Saved):
 
 
 @dataclass
+class SavedImputation(Saved):
+    """A completed matrix, and what was reported of it."""
+
+    stored: Imputed
+
+    holds = "an imputation"
+    plural = "imputations"
+    units = ""
+    contents = "contents.contents_of_imputation"
+    draws_file = True
+
+
+@dataclass
 class SavedMixture(SavedFit):
     """A model."""
 
@@ -630,20 +643,22 @@ class SavedClusters(SavedFit):
 
 
 def read_saved(path: str | os.PathLike[str]) -> Saved:
-    """Read a model, a clustering or a fit of SAEM."""
+    """Read a model, a clustering, a fit of SAEM or an imputation."""
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
     if encoding == models.ENCODING:
         return SavedMixture(str(path), read_model(path))
     if encoding == results.CLUSTERING_FILE:
         return SavedClusters(str(path), read_clustering(path))
+    if encoding == results.IMPUTATION_FILE:
+        return SavedImputation(str(path), read_imputed(path))
     if encoding == FIT:
         from vpem.saem.formats.fits import read_saem
 
         return saved_of(str(path), read_saem(path))
     raise FileError(
         f"{path} is neither a model nor a clustering; 'vpem fit', 'vpem fedem' and 'vpem "
-        "kmeans' write them with --output, and 'vpem saem' fits of SAEM"
+        "kmeans' write them with --output, 'vpem saem' fits of SAEM, 'vpem impute' imputations"
     )
 
 
@@ -653,6 +668,8 @@ def saved_of(path: str, stored: Any) -> Saved:
         return SavedMixture(path, stored)
     if isinstance(stored, StoredClustering):
         return SavedClusters(path, stored)
+    if isinstance(stored, Imputed):
+        return SavedImputation(path, stored)
     if stored.corpus is None:
         return SavedLatents(path, stored)
     from vpem.saem.topics import Topics

@@ -65,13 +65,10 @@ from vpem.network.partition import (
     from_worker_of_row,
 )
 from vpem.network.schema import Report
-from vpem.records import Settings, describe_field, html_table, setting, table
+from vpem.records import Settings, Table, describe_field, setting
 from vpem.settings import TOPOLOGIES
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.rows import check_missing
-
-Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""Heads and rows of a table."""
 
 MEANT = {
     "agents": ("parties", "partition", "n_agents"),
@@ -556,14 +553,11 @@ class OnGraph(BaseEstimator):
             If nothing was fitted.
         """
         title, cells = self._table()
-        if cells is None:
-            return title
-        heads, rows = cells
-        return f"{title}\n\n{table([[*map(printable, row)] for row in rows], [*heads])}"
+        return title if cells is None else f"{title}\n\n{cells}"
 
     _noun = "component"
 
-    def _table(self) -> tuple[str, Cells | None]:
+    def _table(self) -> tuple[str, Table | None]:
         saved = self.kept()
         report = saved.report
         size = f"{len(saved.feature_names)} features"
@@ -596,13 +590,8 @@ class OnGraph(BaseEstimator):
         if not self.__sklearn_is_fitted__():
             return ""
         title, cells = self._table()
-        shown = f"<p>{escape(printable(title))}</p>"
-        if cells is None:
-            return shown
-        heads, rows = cells
-        return shown + html_table(
-            [[escape(printable(cell)) for cell in row] for row in rows], [*heads]
-        )
+        shown = "" if cells is None else cells._repr_html_()
+        return f"<p>{escape(printable(title))}</p>{shown}"
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether `fit` was called."""

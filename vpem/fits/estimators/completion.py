@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
 from vpem.fits.estimators.base import (
-    Cells,
     OnGraph,
     Rows,
     describe_end,
@@ -26,7 +25,7 @@ from vpem.fits.imputation import fit_imputation
 from vpem.fits.mixture_imputation import write_imputation
 from vpem.fits.observers import Completed
 from vpem.fits.settings import ImputeSettings
-from vpem.records import setting
+from vpem.records import Table, setting
 from vpem.settings import DEALS, SumSettings
 from vpem.sums.connect import connect_workers, way_of
 from vpem.terms.lowrank.entries import from_matrices, split
@@ -186,7 +185,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         self._refuse_unfitted()
         return self.imputation_
 
-    def _table(self) -> tuple[str, Cells | None]:
+    def _table(self) -> tuple[str, Table | None]:
         facts = self.kept().describe()
         rows, columns = facts["n_samples"], facts["n_features"]
         of, each = "FedMissEM of rank {rank}", "entry seen"

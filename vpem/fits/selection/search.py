@@ -408,6 +408,16 @@ class Selection:
     cells: list[Report]  # what each cell came to; see `summary`
     choice: Chosen  # which is best
 
+    def describe(self, chosen: int | None = None) -> Report:
+        """Describe it in JSON, with the number of the model ``chosen``, by default the best."""
+        return {
+            "criterion": self.criterion,
+            "better": "higher" if self.criterion == "heldout" else "lower",
+            **vars(self.choice),
+            "chosen": self.choice.best if chosen is None else chosen,
+            "cells": self.cells,
+        }
+
 
 NO_LESS = 1e-6
 """In nats per sample, by which a fit may miss that of fewer components."""
