@@ -38,6 +38,7 @@ MAKE = (
     "fit d.h5 --split rows --max-iter 3 -q -o rows.h5",
     "kmeans d.h5 -k 2 -q -o c.h5",
     "saem i.h5 --burn-in 3 --iterations 6 -q -o s.h5",
+    "impute e.h5 -r 1 --max-iter 5 -q -o filled.h5",
 )
 COMMANDS = (
     "data describe d.h5",
@@ -62,11 +63,13 @@ COMMANDS = (
     "model show m.h5",
     "model show c.h5",
     "model show s.h5",
+    "model show filled.h5",
     "plot rows.h5 --kind communication -o out.svg",
     "plot m.h5 d.h5 --kind pairs -o out.svg",
     "plot s.h5 i.h5 --kind curves -o out.svg",
     "report m.h5 d.h5 -o out.html",
     "report s.h5 i.h5 -o out.html",
+    "report filled.h5 -o out.html",
 )
 
 
