@@ -3,11 +3,7 @@ from itertools import permutations
 import h5py
 import numpy as np
 import pytest
-from sklearn.metrics import (
-    adjusted_rand_score,
-    confusion_matrix,
-    normalized_mutual_info_score,
-)
+from sklearn.metrics import adjusted_rand_score, confusion_matrix, normalized_mutual_info_score
 
 from vpem.errors import FileError, InputError
 from vpem.fits.answer import compare, read_labels

@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from vpem import (
-    InputError,
-    NotConvergedWarning,
-)
+from vpem import InputError, NotConvergedWarning
 from vpem.steps.fedem import first_statistics
 
 from .fedem_support import EXACT, ROWS, mixture_model, run

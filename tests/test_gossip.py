@@ -15,13 +15,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.mixing import chebyshev_steps, mixing_rate
 from vpem.network.partition import contiguous
 from vpem.sums.compressed_server import CompressedServerSum
-from vpem.sums.consensus import (
-    ConsensusSum,
-    RoundSteps,
-    agreed_within,
-    codec_of,
-    stable_steps,
-)
+from vpem.sums.consensus import ConsensusSum, RoundSteps, agreed_within, codec_of, stable_steps
 from vpem.sums.gossip import GossipSum
 from vpem.sums.partial import Memory
 from vpem.sums.quantizer import contraction

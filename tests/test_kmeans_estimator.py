@@ -7,10 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 
-from vpem import (
-    DistributedKMeans,
-    InputError,
-)
+from vpem import DistributedKMeans, InputError
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does
 from .kmeans_support import HOLES, START

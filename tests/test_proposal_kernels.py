@@ -6,15 +6,7 @@ import pytest
 from tests.test_langevin_kernels import model_of
 from vpem._core import proposals
 from vpem.saem.individuals import Streams
-from vpem.saem.samplers import (
-    DRIFT,
-    LEAP,
-    WALK,
-    Hmc,
-    Mala,
-    Metropolis,
-    propose,
-)
+from vpem.saem.samplers import DRIFT, LEAP, WALK, Hmc, Mala, Metropolis, propose
 
 from .tables import each, over
 

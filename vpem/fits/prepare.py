@@ -33,13 +33,7 @@ from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks
 from vpem.network.schema import Report
 from vpem.records import Sentence, sentence
-from vpem.settings import (
-    INITS,
-    MAP,
-    FitSettings,
-    KmeansSettings,
-    MixtureSettings,
-)
+from vpem.settings import INITS, MAP, FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.accelerate import Acceleration, parse_acceleration
 from vpem.steps.starts import GivenStart
 from vpem.sums.connect import Network, connect_workers

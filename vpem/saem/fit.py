@@ -26,14 +26,7 @@ from vpem.saem.conditional import (
     sample_conditional,
 )
 from vpem.saem.individuals import AllIndividuals, Individuals, Streams
-from vpem.saem.models.model import (
-    INCOMPLETE,
-    OWN,
-    SaemModel,
-    all_options,
-    make_model,
-    model_class,
-)
+from vpem.saem.models.model import INCOMPLETE, OWN, SaemModel, all_options, make_model, model_class
 from vpem.saem.results import People, SaemFit, SavedSaem, spread_of, warn_of_few
 from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, exact_at, run_saem
 from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler

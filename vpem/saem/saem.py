@@ -45,12 +45,7 @@ from vpem.saem.samplers import Chains, Sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, Units
 from vpem.saem.stopping import PerplexityWatch, Watch
 from vpem.settings import SaemSettings
-from vpem.steps.recovery import (
-    COUNTED_STREAM,
-    NoSaver,
-    Saver,
-    check_length,
-)
+from vpem.steps.recovery import COUNTED_STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import note_partition
 
 DRAWN = (1 << 20) - 1

@@ -20,36 +20,11 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask, check_memory
 from vpem.errors import PartitionedError, check_choice
-from vpem.network.schema import (
-    COUNT,
-    FLAG,
-    NOTHING,
-    NUMBER,
-    Array,
-    As,
-    ListOf,
-    Maybe,
-    Schema,
-)
+from vpem.network.schema import COUNT, FLAG, NOTHING, NUMBER, Array, As, ListOf, Maybe, Schema
 from vpem.settings import FitSettings
-from vpem.steps.em import (
-    EStep,
-    Loop,
-    OverRows,
-    add_messages,
-    expect,
-    log_likelihood,
-    maximize,
-)
+from vpem.steps.em import EStep, Loop, OverRows, add_messages, expect, log_likelihood, maximize
 from vpem.steps.recovery import STREAM, Saver
-from vpem.steps.runs import (
-    Progress,
-    Recovery,
-    Reinitialiser,
-    Run,
-    check_finite,
-    note_partition,
-)
+from vpem.steps.runs import Progress, Recovery, Reinitialiser, Run, check_finite, note_partition
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture

@@ -23,17 +23,7 @@ import numpy as np
 
 from vpem.checks import Doubles, Floats, Mask
 from vpem.errors import PartitionedError
-from vpem.network.schema import (
-    COUNT,
-    Array,
-    As,
-    Field,
-    Integer,
-    ListOf,
-    Schema,
-    Stateful,
-    check,
-)
+from vpem.network.schema import COUNT, Array, As, Field, Integer, ListOf, Schema, Stateful, check
 from vpem.settings import FitSettings
 from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
 from vpem.steps.recovery import NoSaver, Saver, check_length

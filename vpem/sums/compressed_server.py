@@ -17,14 +17,7 @@ from vpem.network.schema import Array, Schema
 from vpem.sums.consensus import agreed_within, codec_within, messages_alone
 from vpem.sums.counted import AtServer, largest_of
 from vpem.sums.exchanges import finished
-from vpem.sums.partial import (
-    Carry,
-    Channel,
-    Compressed,
-    GoesOn,
-    Memory,
-    short_keys,
-)
+from vpem.sums.partial import Carry, Channel, Compressed, GoesOn, Memory, short_keys
 from vpem.sums.quantizer import ITEM, Quantizer, contraction
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import ALL, Scalars, Sum, flattened, unflattened

@@ -28,12 +28,7 @@ from vpem.settings import MAP
 from vpem.terms.density import Density
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, covariance_shape, is_diagonal
-from vpem.terms.priors import (
-    Beliefs,
-    ConjugateTerms,
-    Prior,
-    wishart_sizes,
-)
+from vpem.terms.priors import Beliefs, ConjugateTerms, Prior, wishart_sizes
 from vpem.terms.statistics import Statistics
 
 LEAST_USED = 0.5

@@ -15,24 +15,11 @@ from datetime import UTC, datetime
 from functools import partial
 
 from vpem.engines.tls.dial import PATH, dial
-from vpem.engines.tls.faults import (
-    LinkTimes,
-    Parted,
-    Refused,
-    Returned,
-    Sent,
-    Unheard,
-)
+from vpem.engines.tls.faults import LinkTimes, Parted, Refused, Returned, Sent, Unheard
 from vpem.engines.tls.link import Link, calls, through
 from vpem.engines.tls.relay import Relay
 from vpem.engines.tls.server import Door, Lobby, listening
-from vpem.engines.tls.trust import (
-    Identity,
-    Roster,
-    believed,
-    client_context,
-    identity_error,
-)
+from vpem.engines.tls.trust import Identity, Roster, believed, client_context, identity_error
 from vpem.engines.tls.wire import (
     FAREWELL,
     FINISHED,

@@ -23,13 +23,7 @@ from vpem import __version__
 from vpem.engines.tls.dial import dial, proxy_to
 from vpem.engines.tls.faults import Fault, Met, clock, closed, explain, others_clock
 from vpem.engines.tls.link import through
-from vpem.engines.tls.trust import (
-    Identity,
-    Member,
-    Roster,
-    client_context,
-    validity,
-)
+from vpem.engines.tls.trust import Identity, Member, Roster, client_context, validity
 from vpem.engines.tls.wire import Answered, Called
 from vpem.errors import printable
 

@@ -13,15 +13,7 @@ import numpy as np
 from vpem.checks import Doubles, Indices, as_array
 from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import (
-    LEAST,
-    LOG_2_PI,
-    Counts,
-    SaemModel,
-    floored,
-    slices_of,
-    times,
-)
+from vpem.saem.models.model import LEAST, LOG_2_PI, Counts, SaemModel, floored, slices_of, times
 from vpem.terms.units import lower_half, symmetric
 
 LEAST_SEEN = 1e-6

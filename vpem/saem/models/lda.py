@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 
 from vpem._core.threads import thread_count
-from vpem._core.topics import (
-    bound_of_topics,
-    density_of_topics,
-    means_of_topics,
-    sweep_topics,
-)
+from vpem._core.topics import bound_of_topics, density_of_topics, means_of_topics, sweep_topics
 from vpem.checks import Doubles, Indices, check_int, check_memory, check_number
 from vpem.errors import InputError
 from vpem.saem.individuals import Individuals, Keys, Streams

@@ -27,12 +27,7 @@ from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import Counts, framed, log_normal, slices_of, times
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
-from vpem.saem.models.population import (
-    PopulationModel,
-    Scoring,
-    Varying,
-    effect_of,
-)
+from vpem.saem.models.population import PopulationModel, Scoring, Varying, effect_of
 from vpem.saem.structures.formulas import (
     LinearPredictor,
     OneCompartment,

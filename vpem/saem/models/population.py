@@ -27,14 +27,7 @@ import numpy as np
 from vpem.checks import Doubles, Indices, Mask, read_float
 from vpem.errors import InputError, NumericalError, check_choice
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import (
-    LEAST,
-    LOG_2_PI,
-    ColumnFrame,
-    SaemModel,
-    floored,
-    triangle_names,
-)
+from vpem.saem.models.model import LEAST, LOG_2_PI, ColumnFrame, SaemModel, floored, triangle_names
 from vpem.saem.models.outcomes import Outcomes
 from vpem.terms.units import lower_half, symmetric
 

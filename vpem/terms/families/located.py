@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.families.family import (
-    ABOVE_0,
-    Columns,
-    Family,
-    Features,
-    Part,
-    RowsOfPart,
-    Table,
-)
+from vpem.terms.families.family import ABOVE_0, Columns, Family, Features, Part, RowsOfPart, Table
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, variances_of
 from vpem.terms.rows import observed_moments
