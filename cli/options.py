@@ -26,8 +26,7 @@ import typer
 
 from vpem.errors import FileError, InputError, brief, did_you_mean, printable
 from vpem.records import Rule, Settings, describe_field, off, refused, unset
-from vpem.rules import OF_ONE_FILE, algorithm_of, of_command
-from vpem.settings import TOPOLOGIES
+from vpem.rules import OF_ONE_FILE, RANDOM_GRAPHS, algorithm_of, of_command
 
 from . import names
 from .display import print_json
@@ -48,12 +47,12 @@ OFFERED: dict[str, tuple[str, ...]] = {
     "plot kind": (
         "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",
         "pairs", "responsibilities", "confusion", "traces", "curves", "observed",
-        "residuals", "vpc", "effects", "topics", "shares", "spreads",
+        "residuals", "vpc", "effects", "topics", "shares", "spreads", "trends",
     ),
     "data copy name": ("breast_cancer", "wine", "heart", "oxford_boys", "theophylline", "notices"),
     "data fetch name": ("htru2",),
     "model best criterion": ("log-likelihood", "bic", "aic"),
-    "topology describe source": TOPOLOGIES,
+    "topology describe source": ("star", "cycle", "path", "complete", "grid", *RANDOM_GRAPHS),
     "study change if_lost": ("wait", "without"),
 }  # fmt: skip
 """Words that a shell offers for parameters that are no settings of records.

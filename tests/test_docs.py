@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from vpem_cli.app import HOMES, command
+from vpem_cli.app import command
 from vpem_cli.names import key_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +60,7 @@ def test_every_option_of_every_command_is_described_once(maker):
         for option in member.params:
             if option.param_type_name != "option" or option.hidden:
                 continue
-            if key_of(option) in HOMES["Configuration"]:
+            if option.rich_help_panel == "Configuration":
                 assert f"`--{key_of(option)}" in page.partition("\n## ")[0]
                 continue
             (text,) = rows_of(page, path, option)
