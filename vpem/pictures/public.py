@@ -208,15 +208,15 @@ def _saved(model: Any) -> Saved:
 
     if isinstance(model, str | os.PathLike):
         return read_saved(model)
-    kept = getattr(model, "imputation_", model)
-    if isinstance(kept, Completed):
-        kept = imputed_of(kept)
-    elif callable(getattr(model, "kept", None)) and hasattr(model, "get_params"):
+    kept = model
+    if callable(getattr(model, "kept", None)) and hasattr(model, "get_params"):
         kept = model.kept()
     elif isinstance(model, MixtureResult | Clustering):
         graph, names = model.network.graph, default_names(model.n_features)
         holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
         kept = model.kept(names, model.describe(names, holders), {})
+    if isinstance(kept, Completed):
+        kept = imputed_of(kept)
     if not isinstance(kept, models.Model | results.StoredClustering | results.Imputed):
         from vpem.saem.results import SaemFit, SavedSaem
 
@@ -231,7 +231,7 @@ def _saved(model: Any) -> Saved:
 
 def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
     """Return data in the model's order of features, with their labels."""
-    from vpem.pictures.saved import EvaluationData, SavedFit, SavedImputation
+    from vpem.pictures.saved import EvaluationData, SavedFit
 
     if isinstance(X, str | os.PathLike):
         raise InputError(f"X are rows, not the name of a file; give vpem.read_dataset({str(X)!r})")
@@ -239,7 +239,7 @@ def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
         if y is not None:
             raise InputError("y are the known classes of the rows of X; give X too")
         return None
-    if isinstance(saved, SavedImputation):
+    if not saved.units:
         raise InputError("an imputation is shown with its own data: leave out X")
     if not isinstance(saved, SavedFit):
         from vpem.saem.individuals import Individuals
