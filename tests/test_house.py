@@ -176,6 +176,8 @@ OF_BEFORE = {
     "vpem.convergence": "NotConvergedWarning",
     "vpem.fits.estimators.federated": "FedEM",
     "vpem.fits.estimators.row_estimators": "DistributedGaussianMixture",
+    "vpem.fits.estimators.rows": "FedEM", "vpem.fits.private": "fit_private_rows",
+    "vpem.steps.row_batches": "fit_row_batches",
 }  # fmt: skip
 """Modules that pages once named, and a name in each."""
 
