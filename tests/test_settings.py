@@ -13,6 +13,7 @@ import typer
 from vpem import Dataset, FitSettings, InputError, KmeansSettings, SumSettings, write_dataset
 from vpem.errors import Setting
 from vpem.files.models import read_model
+from vpem.network.codecs import parse_codec
 from vpem.records import Settings, changed, describe_field, setting
 from vpem.settings import FedMixtureSettings, GraphSettings, HoldingSettings, SaemSettings
 from vpem_cli.app import command, tree
@@ -184,6 +185,14 @@ def test_programs_are_refused_the_same(record, bad, said):
         record(**bad)
     with pytest.raises(InputError, match=re.escape(said)):
         record.resolve(record(), **bad)
+
+
+@pytest.mark.parametrize(("record", "name"), [(SumSettings, "compress"), (SaemSettings, "codec")])
+def test_an_array_is_no_codec_but_rules_beside_it_say_nothing(record, name):
+    odd = np.array([1, 2])
+    assert getattr(record(**{name: odd}), name) is odd
+    with pytest.raises(InputError, match="the codec must be one of"):
+        parse_codec(odd)
 
 
 def test_settings_of_another_kind_are_refused():

@@ -288,8 +288,8 @@ def rule(when: Condition, text: str) -> Rule:
 
 
 def _is(value: object, expected: object) -> bool:
-    if expected is ...:
-        return value not in (None, False)
+    if expected in (None, ...):  # by identity: a value may be an array
+        return value is None if expected is None else value is not None and value is not False
     return value in expected if isinstance(expected, tuple) else value == expected
 
 
