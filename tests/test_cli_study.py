@@ -352,6 +352,8 @@ def test_a_changed_request_is_refused(capsys, people, hub):
         ("x --star h:1 --threads 2", "--threads is not for a study"),
         ("x --star h:1 --engine mpi", "--engine is not for a study"),
         ("x --star h:1 --agents 3", "--agents is for one file; with --parties leave it out"),
+        ("x --star h:1 --partition p", "--partition is for one file; with --parties leave it"),
+        ("x --star h:1 --workers 2", "--workers is for one file; with --parties leave it out"),
         ("x --star h:1 --command fti", "--command must be one of fit, "),
         ("--hops 0 x --star h:1", "the name of the study comes first: vpem study init"),
         ("x y --star h:1", "'y' is neither an option nor its value"),

@@ -30,13 +30,13 @@ from vpem.network.graph import make_graph
 from vpem.network.schema import Report
 from vpem.pictures.contents import plural
 from vpem.pictures.disclosures import disclosures
-from vpem.records import Condition
-from vpem.rules import summing
+from vpem.records import Condition, refused
+from vpem.rules import OF_ONE_FILE, summing
 from vpem.sums.connect import settled
 
 from ..data import refuse_families, refuse_unused, teller
 from ..names import STUDY, in_options, key_of, meant, name_of, no_such_option, speak_of
-from ..options import options_of, path_of, refuse_idle, source_of, take_defaults
+from ..options import options_of, path_of, refuse_idle, rules_of, source_of, take_defaults
 from ..session import Where
 
 OWN_OPTIONS = ("data", "memory_limit", "proba")
@@ -194,7 +194,7 @@ def _agreed(context: Any, name: str, words: Sequence[str], topology: str) -> Agr
             f"{str(stray)!r} is neither an option of 'vpem {name}' nor the value of one; each "
             "member names its data itself"
         )
-    settings, table = leaf.callback.settings, {}
+    settings, rules, table = leaf.callback.settings, rules_of(leaf), dict[str, Any]()
     local = {
         *leaf.callback.roles,
         *OWN_OPTIONS,
@@ -209,6 +209,8 @@ def _agreed(context: Any, name: str, words: Sequence[str], topology: str) -> Agr
                 "--topology says how members reach each other; for another one make a new study: "
                 "vpem study init"
             )
+        if OF_ONE_FILE in rules.get(param.name, ()):
+            raise refused(name_of(param), OF_ONE_FILE[1])
         if param.name in local or key in OWN:
             raise InputError(
                 f"{name_of(param)} is not for a study: each member gives it itself when it runs "
