@@ -132,15 +132,20 @@ TABLES = ("output", "individuals", "labels_file")
 """Settings of outputs that may be CSV."""
 
 
-def _without_csv(*names: str) -> Rule:
+def _without_csv(text: str, *names: str) -> Rule:
     """Return the rule where none of these outputs is CSV."""
     return rule(
         lambda given: not any(str(given.get(name)).lower().endswith(".csv") for name in names),
-        " is for CSV, and none is written; leave it out",
+        text,
     )
 
 
-NO_CSV, NO_LABELS = _without_csv(*TABLES), _without_csv("labels_file")
+NO_CSV = _without_csv(" is for CSV, and none is written; leave it out", *TABLES)
+NO_LABELS = _without_csv(
+    " is about probabilities of rows in CSV, which are not written; give {labels_file=FILE.csv}, "
+    "or leave it out",
+    "labels_file",
+)
 
 NOTHING_REPLACED = rule(
     # A record of outputs alone has no input, and no checkpoint either.
