@@ -161,6 +161,15 @@ class Command(_Manners, TyperCommand):
         found = super().shell_complete(ctx, incomplete)
         return [one for one in found if one.value not in off or incomplete[:5] == "--no-"]
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return arguments as sentences name them, in brackets if they may be absent."""
+        pieces = ["[OPTIONS]"]
+        for one in self.get_params(ctx):
+            if one.param_type_name == "argument":
+                name = name_of(one) if one.required else f"[{name_of(one)}]"
+                pieces.append(f"{name}{'...' * (one.nargs == -1)}")
+        return pieces
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, and the most needed options, or all under headings."""
         params: list[Any] = self.params
