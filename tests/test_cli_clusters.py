@@ -72,7 +72,7 @@ def test_what_clusters_cannot_do(capsys, held, clusters, tmp_path):
     other = tmp_path / "other.h5"
     write_dataset(other, Dataset(held[1][:, :2], ("height", "weight")))
     for arguments, sentence in [
-        (("predict", clusters[0], held[0], "--proba"), "no responsibilities"),
+        (("predict", clusters[0], held[0], "--proba"), "has none; leave it out, or fit a mixture"),
         (("predict", clusters[0], other), "the data lack features of the model: 'pulse'"),
         (("sample", clusters[0]), "holds clusters, from which no rows are drawn"),
     ]:

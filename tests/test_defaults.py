@@ -91,7 +91,7 @@ DIFFER = {
 ALONE = {
     "files, and what a shell prints": """
         align align_key checkpoint checkpoint_every config data dataset digits force init_model
-        init_rows help_all json missing_parties output parties plot quiet resume resume_if_any
+        help help_all init_rows json missing_parties output parties plot quiet resume resume_if_any
         show_config
         publish_anyway
         state strict traces worker_rows device_individuals id time value covariates doses

@@ -104,7 +104,7 @@ REFUSED = [
     ((*ASKED, "--sample-weight", "w"), "--sample-weight is not possible"),
     ((*ASKED, "--checkpoint", "c.h5"), "--checkpoint is not possible"),
     ((*ASKED, "--topology", "cycle"), "needs an exact sum"),
-    ((*ASKED, "-k", "2-3"), "give one number"),
+    ((*ASKED, "-k", "2-3"), "for one number of --components"),
     (("--epsilon", 0.02, *ASKED[2:]), "leave nothing but noise at --epsilon 0.02"),
     (("--delta", 1e-6), "belongs to differential privacy"),
 ]
