@@ -2,7 +2,8 @@
 
 A command names the records that it takes in its annotations. `spread` makes an option of every
 field, and a record of the values before the command runs. A parameter of the command itself with
-the name of a field replaces that field's option.
+the name of a field replaces that field's option. Bounds are those of fields: values are read here,
+not by Typer, whose ``min`` and ``max`` have no effect.
 
 Values are taken from the command line, the environment, a file, or defaults, in this order. The
 parser of the commands looks them up (`default_map`, `envvar`); this module provides them, and the
