@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 import sys
+import warnings
 from collections import UserDict
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -21,10 +22,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from vpem import __version__
-from vpem.errors import VpemError
+from vpem.errors import VpemError, VpemWarning
 
 from . import names, options
-from .display import drop_stdout
+from .display import Screen, drop_stdout
 from .names import is_flag, key_of, name_of
 from .outputs import begin
 from .session import join_job, joined, launched
@@ -195,10 +196,13 @@ class Command(_Manners, TyperCommand):
         joined().agree(ctx)
         if ctx.meta[names.SHOW]:
             return options.show_config(ctx) if joined().speaks else None
-        with options.noting_origins(ctx):
+        with options.noting_origins(ctx), warnings.catch_warnings(record=True) as early:
+            warnings.simplefilter("always", VpemWarning)
             begin(ctx, ctx.command.callback.roles)
             options.running[:] = [ctx]
+            options.spare_shared(ctx)
             options.refuse_beside()
+        Screen.early = [one.message for one in early if joined().speaks]
         if names.STUDY in ctx.meta:
             from .study.member import meet
 

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from vpem.errors import Setting, VpemWarning, printable
 from vpem.pictures.contents import size
@@ -399,6 +399,9 @@ class Screen:
     If ``quiet``, only errors are printed; warnings are still kept, for --json and models.
     """
 
+    early: ClassVar[Sequence[Warning | str]] = ()
+    """Warnings from before the screen."""
+
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
         self.silent = False
@@ -418,6 +421,9 @@ class Screen:
         warnings.showwarning = lambda message, *_, **__: self.warn(
             printable(in_options(message) if isinstance(message, VpemWarning) else message)
         )
+        for one in Screen.early:
+            warnings.warn(one, stacklevel=2)
+        Screen.early = ()
         return self
 
     def __exit__(self, *error: Any) -> None:

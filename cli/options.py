@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from vpem.errors import FileError, InputError, brief, did_you_mean, printable
-from vpem.records import Rule, Settings, describe_field, off, refused, unset
+from vpem.files.table_settings import OF_SEVERAL_RUNS, TableSettings
+from vpem.records import Rule, Settings, describe_field, off, refuse, spared, unset
 from vpem.rules import OF_ONE_FILE, RANDOM_GRAPHS, algorithm_of, of_command
 
 from . import names
@@ -453,7 +454,18 @@ def refuse_idle(context: Any, **facts: Any) -> None:
     for param in context.command.params:
         for when, why in rules.get(param.name, ()) if is_given(context, param) else ():
             if when(values):
-                raise refused(name_of(param), why)
+                refuse(param.name, why, name_of(param))
+
+
+def spare_shared(context: Any) -> None:
+    """Let how text is read be idle where a file or variable for several runs says it."""
+    spared.clear()
+    rules, of_tables = rules_of(context.command), TableSettings.settings_by_name
+    for param in context.command.params:
+        origin = origin_of(context, param)
+        for _, why in rules.get(param.name, ()) if origin else ():
+            if param.name == "digits" or (param.name in of_tables and why in OF_SEVERAL_RUNS):
+                spared[param.name, why] = str(origin)
 
 
 running: list[Any] = []

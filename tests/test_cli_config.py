@@ -262,6 +262,32 @@ def test_what_was_typed_needs_no_source(capsys, folder, monkeypatch):
     assert " is from " not in run(capsys, "fit", "d.h5", "--hops", "x").sentence
 
 
+@each(
+    ("words", "option", "value", "said"),
+    [
+        (("fit", "d.h5", "--max-iter", "1"), "decimal", ".", "is about numbers that are written"),
+        (("data", "describe", "d.h5"), "encoding", "latin-1", "is about text, such as CSV"),
+        (("topology", "describe", "cycle", "-n", "4"), "na", "?", "is about the data, but none"),
+        (("impute", "d.h5", "-r", "1"), "na", "?", "are words in text"),
+        (("predict", "m.h5", "d.h5", "--json"), "digits", "4", "is for CSV, and none is written"),
+    ],
+)
+def test_how_text_is_read_may_be_said_for_several_runs(
+    capsys, folder, monkeypatch, words, option, value, said
+):
+    done(capsys, "fit", "d.h5", "-o", "m.h5", "--force", "-q")
+    leaf = words[: 1 + (words[0] in ("data", "topology"))]
+    assert run(capsys, *words, f"--{option}", value).sentence.startswith(f"--{option} {said}")
+    config = ("--config", written(f"[{'.'.join(leaf)}]\n{option} = '{value}'\n"))
+    for more, origin in ((config, "file c.toml"), ((), f"environment {variable_of(leaf, option)}")):
+        if not more:
+            monkeypatch.setenv(variable_of(leaf, option), value)
+        told = done(capsys, *words, *more).err
+        assert told.count(f"warning: --{option} ") == 1
+        assert f"warning: --{option} {said}" in told
+        assert f"; --{option} is from {origin}\n" in told
+
+
 # ---- TOML ---------------------------------------------------------------------------------------
 
 VALUES = [True, False, 0, -3, 1e-7, 1.0, float("inf"), 10**20, "", "plain", 'a"b\\c', "größe 身長",

@@ -15,7 +15,7 @@ from itertools import chain, zip_longest
 from string import Formatter
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
-from vpem.errors import InputError, Setting, brief, check_choice, did_you_mean, printable
+from vpem.errors import InputError, Setting, brief, check_choice, did_you_mean, printable, warn
 
 T = TypeVar("T", bound="Settings")
 
@@ -200,9 +200,9 @@ class Settings:
         """Raise InputError where a setting has no effect beside the others and these facts."""
         values = vars(self) | facts
         for one in self.fields():
-            why = describe_field(one).why_idle(values)
-            if why and getattr(self, one.name) != one.default:
-                raise refused(Setting(one.name), why)
+            for when, why in describe_field(one).rules:
+                if when(values) and getattr(self, one.name) != one.default:
+                    refuse(one.name, why, Setting(one.name))
 
     @classmethod
     def fields(cls) -> tuple[Field[object], ...]:
@@ -267,6 +267,20 @@ def refused(name: str | Setting, why: Sentence) -> InputError:
     """Return the error of a rule: a sentence about the setting, or one that names it itself."""
     whole = isinstance(why[0], Setting) or why[0][0].isalpha()
     return InputError(*why) if whole else InputError(name, *why)
+
+
+spared: dict[tuple[str, Sentence], str] = {}
+"""Where settings are from that are for several runs, by name and reason; "" once it is said."""
+
+
+def refuse(name: str, why: Sentence, called: str | Setting) -> None:
+    """Raise the error of a rule; warn, once a setting, if that is for several runs."""
+    error, origin = refused(called, why), spared.get((name, why))
+    if origin is None:
+        raise error
+    if origin:
+        spared.update((one, "") for one in spared if one[0] == name)
+        warn(*error.parts, f"; {origin}")
 
 
 def not_both(one: str, other: str) -> Rule:
