@@ -235,7 +235,7 @@ def excluded() -> list[str]:
         speak_of(leaf.params)
         rules = rules_of(leaf)
         for param in leaf.params:
-            for _, why in rules.get(param.name, ()):
+            for _, why in () if param.hidden else rules.get(param.name, ()):
                 sentence = in_options(refused("", why)).strip().removeprefix(": ")
                 if "='" in sentence:  # of settings that this command lacks
                     continue

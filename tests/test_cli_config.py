@@ -288,6 +288,20 @@ def test_how_text_is_read_may_be_said_for_several_runs(
         assert f"; --{option} is from {origin}\n" in told
 
 
+def test_what_was_shown_before_some_options_went_still_loads(capsys, folder):
+    """They had no effect, and have no help now."""
+    done(capsys, "fit", "d.h5", "-o", "m.h5", "-q")
+    written(
+        "[kmeans]\ndigits = 7\n[evaluate]\nsecure-sum = false\n[model.contribution]\ndigits = 7\n"
+    )
+    options = {"kmeans d.h5": "digits 7", "model contribution m.h5 d.h5": "digits 7",
+               "evaluate m.h5 d.h5": "secure-sum"}  # fmt: skip
+    for words, gone in options.items():
+        assert "digits" not in done(capsys, *words.split(), "--config", "c.toml").err
+        assert run(capsys, *words.split(), *f"--{gone}".split()).code == 2
+        assert f"--{gone.split()[0]}" not in done(capsys, *words.split(), "--help-all").out
+
+
 # ---- TOML ---------------------------------------------------------------------------------------
 
 VALUES = [True, False, 0, -3, 1e-7, 1.0, float("inf"), 10**20, "", "plain", 'a"b\\c', "größe 身長",

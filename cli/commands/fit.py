@@ -273,6 +273,7 @@ class ClusterOutput(LabelledOutput, heading="Output", kept=False):
     """What a clustering writes."""
 
     output: Path | None = changed(help="Write centres and labels here (HDF5).")
+    digits: int = changed(hidden=True, idle=None)  # of files of an earlier --show-config
 
 
 def kmeans(
@@ -287,7 +288,7 @@ def kmeans(
     start: Annotated[StartSettings, Without("init_model")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
-    out: Annotated[ClusterOutput, Without("digits")],
+    out: ClusterOutput,
     given: Given,
 ) -> None:
     """Cluster rows by k-means, rows or features being distributed.

@@ -240,13 +240,22 @@ def sample(
     _run(UseRequest("sample", model, (), results.into(UseSettings)), rows.n, rows.seed)
 
 
+class EvaluateSettings(UseSettings, kept=False):
+    """Options about labels."""
+
+    secure_sum: bool = changed(  # of files of an earlier --show-config
+        hidden=True,
+        idle=beside(" has no effect here, where one process has all data; leave it out"),
+    )
+
+
 def evaluate(
     model: FitFile,
     data: DataFile,
     *,
     settings: Annotated[
-        UseSettings,
-        Without(f"drawn sample_weight secure_sum {INDIVIDUALS} {RUNNING} {OUTPUTS} {OF_A_FIT}"),
+        EvaluateSettings,
+        Without(f"drawn sample_weight {INDIVIDUALS} {RUNNING} {OUTPUTS} {OF_A_FIT}"),
     ],
 ) -> None:
     """Compare components or clusters with labels.
@@ -566,6 +575,9 @@ class ContributionSettings(
         choices=("simulator", "mpi"),
         idle=None,
     )
+    digits: int = changed(  # of files of an earlier --show-config
+        hidden=True, idle=beside(" has no effect here: no figure is rounded; leave it out")
+    )
 
 
 @app.command("contribution")
@@ -575,9 +587,7 @@ def contribution(
     *,
     settings: Annotated[
         ContributionSettings,
-        Without(
-            f"drawn sample_weight shards study member listen log digits {INDIVIDUALS} {OF_A_FIT}"
-        ),
+        Without(f"drawn sample_weight shards study member listen log {INDIVIDUALS} {OF_A_FIT}"),
     ],
 ) -> None:
     """Tell which parties and features matter, without fitting again.
