@@ -295,8 +295,8 @@ def test_device_files_that_are_refused(sentence, tmp_path, text, words):
 def test_what_a_person_reads(capsys):
     result = done(capsys, "saem", BOYS, *SHORT, "--devices", "4", "--sampler", "metropolis")
     for words in ("26 individuals, 234 rows", "linear, 6 parameters", "6 to 7 individuals each",
-                  "metropolis", "12, of which 6 burn-in", "RSE %", "-2LL",
-                  "var(intercept)", "shrinkage", "of the moves", "messages"):  # fmt: skip
+                  "metropolis, 2 steps, target acceptance 0.44", "12, of which 6 burn-in",
+                  "RSE %", "-2LL", "var(intercept)", "shrinkage", "of the moves", "messages"):  # fmt: skip
         assert words in result.out
     assert result.err == ""
 
@@ -318,8 +318,8 @@ def test_not_converged_says_so(capsys):
     words = (*SHORT, "--tol", "1e-9", "--window", "3", "--devices", "2", "--average", "models")
     result = run(capsys, "saem", BOYS, *words, "--strict")
     assert result.code == 3
-    assert "no: " in result.out
-    assert "is farthest from where it settles, about" in " ".join(result.out.split())
+    assert "6 burn-in, not converged, " in result.out
+    assert "is farthest from where it settles, about" in result.err
     assert "vpem: warning: SAEM has not converged in 12 iterations" in result.err
     result = done(capsys, "saem", BOYS, *words, "--json")
     assert result.json["converged"] is False

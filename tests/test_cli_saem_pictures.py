@@ -191,7 +191,7 @@ def test_the_page_says_what_the_fit_says(capsys, home, tmp_path):
         "growth.h5: linear, 6 parameters, 26 individuals", "26 individuals, 234 rows",
         f"Estimates of 26 individuals: intercept {saved.theta[0]:.4g} (s.e. ", "and 2 more. Fitted",
         f"log-likelihood {likelihood.value:.3f}",
-        "converged not checked", "20, of which 10 burn-in", "of the moves",
+        "20, of which 10 burn-in, convergence not checked", "of the moves",
         "sums at the server", "the first 12 of 26 individuals are drawn",
         f"{saved.communication['messages']:,}", *(f"{share:.3f}" for share in saved.shrinkage),
     ):  # fmt: skip

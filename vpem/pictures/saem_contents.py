@@ -123,19 +123,35 @@ def _not_converged(saved: SavedSaem) -> list[str]:
 
 
 def _settings(saved: SavedSaem) -> list[Fact]:
+    repeated: Report = {}  # by other lines
+    if saved.corpus is not None:
+        repeated = {name: saved.model_options.get(name) for name in ("n_topics", "n_words")}
+        repeated["seed"] = saved.settings.get("seed")
     options = "; ".join(
-        f"{name.replace('_', ' ')} "
+        f"{name.removeprefix('n_').replace('_', ' ')} "
         f"{', '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in saved.model_options.items()
+        if value not in (None, "", []) and value != repeated.get(name)
     )
     versions = ", ".join(f"{name} {value}" for name, value in saved.versions.items())
     return [
         ("source", _setting(saved, "data")),
         *how_fitted(saved).items(),
-        ("options of the model", options or "none"),
+        *([("options of the model", options)] if options else []),
         ("seed", _setting(saved, "seed")),
         ("versions", versions or "not said"),
     ]
+
+
+MOVES: Lines = {
+    "n_steps": "{n_steps:step}",
+    "step": "step size {step:.3g}",
+    "decay": "step decay {decay:.3g}",
+    "target": "target acceptance {target:.3g}",
+    "codec": lambda moves: f"gradients by {moves['codec']}" if moves["codec"] else None,
+    "precondition": lambda moves: None if moves["precondition"] else "not preconditioned",
+}
+"""How samplers move, by their options."""
 
 
 def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
@@ -152,10 +168,9 @@ def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
         size = counted(len(saved.latents), "topic")
     moves = settings.get("sampler_options")
     if isinstance(moves, dict) and moves:
-        listed = ", ".join(
-            f"{name.replace('_', ' ')} {_text(one, 3)}" for name, one in moves.items()
-        )
-        said["sampler"] += f" ({listed})"
+        others = [f"{one} {_text(value, 3)}" for one, value in moves.items() if one not in MOVES]
+        listed = [said["sampler"], *(str(line) for _, line in lines_of(moves, MOVES)), *others]
+        said["sampler"] = ", ".join(listed)
     said["chains"] = counted(settings.get("n_chains"), "chain")
     said["rounds"] = counted(settings.get("rounds"), "round")
     ends = dict.fromkeys((min(sizes, default=0), max(sizes, default=0)))
@@ -207,11 +222,13 @@ def how_well(fit: SaemFit | SavedSaem) -> dict[str, str]:
         facts["log-likelihood"] = f"{likelihood.value:.3f}, a lower bound"
         perplexity = Topics(saved).perplexity
         facts["perplexity"] = f"{perplexity:.5g} of these documents, by this bound"
-    facts["iterations"] = f"{saved.n_iter}, of which {_setting(saved, 'burn_in')} burn-in"
-    converged = "yes" if saved.converged else "no"
+    converged = "converged" if saved.converged else "not converged"
     if saved.settings.get("tol") == 0:
-        converged = "not checked"
-    facts["converged"] = f"{converged}{f': {saved.grounds}' if saved.grounds else ''}"
+        converged = "convergence not checked"
+    burnt = f"of which {_setting(saved, 'burn_in')} burn-in"
+    facts["iterations"] = f"{saved.n_iter}, {burnt}, {converged}"
+    if saved.converged and saved.grounds:  # else a warning says them
+        facts["stopped because"] = saved.grounds
     if math.isfinite(fit.least_effective):
         facts["effective draws"] = f"{fit.least_effective:.0f} of an individual, at least"
     if rates is not None:
