@@ -27,7 +27,7 @@ import typer
 
 from vpem.errors import FileError, InputError, brief, did_you_mean, printable
 from vpem.files.table_settings import OF_SEVERAL_RUNS, TableSettings
-from vpem.records import Rule, Settings, describe_field, off, refuse, spared, unset
+from vpem.records import MILD, Rule, Settings, describe_field, off, refuse, spared, unset
 from vpem.rules import OF_ONE_FILE, RANDOM_GRAPHS, algorithm_of, of_command
 
 from . import names
@@ -453,7 +453,8 @@ def refuse_idle(context: Any, **facts: Any) -> None:
     values |= facts
     for param in context.command.params:
         for when, why in rules.get(param.name, ()) if is_given(context, param) else ():
-            if when(values):
+            changed = values[param.name] != param.default
+            if when(values) and (changed or why not in MILD):
                 refuse(param.name, why, name_of(param))
 
 

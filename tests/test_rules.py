@@ -260,6 +260,8 @@ FED = ("--workers", 4, "--max-iter", 5)
         ("kmeans", ("--workers", 4, "--participation", 0.9)),
         ("fedem", (*FED, "--participation", 0.5, "--alpha", 0.5)),
         ("fedem", (*FED, "--compress", "float32", "--memory", "zero")),
+        ("impute", ("--method", "mixture", "--step-size", "auto", "--law", "gaussian")),
+        ("impute", ("-r", 1, "--ridge", 0.1, "--reg-covar", "auto", "--components", 1)),
         ("select", ("-k", 1, "--criterion", "heldout", "--folds", 5, "--jobs", 1)),
         ("select", ("-k", 1, "--criterion", "heldout", "--one-standard-error", "--jobs", 1)),
     ],

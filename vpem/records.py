@@ -301,6 +301,16 @@ def rule(when: Condition, text: str) -> Rule:
     return when, sentence(text)
 
 
+MILD: set[Sentence] = set()
+"""Reasons that no default value is refused for, not even where it is typed."""
+
+
+def mild(one: Rule) -> Rule:
+    """Return a rule whose reason is in `MILD`."""
+    MILD.add(one[1])
+    return one
+
+
 def _is(value: object, expected: object) -> bool:
     if expected in (None, ...):  # by identity: a value may be an array
         return value is None if expected is None else value is not None and value is not False

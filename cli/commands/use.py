@@ -17,7 +17,7 @@ import typer
 from vpem.errors import InputError
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import lines_of
-from vpem.records import Settings, Table, beside, changed, off, rule, setting, unset
+from vpem.records import Settings, Table, beside, changed, mild, off, rule, setting, unset
 from vpem.settings import OF_DATA, FitSettings, WorkerSettings
 
 from ..data import DataParties
@@ -108,16 +108,16 @@ class UseSettings(
     rows=[
         (INDIVIDUALS, *beside(
             " is for fits of SAEM, which {model} is not; leave it out", holds=("rows", "entries"))),
-        (f"parties engine study {TABLES}", *beside(
+        (f"parties engine study {TABLES}", *mild(beside(
             " is for mixtures and clusters; individuals and documents are in one file",
-            holds=("individuals", "documents"))),
-        (f"parties labels dataset drawn {TABLES}", *beside(
+            holds=("individuals", "documents")))),
+        (f"parties labels dataset drawn {TABLES}", *mild(beside(
             " is for data, and imputations are shown with their own; leave it out",
-            holds="entries")),
-        ("labels dataset sample_weight drawn missing", *beside(
-            " is for mixtures and clusters; individuals are used as is", holds="individuals")),
+            holds="entries"))),
+        ("labels dataset sample_weight drawn missing", *mild(beside(
+            " is for mixtures and clusters; individuals are used as is", holds="individuals"))),
         ("labels sample_weight drawn missing times population latents residuals covariates doses",
-         *beside(" is not for documents, which have words and counts", holds="documents")),
+         *mild(beside(" is not for documents, which have words and counts", holds="documents"))),
         ("parties labels dataset missing id time value doses", *OF_DATA),
         ("engine", *beside("{engine=mpi} is for parties, each read by a rank of its own; add "
                            "{parties}", apart=True, parties=False)),

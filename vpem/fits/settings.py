@@ -12,7 +12,7 @@ from typing import Any
 
 from vpem import rules
 from vpem.errors import InputError, Setting, brief, check_choice
-from vpem.records import Rule, Settings, beside, changed, not_both, rule, setting, unless
+from vpem.records import Rule, Settings, beside, changed, mild, not_both, rule, setting, unless
 from vpem.settings import (
     DEALS,
     DTYPES,
@@ -44,8 +44,10 @@ NOT_OF_WORKERS: Rule = (
      Setting("secure_sum", True), "; leave it out"),
 )
 
-OF_LOWRANK = beside(" belongs to {method=lowrank}; add that, or leave it out", method="mixture")
-OF_MIXTURES = unless(" belongs to {method=mixture}; add that, or leave it out", method="mixture")
+OF_LOWRANK = mild(
+    beside(" belongs to {method=lowrank}; add that, or leave it out", method="mixture"))
+OF_MIXTURES = mild(
+    unless(" belongs to {method=mixture}; add that, or leave it out", method="mixture"))
 
 
 class ImputeSettings(Settings, heading="Model"):
