@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import vpem
+from vpem.errors import InputError, Setting
 from vpem.records import refused
-from vpem.rules import ALGORITHMS, WAYS, refusal
+from vpem.rules import ALGORITHMS, OF_ONE_FILE, ROWS, WAYS, refusal, why_never
 from vpem_cli.app import HEADINGS, command, grouped
 from vpem_cli.names import in_options, key_of, speak_of
 from vpem_cli.options import rules_of
@@ -234,15 +235,22 @@ def excluded() -> list[str]:
     for path, leaf in leaves(command(), ()):
         speak_of(leaf.params)
         rules = rules_of(leaf)
-        for param in leaf.params:
-            for _, why in () if param.hidden else rules.get(param.name, ()):
-                sentence = in_options(refused("", why)).strip().removeprefix(": ")
-                if "='" in sentence:  # of settings that this command lacks
-                    continue
-                options, commands = found.setdefault(sentence, ([], []))
-                options += [f"`--{key_of(param)}`"] * (f"`--{key_of(param)}`" not in options)
-                name = " ".join(path)
-                commands += [name] * (name not in commands)
+        names = {one.name: f"--{key_of(one)}" for one in leaf.params}
+        reasons = [(names[one.name], why) for one in leaf.params if not one.hidden
+                   for _, why in rules.get(one.name, ())]  # fmt: skip
+        for name in {row.setting: None for row in ROWS if row.setting not in names}:
+            if why := why_never(" ".join(path), name):
+                reasons.append((f"--{name.replace('_', '-')}", why))
+        for flag, why in reasons:
+            lacks = [isinstance(one, Setting) and in_options(InputError(one)) == str(one)
+                     for one in why]  # fmt: skip
+            if any(lacks) or (why == OF_ONE_FILE[1] and "parties" not in names):
+                continue
+            sentence = in_options(refused("", why)).strip().removeprefix(": ")
+            options, commands = found.setdefault(sentence, ([], []))
+            options += [f"`{flag}`"] * (f"`{flag}`" not in options)
+            name = " ".join(path)
+            commands += [name] * (name not in commands)
     return [
         f"* {', '.join(sorted(options))} ({', '.join(commands)}): {sentence}."
         for sentence, (options, commands) in found.items()
