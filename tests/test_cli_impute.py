@@ -408,6 +408,9 @@ def test_a_file_shows_what_the_command_printed_and_has_a_page(capsys, folder):
     shown = done(capsys, "show", "shown.h5").out
     lines = [line for line in printed.splitlines() if line.strip() and "written to" not in line]
     assert set(lines) <= set(shown.splitlines())
+    settings = " ".join(shown.rpartition("Settings\n")[2].split())
+    for told in ("read from birds.csv", "holdout 0.1 of the entries seen, ", "seed 0", "numpy "):
+        assert told in settings
     page = done(capsys, "report", "shown.h5", "--json").json
     assert not page["not_drawn"]
     assert "picture-trends" in Path(page["report"]).read_text(encoding="utf-8")

@@ -296,7 +296,8 @@ def test_what_a_person_reads(capsys):
     result = done(capsys, "saem", BOYS, *SHORT, "--devices", "4", "--sampler", "metropolis")
     for words in ("26 individuals, 234 rows", "linear, 6 parameters", "6 to 7 individuals each",
                   "metropolis, 2 steps, target acceptance 0.44", "12, of which 6 burn-in",
-                  "RSE %", "-2LL", "var(intercept)", "shrinkage", "of the moves", "messages"):  # fmt: skip
+                  "RSE %", "-2LL", "var(intercept)", "shrinkage", "of the moves",
+                  "messages"):  # fmt: skip
         assert words in result.out
     assert result.err == ""
 

@@ -244,6 +244,7 @@ class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
     row_trend: NDArray[np.float64] | None = None  # (I,) mean of what was fitted
     column_trend: NDArray[np.float64] | None = None  # (J,)
     report: Report = field(default_factory=dict)  # of how it was fitted
+    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def stacked(self) -> tuple[NDArray[np.float64], int]:
@@ -282,7 +283,11 @@ IMPUTATION: Elements = {
     "draws": Maybe(Array("f", ("draws", "rows", "columns"))),
     "trends/rows": Maybe(Array("f", ("rows",))),
     "trends/columns": Maybe(Array("f", ("columns",))),
-    "report": Maybe(report_elements(recoveries=COUNT)["report"]),
+    **{
+        name: Maybe(one)
+        for name, one in report_elements(recoveries=COUNT).items()
+        if name != "options"
+    },
 }
 """What is read of the file; factors and what was held out are for others."""
 

@@ -23,6 +23,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, VpemWarning, warn
 from vpem.files.elements import write_elements
 from vpem.files.hdf5 import describe_element, write_array, write_file
+from vpem.files.models import current_versions
 from vpem.files.opening import PathLike
 from vpem.files.results import IMPUTATION, IMPUTATION_FILE, VERSION, Imputed, write_imputed
 from vpem.files.table_settings import TableSettings
@@ -434,6 +435,7 @@ def imputed_of(imputation: Completed, hidden: Hidden | None = None) -> Imputed:
     return Imputed(
         values[grid], times[grid], rows, columns, observations.source, observations.long, drawn,
         fitted.mean(axis=1), fitted.mean(axis=0), imputation.describe(),
+        current_versions(),
     )  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from vpem.records import Table, stated
 from vpem.rules import summing
 
 if TYPE_CHECKING:
+    from vpem.files.models import Model
+    from vpem.files.results import Imputed, StoredClustering
     from vpem.network.schema import Report
     from vpem.pictures.saved import EvaluationData, SavedFit, SavedImputation
 
@@ -506,7 +508,7 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
         Section("privacy", "Privacy of rows", [Table(promises)] if promises else []),
         Section("hubs", "Who took part", hubs, ("graph", "sparsity")),
         Section("sent", "What was sent", _sent(saved), ("communication",)),
-        Section("fitted", "Settings", [Table(_fitted(saved))]),
+        Section("fitted", "Settings", _fitted(saved.stored, saved.stored.options, WHAT, NETWORK)),
     ]
     name = os.path.basename(saved.path)
     title = f"{name}: {k} {saved.noun}{'' if k == 1 else 's'}, {d} feature{'' if d == 1 else 's'}"
@@ -540,16 +542,18 @@ def _lead(saved: SavedFit) -> str:
     return f"{k} {noun}s{of}: the largest, {noun} {first}{label}, has {share} of the rows; {apart}."
 
 
-def _fitted(saved: SavedFit) -> list[Fact]:
-    report, options = saved.report, saved.stored.options
-    fitted: list[Fact] = [("read from", saved.reported("data", str) or "not said")]
-    fitted += lines_of(report, WHAT, NETWORK)
-    said = options | {name: value for name, value in report.items() if value is not None}
+def _fitted(
+    stored: Model | StoredClustering | Imputed, options: Report, *groups: Lines
+) -> list[Table]:
+    data = stored.report.get("data")
+    fitted: list[Fact] = [("read from", data if isinstance(data, str) else "not said")]
+    fitted += lines_of(stored.report, *groups)
+    said = options | {name: value for name, value in stored.report.items() if value is not None}
     for name in ("step_size", "batch_size", "accelerate", "scale", "missing", "init", "seed"):
         if isinstance(said.get(name), int | float | str):
             fitted.append((name.replace("_", " "), said[name]))
-    versions = ", ".join(f"{name} {value}" for name, value in saved.stored.versions.items())
-    return [*fitted, ("versions", versions or "not said")]
+    versions = ", ".join(f"{name} {value}" for name, value in stored.versions.items())
+    return [Table([*fitted, ("versions", versions or "not said")])]
 
 
 def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
@@ -677,6 +681,12 @@ COMPLETED: Lines = {
 }  # fmt: skip
 """How a matrix was completed, by a mixture or by one of low rank."""
 
+SET: Lines = {
+    **{name: COMPLETED[name] for name in ("matrix", "mixture", "model", "draws")},
+    "holdout": "{holdout[share]:g} of the entries seen, {holdout[n_entries]} in all",
+}
+"""What was imputed, and how."""
+
 
 def tables_of_imputation(report: Report, names: Sequence[str]) -> Iterator[Table | list[str] | str]:
     """Yield what a reader sees of an imputation of columns with these names."""
@@ -703,6 +713,7 @@ def contents_of_imputation(saved: SavedImputation, _: None) -> Contents:
         ]),
         Section("course", "How the fit went", course, ("trends",)),
         Section("sent", "What was sent", [] if kinds is None else [sent_by_phase(kinds)]),
+        Section("fitted", "Settings", _fitted(imputed, {}, SET, NETWORK)),
     ]  # fmt: skip
     matrix = f"{plural(sizes['rows'], 'row')} x {plural(sizes['columns'], 'column')}"
     gaps = f"{sizes['entries_imputed']} of {sizes['rows'] * sizes['columns']} entries"
