@@ -406,7 +406,7 @@ def test_a_file_shows_what_the_command_printed_and_has_a_page(capsys, folder):
         capsys, "impute", "birds.csv", *POISSON, "--holdout", "0.1", "-o", "shown.h5"
     ).out
     shown = done(capsys, "show", "shown.h5").out
-    lines = [line for line in printed.splitlines() if line.strip() and "written to" not in line]
+    lines = [line for line in printed.splitlines() if line.strip() and " file  " not in line]
     assert set(lines) <= set(shown.splitlines())
     settings = " ".join(shown.rpartition("Settings\n")[2].split())
     for told in ("read from birds.csv", "holdout 0.1 of the entries seen, ", "seed 0", "numpy "):

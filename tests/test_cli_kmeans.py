@@ -116,6 +116,8 @@ def test_output_holds_centres_and_labels(capsys, data, tmp_path, X):
 
 def test_tables_say_what_there_is_to_know(capsys, data, stored):
     told = done(capsys, "kmeans", data, "-k", 3, "--workers", 4).out
+    assert ", converged, " in told
+    assert " model file " in told
     for words in ("90 rows x 4 features", "4 workers, star", "exact at the server", "inertia"):
         assert words in told
     assert told.count("30") >= 3

@@ -232,11 +232,15 @@ def _iterations(report: Report) -> str | None:
         rest.insert(0, f"{plural(len(report['lost_sums']), 'sum')} rejected")
     if "n_epochs" in report:
         rest.insert(0, f"{report['n_epochs']:.4g} epochs")
-    if not report["converged"] and report.get("tol") != 0:
-        rest.insert(0, "not converged")
-    elif report["converged"] and "tol" in report:  # of FedEM, which may run without a test
-        rest.insert(0, "converged to within noise" if report.get("in_noise") else "converged")
-    return ", ".join([count, *rest])
+    noise = " to within noise" * bool(report["converged"] and report.get("in_noise"))
+    return ", ".join([count, outcome(report["converged"], report.get("tol")) + noise, *rest])
+
+
+def outcome(converged: object, tol: object) -> str:
+    """Say whether a fit has converged, if it was to be checked."""
+    if not converged and tol == 0:
+        return "convergence not checked"
+    return "converged" if converged else "not converged"
 
 
 HOW_WELL: Lines = {
@@ -329,7 +333,7 @@ SENT: Lines = {
     "communication": lambda report: (
         None if _alone(report) else communication(report["communication"], holders_of(report))
     ),
-    "model": kept,
+    "model file": kept,
 }
 """What became of it."""
 
@@ -677,7 +681,7 @@ COMPLETED: Lines = {
     "chosen by": _chosen,
     **NETWORK,
     "communication": SENT["communication"],
-    "written to": SENT["model"],
+    "file": kept,
 }  # fmt: skip
 """How a matrix was completed, by a mixture or by one of low rank."""
 

@@ -246,7 +246,7 @@ SEARCHED: Lines = {
     "time": "{seconds:.3g} s, {jobs:job}",
     "state": lambda report: kept(report, "state", "--state or --output"),
     "picture": lambda report: report["plot"] or "not drawn (give --plot)",
-    "model": lambda report: kept(report) + (
+    "model file": lambda report: kept(report) + (
         f": {_named(report, report['chosen'])}"
         if report["model"] and report["chosen"] != report["best"] else ""
     ),

@@ -24,6 +24,7 @@ from vpem.pictures.contents import (
     kept,
     lines_of,
     number,
+    outcome,
     sent_by_phase,
     size,
     warnings_of,
@@ -135,7 +136,7 @@ def _settings(saved: SavedSaem) -> list[Fact]:
     )
     versions = ", ".join(f"{name} {value}" for name, value in saved.versions.items())
     return [
-        ("source", _setting(saved, "data")),
+        ("read from", _setting(saved, "data")),
         *how_fitted(saved).items(),
         *([("options of the model", options)] if options else []),
         ("seed", _setting(saved, "seed")),
@@ -222,9 +223,7 @@ def how_well(fit: SaemFit | SavedSaem) -> dict[str, str]:
         facts["log-likelihood"] = f"{likelihood.value:.3f}, a lower bound"
         perplexity = Topics(saved).perplexity
         facts["perplexity"] = f"{perplexity:.5g} of these documents, by this bound"
-    converged = "converged" if saved.converged else "not converged"
-    if saved.settings.get("tol") == 0:
-        converged = "convergence not checked"
+    converged = outcome(saved.converged, saved.settings.get("tol"))
     burnt = f"of which {_setting(saved, 'burn_in')} burn-in"
     facts["iterations"] = f"{saved.n_iter}, {burnt}, {converged}"
     if saved.converged and saved.grounds:  # else a warning says them
