@@ -116,13 +116,19 @@ def test_every_file_is_shown_by_one_command(capsys, model, tmp_path, monkeypatch
     done(capsys, "fit", data, "--checkpoint", "c.h5", "-q")
     done(capsys, "select", data, "-k", "1-2", "--state", "s.h5", "-q", "-j", 1)
     for file, said in (
-        (model, "Components"), (data, "features  "), ("p.h5", "holds   predictions"),
-        ("k.h5", "Clusters"), ("i.h5", "Trend over"), ("c.h5", "vp-em"), ("s.h5", "selection"),
+        (model, "Components"), (data, "features  "), ("p.h5", "label    whole numbers "),
+        ("k.h5", "Clusters"), ("i.h5", "Trend over"), ("c.h5", "--components  "),
+        ("s.h5", "selection"),
     ):  # fmt: skip
         shown = done(capsys, "show", file)
         assert said in shown.out
         assert done(capsys, "model", "show", file).out == shown.out
         assert done(capsys, "show", file, "--json").json
+    (label,) = (
+        one for one in done(capsys, "show", "p.h5", "--json").json["columns"]
+        if one["name"] == "label"
+    )  # fmt: skip
+    assert (label["least"], label["most"], label["different"], label["missing"]) == (0, 1, 2, 0)
 
 
 def test_show_calls_what_shows_other_files(capsys, model, tmp_path, monkeypatch):
@@ -143,7 +149,7 @@ def test_show_calls_what_shows_other_files(capsys, model, tmp_path, monkeypatch)
         ("p.csv", "label", None), ("p.parquet", "label", None),
         (made.path, "What is shown to whom", ("study", "show")),
         (certificate, "in words", ("party", "show")), ("lab.log", "runs", ("party", "log")),
-        (request, "2 features: age, sex", None), ("policy.toml", "fewest parties", None),
+        (request, "2 features: age, sex", None), ("policy.toml", "fewest-parties", None),
     ):  # fmt: skip
         shown = done(capsys, "show", file)
         assert said in shown.out

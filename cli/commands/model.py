@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vpem.errors import FileError, InputError, brief, check_choice, printable
-from vpem.pictures.contents import number, plural
+from vpem.pictures.contents import number, plural, table_of
 from vpem.records import Settings, Table, beside, changed, not_both, off, setting, words_in
 from vpem.settings import OF_DATA, lacks_data
 
 from ..data import OF_A_FIT
 from ..display import Screen, plain, print_json, show
-from ..names import in_options
+from ..names import in_options, name_of
 from ..options import Force, Json, Quiet, Without, refuse_beside
 from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
 from .use import CORPUS_MODEL, INDIVIDUALS, RUNNING, StoredFile, UseRequest, UseSettings
@@ -43,6 +43,11 @@ HELD = {
     "vpem-topic-words": "words of topics",
 }
 """What else files of vpem hold, in words."""
+
+OF_COLUMNS = {*HELD} - {
+    "vpem-dataset", "vpem-checkpoint", "vpem-observations", "vpem-individuals"
+}  # fmt: skip
+"""Of these, those that have columns of one length."""
 
 
 def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> Any:
@@ -400,8 +405,30 @@ def show_any(context: typer.Context, file: AnyFile, json: Json = False) -> None:
         elif json:
             print_json(found)
         else:
-            lines = [(name.replace("_", " "), str(value)) for name, value in found.items()]
-            show(Table(lines))
+            show(*_tables_of(context, found))
+
+
+def _tables_of(context: typer.Context, found: Report) -> Iterator[Table]:
+    """Yield what a terminal shows of a file that no fit and no study is."""
+    from vpem.pictures.planning import OF_DATA as LINES
+
+    from .data import MOST_ROWS, NUMBERS
+
+    holds, columns = found["holds"], found.get("columns")
+    options = _options_of(context, found) if holds == "a checkpoint" else {}
+    dash = "-" if holds == ALLOWED else " "
+    yield Table([
+        (options.get(name) or name.replace("_", dash), "yes" if value is True else value)
+        for name, value in found.items()
+        if not isinstance(value, list) and (value is not False or not options)
+    ])  # fmt: skip
+    if isinstance(columns, list):
+        cells = [
+            one | {end: one[end][:40] if isinstance(one[end], str) else f"{one[end]:.6g}"
+                   for end in ("least", "most") if one[end] is not None}
+            for one in columns
+        ]  # fmt: skip
+        yield table_of(cells, LINES["columns"], MOST_ROWS, right=NUMBERS)
 
 
 @app.command("export")
@@ -661,17 +688,61 @@ def _shown(file: Path) -> str | Report:
     return shown if isinstance(shown, str) else {"file": str(file)} | shown(file)
 
 
+RUNS = {
+    "vp-em": "fit", "em-rows": "fit", "fedem": "fedem", "vr-fedem": "fedem", "saem": "saem",
+    "kmeans-rows": "kmeans", "kmeans-features": "kmeans", "selection": "select",
+    "fedmissem": "impute", "mixture-imputation": "impute",
+}  # fmt: skip
+"""Which command runs an algorithm of which a checkpoint is."""
+
+FOUND = ("rows", "features", "algorithm")
+"""Facts of a checkpoint that no option sets, although some have such names."""
+
+
+def _options_of(context: typer.Context, facts: Report) -> dict[str, str]:
+    """Return options that set facts of a checkpoint, by the names of these."""
+    group: Any = context.find_root().command
+    command = RUNS.get(str(facts.get("algorithm")))
+    params = [] if command is None else group.get_command(context, command).params
+    return {
+        one.name: name_of(one)
+        for one in params
+        if one.param_type_name == "option" and one.name not in FOUND
+    }
+
+
 def _beside_fits(path: Path) -> Report:
     from vpem.files.checkpoints import read_state
-    from vpem.files.hdf5 import attribute_of, list_datasets, open_read
+    from vpem.files.hdf5 import attribute_of, list_datasets, open_read, read_column
 
     kind = attribute_of(path)
-    with open_read(path) as file:
-        shapes = {name: one.shape or ["one value"] for name, one in list_datasets(file).items()}
-    facts: Report = {name: " x ".join(map(str, shape)) for name, shape in shapes.items()}
+    holds = {"holds": HELD.get(kind, kind).partition(",")[0]}
     if kind == "vpem-checkpoint":
-        facts = plain(read_state(path).get("facts"))
-    return {"holds": HELD.get(kind, kind).partition(",")[0]} | facts
+        return holds | plain(read_state(path).get("facts"))
+    with open_read(path) as file:
+        shapes = {name: one.shape for name, one in list_datasets(file).items()}
+        if kind in OF_COLUMNS and len({*shapes.values()}) == 1:
+            columns = [_profile(name, read_column(file, name)) for name in shapes]
+            return holds | {"rows": next(iter(shapes.values()))[0], "columns": columns}
+    return holds | {
+        name: shape[0] if len(shape) == 1 else " x ".join(map(str, shape)) or "one value"
+        for name, shape in shapes.items()
+    }
+
+
+def _profile(name: str, values: Any) -> Report:
+    """Return what a column (M,) holds, as `vpem data describe` says of tables."""
+    import numpy as np
+
+    kinds = {"b": "true/false", "i": "whole numbers", "u": "whole numbers", "f": "numbers"}
+    there = values[values != ""] if values.dtype.kind == "U" else values[values == values]
+    different = np.unique(there).tolist()
+    ends = (different[0], different[-1]) if different else (None, None)
+    return {
+        "name": name, "kind": kinds.get(values.dtype.kind, "text"),
+        "missing": len(values) - len(there), "different": len(different),
+        "least": ends[0], "most": ends[1],
+    }  # fmt: skip
 
 
 def _fields(path: Path) -> Report:
@@ -691,10 +762,13 @@ def _fields(path: Path) -> Report:
     return {"holds": "JSON"} | {name: extent(value) for name, value in content.items()}
 
 
+ALLOWED = "what this party allows"
+
+
 def _rules(path: Path) -> Report:
     from vpem.files.studies.policy import read_policy
 
-    return {"holds": "what this party allows"} | {
+    return {"holds": ALLOWED} | {
         name: ", ".join(value) if isinstance(value, tuple) else value
         for name, value in vars(read_policy(path)).items()
         if name != "path" and value is not None and value is not False
