@@ -102,7 +102,7 @@ def masked(folder):
     for how, words in (
         ({}, "the holders of the rows to start at would have to show them"),
         ({"init": "random"}, "which starts at means of many rows"),
-        ({"init": "k-means++", "participation": 0.5}, "differ by the terms of one"),
+        ({"init": "k-means++", "participation": 0.5}, "differ by the terms of single ones"),
     ):
         with pytest.raises(InputError, match=words):
             cluster(network=MASKED, **how)

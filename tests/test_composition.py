@@ -34,20 +34,19 @@ def reasons(way, codec, fault, acceleration, path, eigenvalue, n_rounds, batch, 
         found.add("needs every agent")
     if way == "tree" and fault == "agent_dropout":
         found.add("one path joins two agents")
-    if exact and (acceleration, path, n_rounds) != (None, "auto", "auto"):
+    of_rounds = (acceleration, path, n_rounds, eigenvalue)
+    if exact and of_rounds != (None, "auto", "auto", "computed"):
         found.add("a sum at a server or along a tree takes none")
-    if eigenvalue == "estimated" and exact:
-        found.add("no mixing rate to estimate")
     if not exact and codec in LOSSY and n_rounds == "auto":
         found.add("and so sends")
     if not exact and fault is not None and acceleration == "chebyshev":
         found.add("Chebyshev acceleration needs")
     if not exact and not fixed and path == "operator":
         found.add("have to be run")
-    if not exact and eigenvalue == "estimated":
-        if acceleration == "none" or (acceleration is None and fault):
+    if eigenvalue == "estimated":
+        if acceleration == "none" or (not exact and acceleration is None and fault):
             found.add("which is off")
-        if codec is not None:
+        if not exact and codec is not None:
             found.add("noise of the codec")
     if step is not None and batch is None:
         found.add("there are no batches")

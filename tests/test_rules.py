@@ -187,7 +187,8 @@ def words_of(leaf, given, arguments):
             value = given[param.name]
             flag = name_of(param)
             words += [flag if value else f"--no-{flag[2:]}"] if is_flag(param) else [flag, value]
-        elif param.name in arguments or (param.param_type_name == "argument" and param.required):
+        elif param.name in arguments or param.required:
+            words += [name_of(param)] * (param.param_type_name == "option")
             words.append(arguments.get(param.name, "x"))
     return words
 

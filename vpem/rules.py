@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vpem.errors import InputError, Setting
-from vpem.records import Condition, Rule, Sentence, beside, refused, rule, sentence, unless
+from vpem.records import Condition, Rule, Sentence, beside, mild, refused, rule, sentence, unless
 
 ALGORITHMS = {
     "vp-em": "VP-EM",
@@ -36,6 +36,7 @@ OF_COMMANDS = {
     "fedem": ("fedem", "vr-fedem"),
     "impute": ("fedmissem",),
     "saem": ("saem",),
+    "select": ("vp-em", "em-rows"),
 }
 """Algorithms of each command: by default, and over rows or with reduced variance."""
 
@@ -309,6 +310,25 @@ GRID_OF_ROWS = beside(
     method="grid",
     split="rows",
 )
+STARTS_OF_GRID = rule(
+    lambda given: (
+        given["method"] == "grid"
+        and not (isinstance(given["init"], str) and given["init"] == "k-means++")
+    ),
+    " is for {method=lloyd}: in one shot each party starts its own clustering by k-means++; leave "
+    "it out, or take that",
+)
+OF_ITERATIONS = mild(
+    beside(
+        " is about sums of many iterations, but one shot sends labels once; leave it out, or take "
+        "{method=lloyd}",
+        method="grid",
+    )
+)
+WITHOUT_VARIANCE_REDUCTION = unless(
+    " belongs to variance reduction, which is off; add {variance_reduction=True}, or leave it out",
+    variance_reduction=True,
+)
 FEW_STARTS: Rule = (
     lambda given: given["method"] == "grid" and given["n_init"] <= LEAST_STARTS,
     (f" is at least {LEAST_STARTS} in one shot; give more, or leave it out",),
@@ -324,6 +344,15 @@ WITHOUT_ROUNDS = sentence(
 ROUNDS: Rule = (
     lambda given: given.get("topology") == "star" or not summing(given["sum"]).has_rounds,
     WITHOUT_ROUNDS,
+)
+UNESTIMATED: Rule = (
+    lambda given: given["eigenvalue"] == "estimated" and ROUNDS[0](given),
+    WITHOUT_ROUNDS,
+)
+UNACCELERATED = beside(
+    " is for Chebyshev acceleration, which is off; leave it out, or {acceleration}",
+    eigenvalue="estimated",
+    acceleration="none",
 )
 AUTOMATIC = unless(
     " is what {n_rounds=auto} reaches, but the number of rounds is given; leave one out",
@@ -346,7 +375,12 @@ MASKED_BY_ROUNDS = sentence(
     " is for sums in which masks are added up until they cancel, but rounds of consensus multiply "
     "states by mixing weights; take the topology star, or {sum=tree}"
 )
+MASKED_ABSENT = sentence(
+    " shows totals, and totals over changing sets of workers differ by the terms of single ones; "
+    "leave it out, or {participation}"
+)
 MASKS: list[Rule] = [
+    (lambda given: given.get("participation", 1) < 1, MASKED_ABSENT),
     (lambda given: any(given.get(one) is not None for one in ("compress", "codec")), MASKED_CODES),
     (lambda given: str(given.get("hops", 0)) != "0", MASKED_HOPS),
     (lambda given: summing(given.get("sum"), "server").has_rounds, MASKED_BY_ROUNDS),

@@ -205,7 +205,8 @@ class SumSettings(Settings, heading="Network"):
         "(chebyshev), or not (none). Default: chebyshev; none with faults, under which rounds "
         "cannot be accelerated.", choices=ACCELERATIONS, idle=rules.ROUNDS)
     eigenvalue: str = setting("computed", "Mixing rate of the acceleration: computed from the "
-        "graph, or estimated by the agents, which costs messages.", choices=EIGENVALUES)
+        "graph, or estimated by the agents, which costs messages.", choices=EIGENVALUES,
+        idle=[rules.UNESTIMATED, rules.UNACCELERATED])
     consensus_tol: float = setting(1e-6, "Largest consensus error, relative to a hub's term, with "
         "--rounds auto.", least=1e-12, most=1.0,
         idle=[rules.ROUNDS, rules.AUTOMATIC, rules.CODED])
@@ -313,17 +314,18 @@ class KmeansSettings(Settings, heading="Model"):
         choices=SCALES)
     init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows). With "
         "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
-        heading="Start", choices=CLUSTER_INITS, idle=rules.STARTED)
+        heading="Start", choices=CLUSTER_INITS,
+        idle=[rules.STARTED, rules.STARTS_OF_GRID])
     n_init: int = changed(FitSettings, "n_init", idle=[rules.RESTARTED, rules.FEW_STARTS])
     missing: str = changed(FitSettings, "missing", help="What to do about missing values (NaN): "
         "refuse, or marginalize. Distances and means are then those of observed values (k-POD).")
     seed: int = changed(MixtureSettings, "seed")
     participation: float = setting(1.0, "At a server: probability that a worker or agent takes "
         "part in an iteration. The last message of an absent one still counts.",
-        heading="Messages and faults", least=1e-6, most=1.0)
+        heading="Messages and faults", least=1e-6, most=1.0, idle=rules.OF_ITERATIONS)
     batch_size: int | None = changed(FitSettings, "batch_size", help="Rows of a batch, after which "
         "centres are updated (incremental Lloyd); an iteration is then a pass over all rows. "
-        "Default: all rows at once.", idle=None)
+        "Default: all rows at once.", idle=rules.OF_ITERATIONS)
     max_iter: int = changed(FitSettings, "max_iter", 300, help="Maximum number of iterations.",
         least=1)
     dtype: Any = changed(FitSettings, "dtype")
@@ -425,7 +427,7 @@ class FedSettings(Settings, heading="Method"):
         "Default: all; with --variance-reduction the square root of half of them.", least=1)
     variance_reduction: bool = setting(False, "Reduce the variance of batches: VR-FedEM.")
     inner: int | None = setting(None, "Inner iterations per outer iteration of VR-FedEM. Default: "
-        "as many as cost one pass.", least=1)
+        "as many as cost one pass.", least=1, idle=rules.WITHOUT_VARIANCE_REDUCTION)
     memory: str = setting("first", "Start of the workers' memories: their first corrections "
         "(first), or zero; none: no memories.", choices=MEMORIES, idle=rules.EXACT_ZERO)
     alpha: float | None = setting(None, "Step of the memories. Default: 1/(1 + omega) of the "

@@ -312,7 +312,15 @@ class CutSettings(HoldingSettings, kept=False):
     drop_ids: float = setting(
         0.0, "Share of the rows that each party lacks, drawn for each on its own.", often=True
     )
-    seed: int = setting(0, "Seeds --shuffle and --drop-ids.")
+    seed: int = setting(
+        0,
+        "Seeds --shuffle and --drop-ids.",
+        idle=beside(
+            " seeds {shuffle} and {drop_ids}, of which there is neither; give one, or leave it out",
+            shuffle=False,
+            drop_ids=0.0,
+        ),
+    )
 
 
 @app.command()

@@ -34,7 +34,7 @@ from vpem.fits.results import SUMMED, NetworkResult, listed, reported, warn_of_p
 from vpem.network.graph import Graph
 from vpem.network.schema import Report
 from vpem.records import Sentence
-from vpem.rules import summing
+from vpem.rules import MASKED_ABSENT, OF_ITERATIONS, summing
 from vpem.settings import CLUSTER_INITS, KmeansSettings, SumSettings
 from vpem.steps.lloyd import KMeansProgress, Pace
 from vpem.sums.connect import Network, uncompressed
@@ -234,27 +234,18 @@ def check_network(network: Network, settings: KmeansSettings, *, over_rows: bool
             "labels and centres of each party; leave it out, or take ", Setting("method", "lloyd"),
         )  # fmt: skip
     if masked and settings.participation < 1:
-        raise InputError(
-            Setting("secure_sum"), " shows totals, and two of them over nearly the same parties "
-            "differ by the terms of one; leave it out, or ", Setting("participation"),
-        )  # fmt: skip
-    of_sums: list[tuple[str, object]]
-    of_sums = [("compress", network.compress), ("participation", settings.participation)]
+        raise InputError(Setting("secure_sum"), *MASKED_ABSENT)
     if settings.batch_size is not None and not over_rows:
         failing = 0.0 if network.faults is None else network.faults.agent_dropout
-        for name, value in (of_sums[1], ("agent_dropout", failing or None)):
-            if value not in (None, 1.0):
+        absent = (("participation", settings.participation < 1), ("agent_dropout", failing))
+        for name, value in absent:
+            if value:
                 raise InputError(
                     Setting(name), " lets the last distances of absent agents count, but each "
                     "batch has other rows; leave it out, or ", Setting("batch_size"),
                 )  # fmt: skip
-    if settings.method == "grid":
-        for name, value in (*of_sums, ("batch_size", settings.batch_size)):
-            if value not in (None, 1.0):
-                raise InputError(
-                    Setting(name), " is about sums of many iterations, but one shot sends labels "
-                    "once; leave it out, or take ", Setting("method", "lloyd"),
-                )  # fmt: skip
+    if settings.method == "grid" and network.compress is not None:
+        raise InputError(Setting("compress"), *OF_ITERATIONS[1])
 
 
 def distances_of_all(

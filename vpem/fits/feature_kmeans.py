@@ -235,7 +235,6 @@ def _join_cells(
 
 
 def _check(inputs: Prepared, network: Network, settings: KmeansSettings) -> None:
-    by_seeding = isinstance(settings.init, str) and settings.init == "k-means++"
     refuse_first(
         (not network.graph.has_server, (
             "one-shot k-means joins the parties' cells at a server, but the graph has none; take "
@@ -244,10 +243,6 @@ def _check(inputs: Prepared, network: Network, settings: KmeansSettings) -> None
         (inputs.misses, (
             "values are missing, but the proven factor of one shot needs distances in all features "
             "to join cells; take {method=lloyd}",
-        )),
-        (not by_seeding, (
-            "one-shot k-means starts each party's own clustering by k-means++; to start from rows, "
-            "centres or random rows, take method lloyd",
         )),
         (is_stored(inputs.X), (
             "one-shot k-means keeps each party's features in memory, but the data are read from "

@@ -50,6 +50,11 @@ OF_MIXTURES = mild(
     unless(" belongs to {method=mixture}; add that, or leave it out", method="mixture"))
 
 
+OF_GAUSSIANS = mild(unless(
+    "only the gaussian law has a variance of its own, others have that of their mean; leave "
+    "{variance} out", law="gaussian"))
+
+
 class ImputeSettings(Settings, heading="Model"):
     """FedMissEM, or imputation by a mixture: see `vpem.fit_imputation`."""
 
@@ -76,7 +81,8 @@ class ImputeSettings(Settings, heading="Model"):
     law: str = setting("gaussian", "Law of an entry: gaussian (a mean), poisson (counts, by log "
         "intensity), or bernoulli (0 or 1, by log odds).", choices=LAWS, idle=OF_LOWRANK)
     variance: float = setting(1.0, "Variance of the gaussian law, by which squared errors are "
-        "divided before the ridge penalizes.", least=1e-100, most=1e100, idle=OF_LOWRANK)
+        "divided before the ridge penalizes.", least=1e-100, most=1e100,
+        idle=[OF_LOWRANK, OF_GAUSSIANS])
     scale: str = changed(MixtureSettings, "scale", "auto", choices=("auto", *SCALES), help="none, "
         "or standard: columns are standardized for the fit; outputs keep the data's units. auto: "
         "standard under the gaussian law, else none.")

@@ -160,11 +160,6 @@ def run_fedem(
     chosen = {"step_size": steps.taken, "batch_size": steps.batch_size, "inner": steps.inner}
     settings = settings.changed(max_iter=steps.max_iter, **chosen)
     reduced = settings.variance_reduction and settings.batch_size is not None
-    if settings.inner is not None and not reduced:
-        raise InputError(
-            Setting("inner"), " belongs to variance reduction, which is off; add ",
-            Setting("variance_reduction", True),
-        )  # fmt: skip
     noisy = later.omega > 0 or settings.participation < 1 or settings.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, settings.participation, settings.inner or 0)
     drift = Drift((keeper.n_roots, model.size), basis) if settings.tol > 0 and stays_on else None

@@ -19,7 +19,7 @@ from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.schema import As, Report, Stateful
-from vpem.rules import MASKED_CODES
+from vpem.rules import MASKED_ABSENT, MASKED_CODES
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.partial import Channel, Compressed, Memory, Partial
@@ -480,7 +480,4 @@ def check_masked(network: Network, codec: Codec | None, participation: float) ->
     if codec is not None:
         raise InputError(Setting("secure_sum"), *MASKED_CODES)
     if participation < 1:
-        raise InputError(
-            Setting("secure_sum"), " shows totals, and totals over changing sets of workers differ "
-            "by the terms of single ones; leave it out, or ", Setting("participation"),
-        )  # fmt: skip
+        raise InputError(Setting("secure_sum"), *MASKED_ABSENT)

@@ -57,7 +57,7 @@ MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 Fitting = TypeVar("Fitting", bound=Settings)
 """Settings of a fit that has a codec."""
 
-OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus")
+OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus", "eigenvalue")
 """Settings that a sum without rounds has no use for."""
 
 
@@ -327,8 +327,6 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
         for name in OF_ROUNDS:
             if getattr(settings, name) != getattr(SumSettings, name):
                 raise InputError(Setting(name), *WITHOUT_ROUNDS)
-        if settings.eigenvalue == "estimated":
-            raise InputError(f"a sum {way.place} is exact: there is no mixing rate to estimate")
         if faults is None:
             return settings, codec, faults
         setting = next(name for name, value in asdict(faults).items() if value)
@@ -380,10 +378,6 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
             "compressed rounds go by the spectral gap and the noise of the codec together, for "
             "which the mixing rate must be known; take ",
             computed,
-        )
-    if settings.acceleration != "chebyshev":
-        raise InputError(
-            "the mixing rate is estimated for Chebyshev acceleration, which is off; take ", computed
         )
     return settings, codec, faults
 
