@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import FileError, InputError, brief, check_choice, printable
+from vpem.errors import FileError, InputError, Setting, brief, check_choice, printable
 from vpem.pictures.contents import number, plural, table_of
 from vpem.records import Settings, Table, beside, changed, not_both, off, setting, words_in
 from vpem.settings import OF_DATA, lacks_data
@@ -79,7 +79,11 @@ def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> An
             kind = ClustersFile if encoding == "vpem-clustering" else MixtureFile
         if command in ("plot", "report") or hasattr(kind, command.split()[-1]):
             stored = kind(path, curve)
-            refuse_beside(**stored.facts)
+            try:
+                refuse_beside(**stored.facts)
+            except InputError as error:  # which says the file, not MODEL
+                parts = (str(path) if one == Setting("model") else one for one in error.parts)
+                raise InputError(*parts) from None
             return stored
         holds, instead = kind.holds, kind.instead
     why = instead.get(command, f"which 'vpem {command}' cannot use")
