@@ -44,6 +44,7 @@ MASKS = (
     (re.compile(r" *\b\d(?:\.\d+)?e-(?:1[2-9]|[2-9]\d|\d{3})\b"), " ~0"),  # rounding alone
     (re.compile(r"\b20\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?(?:Z|\+00:00)?"), "DATE"),
     (re.compile(r"\bvpem(?: | = \"|-)\d+\.\d+\.\d+\S*"), "vpem VERSION"),
+    (re.compile(r"\b(python|numpy|scipy|h5py) \d+(?:\.\w+)+"), r"\1 VERSION"),
     (re.compile(r"\b[0-9a-f]{32,}\b"), "HEX"),
     (re.compile(r"(?<![\w+/])[0-9A-Za-z+/]{60,}={0,2}"), "BASE64"),
     (re.compile(r"(?s)-----BEGIN ([A-Z ]+)-----.*?-----END \1-----"), r"PEM of a \1"),
