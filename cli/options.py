@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from vpem.errors import FileError, InputError, brief, did_you_mean, printable
-from vpem.files import table_settings
 from vpem.records import MILD, Rule, Settings, describe_field, off, refuse, spared, unset
 from vpem.rules import OF_ONE_FILE, RANDOM_GRAPHS, algorithm_of, of_command
-from vpem.settings import OF_DATA
 
 from . import names
 from .display import print_json
@@ -459,23 +457,12 @@ def refuse_idle(context: Any, **facts: Any) -> None:
                 refuse(param.name, why, name_of(param))
 
 
-OF_SEVERAL_RUNS = [
-    rule[1]
-    for rule in (
-        table_settings.OF_TEXT,
-        table_settings.OF_WRITTEN_NUMBERS,
-        table_settings.OF_MARKED_TEXT,
-        table_settings.LISTED,
-        OF_DATA,
-    )
-]
-"""Reasons that warn, and refuse nothing, where a file or variable for several runs is read."""
-
-
 def spare_shared(context: Any) -> None:
     """Let how text is read be idle where a file or variable for several runs says it."""
+    from vpem.files.table_settings import OF_SEVERAL_RUNS, TableSettings
+
     spared.clear()
-    rules, of_tables = rules_of(context.command), table_settings.TableSettings.settings_by_name
+    rules, of_tables = rules_of(context.command), TableSettings.settings_by_name
     for param in context.command.params:
         origin = origin_of(context, param)
         for _, why in rules.get(param.name, ()) if origin else ():
@@ -504,8 +491,8 @@ def read_here(param: Any, kind: Any) -> None:
 
     def process_value(context: Any, value: Any) -> Any:
         served = names.STUDY in context.meta and param.name == "data"  # `check_data` follows
-        spared = served or context.meta.get(names.SHOW)
-        if param.required and not spared and value in (None, (), []):
+        excused = served or context.meta.get(names.SHOW)
+        if param.required and not excused and value in (None, (), []):
             raise misuse(context, f"missing {param.param_type_name} '{name_of(param)}'")
         try:
             value = _value_of(value, kind, several=param.multiple or param.nargs == -1)

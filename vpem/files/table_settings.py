@@ -45,6 +45,9 @@ LISTED = beside(
     " is about tables with a column for each feature, but the data list entries; leave it out",
     format="entries",
 )
+OF_SEVERAL_RUNS = [why for _, why in (OF_TEXT, OF_WRITTEN_NUMBERS, OF_MARKED_TEXT, LISTED, OF_DATA)]
+"""Reasons that warn, and refuse nothing, where a file or variable for several runs is read."""
+
 ALL = "features drop id_column label_column na decimal thousands encoding delimiter no_header"
 
 DECIMALS = (".", ",")
