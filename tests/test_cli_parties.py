@@ -501,7 +501,7 @@ def test_split_by_a_file(capsys, tmp_path):
         ((), "does not say which party gets which features"),
         (("--agents", 2, "--drop-ids", 1.5), "--drop-ids must be a number from 0"),
         (("--agents", 2, "--drop-ids", 0.999), "leaves none"),
-        (("--agents", 2, "--seed", -1), "seed must be an integer of at least 0"),
+        (("--agents", 2, "--shuffle", "--seed", -1), "seed must be an integer of at least 0"),
     ],
 )
 def test_split_errors(capsys, tmp_path, words, sentence):

@@ -199,9 +199,9 @@ def test_errors(capsys, home, model, data, tmp_path, words, sentence):
 
 def test_another_file_of_vpem_is_told_apart(capsys, tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
-        file.attrs["encoding-type"] = "vpem-imputation"
+        file.attrs["encoding-type"] = "vpem-predictions"
     result = run(capsys, "plot", tmp_path / "x.h5", "-o", tmp_path / "p.png")
-    assert "x.h5 holds an imputation, a completed matrix" in result.sentence
+    assert "x.h5 holds predictions" in result.sentence
 
 
 def test_force_replaces_a_picture(capsys, model, tmp_path):

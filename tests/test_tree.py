@@ -269,7 +269,7 @@ def test_a_network_says_how_it_sums(overlapping):
         ("cycle", {"sum": "tree", "acceleration": "none"}, "acceleration is about consensus"),
         ("cycle", {"sum": "tree", "consensus_tol": 1e-3}, "consensus_tol is about consensus"),
         ("cycle", {"sum": "tree", "consensus": "rounds"}, "consensus is about consensus rounds"),
-        ("cycle", {"sum": "tree", "eigenvalue": "estimated"}, "along a tree is exact"),
+        ("cycle", {"sum": "tree", "eigenvalue": "estimated"}, "eigenvalue is about consensus"),
         ("cycle", {"sum": "tree", "agent_dropout": 0.1}, "in a tree one path joins two agents"),
         ("cycle", {"secure_sum": True}, "secure_sum is for sums in which masks are added up"),
         ("star", {"secure_sum": True, "hops": 1}, "hops above 0 shows their features to a root"),
