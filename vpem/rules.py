@@ -419,10 +419,14 @@ UNDRAWN: Rule = (
 # ---- FedEM and SAEM ------------------------------------------------------------------------------
 
 
+def _is_on_a_graph(given: Any) -> bool:
+    """Whether another graph than a star is named."""
+    return bool(given.get("graph")) or given.get("topology") not in (None, "star")
+
+
 def _is_exact(given: Any) -> bool:
     """Whether all workers send corrections as they are; False where that is not known."""
-    on_a_graph = given.get("graph") or given.get("topology") not in (None, "star")
-    coded = given.get("compress", "unknown") is not None and not on_a_graph
+    coded = given.get("compress", "unknown") is not None and not _is_on_a_graph(given)
     return not coded and given["participation"] == 1
 
 
@@ -442,15 +446,10 @@ CODED_MODELS = beside(
     average="models",
 )
 FEEDBACK_OF_MODELS = beside(" is about statistics: it needs {average=statistics}", average="models")
-
-
-def _is_among_neighbours(given: Mapping[str, Any]) -> bool:
-    on_graph = given.get("graph") or given.get("topology") not in (None, "star")
-    return summing(given.get("sum"), "consensus" if on_graph else "server").has_rounds
-
-
 AMONG_NEIGHBOURS = rule(
-    _is_among_neighbours,
+    lambda given: (
+        summing(given.get("sum"), "consensus" if _is_on_a_graph(given) else "server").has_rounds
+    ),
     " is about messages to a server; among neighbours rounds are compressed, and remember what was "
     "sent: leave it out",
 )
