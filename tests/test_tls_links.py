@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -537,6 +538,23 @@ def ends_alone(post):
     thread.start()
     thread.join(20.0)
     assert not thread.is_alive()
+
+
+def test_what_is_done_as_a_wait_ends_is_done(tmp_path, monkeypatch):
+    class Late(Future):
+        def result(self, timeout=None):
+            if timeout is not None and not self.done():
+                self.set_result("all has been delivered")
+                raise TimeoutError
+            return super().result(timeout)
+
+    def submit(work, loop):
+        work.close()
+        return Late()
+
+    with posts(*a_study(tmp_path, ("hub", "lab"))) as (hub, _), monkeypatch.context() as patch:
+        patch.setattr(asyncio, "run_coroutine_threadsafe", submit)
+        assert hub._wait_for(hub._finish()) == "all has been delivered"
 
 
 def test_who_has_finished_is_not_taken_for_dead(tmp_path):

@@ -275,6 +275,8 @@ class _Watched:
             self.found.defects["control characters"] += 1
         if "Traceback" in line:
             self.found.defects["traceback"] += 1
+        if not isinstance(told, dict) and self.found.defects["traceback"]:
+            print(line, file=sys.stderr)
 
     def end(self, most: int | None = None) -> None:
         """Look at it for the last time; at most so many bytes more may have been had."""

@@ -216,8 +216,8 @@ class Post:
             try:
                 return future.result(LOOK_EVERY)
             except TimeoutError:
-                if future.done():
-                    raise
+                if future.done():  # by now, or with a TimeoutError of its own
+                    return future.result()
 
     # ---- waiting ---------------------------------------------------------------------------------
 
@@ -432,10 +432,10 @@ class Post:
         while self._relay is not None and self._relay.pairs and not self.farewell:
             await asyncio.sleep(0.05)  # others still talk with each other through this process
         await asyncio.gather(*(link.end() for link in self._links.values()))
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        while rest := asyncio.all_tasks() - {asyncio.current_task()}:  # who is answered meanwhile
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
         for _ in range(8):  # transports that were cut close in steps
             await asyncio.sleep(0)
 
