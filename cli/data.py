@@ -402,6 +402,7 @@ class FitFiles(FileSettings, LabelledTable, heading="Data"):
     """Files for a fit, one of which may have labels of some rows."""
 
     kind = LabelledTable
+    id_column: Any = changed(often=False)
     labels_at: str | None = unset(
         "Agent or party, by name or number, that has the labels for the fit: they are added to its "
         "hub's term. Default: the first; in a manifest the party with labels-for-fit.",

@@ -174,9 +174,7 @@ class Printing(Settings, heading="Output", kept=False):
     """What a command prints."""
 
     json: bool = switch("Print one JSON object instead of tables.", often=True)
-    quiet: bool = switch(
-        "Print only errors, and the output of --json.", flags="-q --quiet", often=True
-    )
+    quiet: bool = switch("Print only errors, and the output of --json.", flags="-q --quiet")
 
 
 class Output(Printing, heading="Output", kept=False):
@@ -260,7 +258,7 @@ class LabelledOutput(TableOutput, heading="Output", kept=False):
         # Tables of parties are checked by `LabelFile.place`.
         file=Role(writes=True, files=lambda path, options: (
             () if path is None or options.get("parties") else (path,)
-        )), often=True,
+        )),
     )  # fmt: skip
     digits: int = changed(ResultSettings, "digits", idle=NO_LABELS)
 

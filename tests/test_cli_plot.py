@@ -35,6 +35,12 @@ def data(home, model):
     return home / "data.h5"
 
 
+def test_data_that_a_kind_does_not_show_are_mentioned(capsys, model, data, tmp_path):
+    for kind, said in (("history", True), ("projection", False)):
+        told = done(capsys, "plot", model, data, "--kind", kind, "-o", tmp_path / f"{kind}.png")
+        assert (f"note: the kind {kind} shows nothing of DATA" in told.err) == said
+
+
 @pytest.mark.parametrize(("kind", "ending"), [("graph", "png"), ("confusion", "svg"),
                                               ("sparsity", "pdf")])  # fmt: skip
 def test_pictures_are_written(capsys, model, data, tmp_path, kind, ending):

@@ -78,6 +78,9 @@ SITUATIONS = [
     (OF_SAEM, {"holds": "documents", "classes": False, "curves": False},
      {"model": "topics.h5", "data": "topics.csv"}),
     (["plot", "report"], {"holds": "entries"}, {"model": "filled.h5", "data": "rows.h5"}),
+    (["plot"], {"holds": "rows", "shows_labels": False, "shows_data": False}, FITTED),
+    (["plot"], {"holds": "individuals", "classes": False, "curves": True, "shows_labels": False,
+                "shows_data": False}, {"model": "growth.h5", "data": "growth.csv"}),
     ([], {"apart": True}, None),
 ]  # fmt: skip
 """Of some commands or all: what rules may ask about, and arguments of which it is true.

@@ -258,8 +258,7 @@ class MixtureSettings(Settings, heading="Model"):
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans. With "
         "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
         heading="Start", choices=INITS, idle=rules.STARTED)
-    seed: int = setting(0, "Seed of start and graph. See --graph-seed.", heading="Start", least=0,
-        often=True)
+    seed: int = setting(0, "Seed of start and graph. See --graph-seed.", heading="Start", least=0)
     n_threads: int | None = changed(SumSettings, "n_threads")
 
 

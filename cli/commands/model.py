@@ -277,7 +277,16 @@ def evaluate(
     _run(UseRequest("evaluate", model, data, settings))
 
 
-class PictureSettings(UseSettings, kept=False, rows=[("individual covariates curve", *OF_DATA)]):
+class PictureSettings(
+    UseSettings, kept=False,
+    rows=[
+        ("individual covariates curve", *OF_DATA),
+        ("labels", *beside(" is for {kind=confusion}; leave it out", shows_labels=False)),
+        ("individual covariates id time value doses", *beside(
+            " is about DATA, of which this kind of picture shows nothing; leave it out, or take "
+            "another {kind}", shows_data=False)),
+    ],
+):  # fmt: skip
     """What is drawn, and where the picture goes."""
 
     output: Path | None = changed(
@@ -329,13 +338,17 @@ def plot(
         stored = stored_at(model, "plot", settings.curve)
         saved = stored.saved
         kind = kind or next(iter(kinds_of(saved)))
-        request.labelled = check_kind(kind, saved).labels
+        drawn = check_kind(kind, saved)
+        request.labelled, shows_data = drawn.labels, drawn.data != "no"
+        refuse_beside(**stored.facts, shows_labels=drawn.labels, shows_data=shows_data)
         output = request.beside(f"-{kind}.png", "pictures")
         evaluation = stored.evaluation_data(request)
         features = None
         if settings.drawn is not None:  # none at all are refused, as an empty variable of a shell
             features = [name for name in words_in("drawn", settings.drawn) if name != ""]
         picture = draw(kind, saved, evaluation, features=features)
+        if data and not shows_data:
+            picture.notes.append(f"the kind {kind} shows nothing of DATA")
         others = next_kinds(kind, saved, evaluation)
         picture.save(output, force=settings.force)
         listed = "; ".join(
