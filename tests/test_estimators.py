@@ -6,6 +6,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.mixture import GaussianMixture
@@ -14,6 +15,8 @@ from sklearn.preprocessing import StandardScaler
 
 from vpem import (
     VPEM,
+    DistributedKMeans,
+    FedMissEM,
     InputError,
     NotConvergedWarning,
     NumericalError,
@@ -209,6 +212,14 @@ def test_sample_weight_reaches_the_fit(X):
 
 
 # ---- agents and graphs ---------------------------------------------------------------------------
+
+
+def test_only_those_that_take_weights_can_request_them():
+    with config_context(enable_metadata_routing=True):
+        for kind in (VPEM, DistributedKMeans):
+            kind().set_fit_request(sample_weight=True)
+        assert not hasattr(FedMissEM(), "set_fit_request")
+        assert not clone(FedMissEM()).get_metadata_routing().fit.requests
 
 
 def test_agents(X):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -99,6 +99,11 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+    @property
+    def set_fit_request(self) -> NoReturn:
+        """It is not there: `fit` takes no weights, whatever a base class hands down."""
+        raise AttributeError("FedMissEM has no set_fit_request: its fit takes no sample_weight")
 
     def fit(self, X: Any, y: object = None) -> FedMissEM:  # type: ignore[override]
         """Impute what no observer saw.
