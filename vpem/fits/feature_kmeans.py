@@ -53,7 +53,7 @@ from vpem.network.schema import Report
 from vpem.rules import LEAST_STARTS
 from vpem.settings import KmeansSettings
 from vpem.steps.feature_lloyd import lloyd_features
-from vpem.steps.lloyd import Lloyd, LloydRuns
+from vpem.steps.lloyd import Lloyd, kept_of_lloyd
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
@@ -379,7 +379,7 @@ def kmeans_features(
         agree_on_units(terms, network.total, ledger)
         shape = (settings.n_clusters, network.blocks.n_features)
         places = np.argsort(terms.blocks.order)
-        runs = LloydRuns(
+        runs = kept_of_lloyd(
             shape, terms.n_samples, network.total,
             undo=lambda centres: inputs.scaling.undo(centres[:, places]),
         )  # fmt: skip

@@ -47,7 +47,7 @@ from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.cells import draw_cells
-from vpem.steps.lloyd import Lloyd, LloydRuns
+from vpem.steps.lloyd import Lloyd, kept_of_lloyd
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
@@ -137,7 +137,7 @@ class ClusteredRows:
         self.n_threads = thread_count(settings.n_threads)
         self.n_here = len(inputs.X)
         self.width = inputs.X.shape[1]
-        self.runs = LloydRuns(
+        self.runs = kept_of_lloyd(
             (settings.n_clusters, self.width), local.n_samples, network.total, self.n_here,
             undo=inputs.scaling.undo, drawn=reach is not None,
         )  # fmt: skip

@@ -64,10 +64,10 @@ from vpem.steps.cells import draw_cells
 from vpem.steps.em import OverRows, add_messages, iterate, sample_roots
 from vpem.steps.lloyd import Pace
 from vpem.steps.recovery import Saver
-from vpem.steps.restarts import Restart, Restarts
+from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.row_sampling import ROW_BYTES, PointStream, RowStream, WorkerRows
-from vpem.steps.runs import DRAWN, MixtureRuns, Progress, Recovery, Run
+from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures
 from vpem.steps.starts import (
     LLOYD_TOLERANCE,
     MOST_LLOYD_OF_START,
@@ -105,7 +105,7 @@ class RowRestart:
         self,
         terms: WorkerTerms,
         weights: NDArray[np.float64] | None,
-        runs: MixtureRuns,
+        runs: Kept[Run],
         order: NDArray[np.intp] | None,
         restart: Restart,
     ) -> None:
@@ -113,7 +113,6 @@ class RowRestart:
         self.restart = restart
         self.total = restart.total
         self.runs = runs
-        self.n_components = runs.n_components
         whole = terms.whole
         self.order = order
         self.stream = RowStream(restart.rng, weights, whole.n_samples, order)
@@ -132,7 +131,7 @@ class RowRestart:
         pace: Report,
     ) -> tuple[Run, NDArray[np.intp] | None]:
         """Run the restart, and judge it; returns also the rows that it started at."""
-        self.tell = teller(pace["callback"])
+        self.tell, self.n_components = teller(pace["callback"]), settings.n_components
         init = began_at.init
         if self.restart.saved is not None:
             starts, shifts, rows = self._again()
@@ -168,7 +167,7 @@ class RowRestart:
 
     def _again(self) -> Started:
         """Return what was saved of a start, with the parameters as they were saved last."""
-        known, starts = self.restart.drawn("covariances"), self.runs.mixtures(self.restart.loop)
+        known, starts = self.restart.drawn("covariances"), self.runs.parameters(self.restart.loop)
         self.roots = [
             self.terms.whole.with_sample_covariance(one).resuming(start)
             for one, start in zip(known, starts, strict=True)
@@ -364,7 +363,7 @@ def fit_em(
             # Every feature's weight, mean and variance, by which missing values are filled first.
             counted.begin("setup", 0, 0, 8, 3 * d)  # which were counted as they travelled
             counted.agree("setup", 2 * d * 8)
-        runs = MixtureRuns(
+        runs = kept_of_mixtures(
             terms.whole, total, settings.n_components, settings.floor_fits, over_rows=True
         )
         numbers = restart_numbers(settings, first_restart)
@@ -452,14 +451,15 @@ def _for_user(recovery: Recovery, prepared: Prepared, workers: Workers) -> Recov
     return replace(recovery, hub=0, row=row)
 
 
-def _gathered(run: Run, runs: MixtureRuns, total: Sum) -> list[Mixture]:
+def _gathered(run: Run, runs: Kept[Run], total: Sum) -> list[Mixture]:
     """Return the mixtures of all roots at the first process; at others those that it has."""
     if total.roots.n_agents == 1 or not total.holders.apart:
         return run.mixtures
     states = [one.arrays() for one in run.mixtures[: len(total.holders.own)]]
     with set_topic(total.holders.engine, "result"):
         parts = total.holders.engine.gather(states) or [states]
-    return runs.mixtures({"mixtures": [state for part in parts for state in part]})
+    every: list[Mixture] = runs.parameters({"mixtures": [one for part in parts for one in part]})
+    return every
 
 
 def _network_of(network: Network | None, workers: Workers, settings: FitSettings) -> Network:

@@ -47,9 +47,9 @@ from vpem.steps import em
 from vpem.steps.accelerate import Acceleration
 from vpem.steps.batches import fit_batches
 from vpem.steps.recovery import Saver
-from vpem.steps.restarts import Restart, Restarts
+from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import RowStream
-from vpem.steps.runs import MixtureRuns, Progress, Run
+from vpem.steps.runs import Progress, Run, kept_of_mixtures
 from vpem.steps.starts import GivenStart, draw_start, start_at_labels, teller
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
@@ -253,7 +253,7 @@ def fit_vpem(
         if isinstance(settings.init, str) and settings.init != "random":
             # Where sums are masked such starts need units of squared distances.
             agree_on_units(terms.measured, network.total, ledger)
-        runs = MixtureRuns(terms, network.total, settings.n_components, settings.floor_fits)
+        runs = kept_of_mixtures(terms, network.total, settings.n_components, settings.floor_fits)
         attempts = _Attempts(
             network, prepared, terms, runs, settings, pace, callback, began_at, labelled
         )
@@ -327,7 +327,7 @@ class _Attempts:
     network: Network
     prepared: Prepared
     terms: FeatureTerms
-    runs: MixtureRuns
+    runs: Kept[Run]
     settings: FitSettings
     acceleration: Acceleration | None
     callback: Callable[[Progress], None] | None
@@ -362,7 +362,7 @@ class _Attempts:
     ) -> tuple[Mixture, NDArray[np.intp] | None]:
         terms, init, n_components = self.terms, self.settings.init, self.settings.n_components
         if restart.saved is not None:
-            return self.runs.mixtures(restart.loop)[0], restart.drawn()
+            return self.runs.parameters(restart.loop)[0], restart.drawn()
         if restart.start is not None:
             begun = self.runs.begun_at(restart.start)
             return begun.convert_to(terms.blocks, terms.covariance_type, terms.scaling), None

@@ -39,6 +39,7 @@ from vpem.network.schema import (
     save,
 )
 from vpem.steps.recovery import NoSaver, Saver, check_length
+from vpem.steps.restarts import Kept
 from vpem.steps.row_sampling import RowStream
 from vpem.steps.runs import DRAWN, note_partition
 from vpem.sums.sum import Sum
@@ -225,56 +226,57 @@ def iterate_lloyd(
     return run
 
 
-class LloydRuns:
-    """What a checkpoint keeps of the restarts of k-means (`vpem.steps.restarts.Kept`).
+def kept_of_lloyd(
+    shape: tuple[int, int],
+    n_samples: int,
+    total: Sum,
+    n_here: int | None = None,
+    *,
+    undo: Callable[[Doubles], Doubles],
+    drawn: bool = False,
+) -> Kept[Lloyd]:
+    """Return what a checkpoint keeps of the restarts of k-means.
 
     Over rows ``n_here`` are those of this process; None: over features, which all roots assign rows
     by. ``undo`` puts centres (K, d) into units of the data and the user's order of features; if
     ``drawn``, restarts begin at centres that no numbers of rows stand for.
     """
+    run = _schema(shape, n_samples, total, n_here, over=True)
+    nothing: Any = np.empty(0)
+    one: dict[str, Schema] = {"centres": Array("f8", shape)}
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        n_samples: int,
-        total: Sum,
-        n_here: int | None = None,
-        *,
-        undo: Callable[[Doubles], Doubles],
-        drawn: bool = False,
-    ) -> None:
-        self._undo, self._shape = undo, shape
-        run = _schema(shape, n_samples, total, n_here, over=True)
-        nothing: Any = np.empty(0)
-        self.rows: Schema = Maybe(Array("i", shape[:1], 0, n_samples - 1))
-        self.best = As(
+    def centres(state: State) -> Doubles:
+        every: Doubles = state.get("run", state)["centres"]
+        return every
+
+    def start_of(state: State) -> State:
+        first = centres(state)  # of several roots the first one's
+        return {"centres": undo(first[0] if first.ndim == 3 else first)}
+
+    def begun_at(start: State) -> Doubles:
+        check(one, start, KEPT)
+        return centres(start)
+
+    return Kept(
+        rows=Maybe(Array("i", shape[:1], 0, n_samples - 1)),
+        best=As(
             {"run": run | {"sum": NOTHING}},
-            lambda one: {"run": save(run, one) | {"sum": None}},
+            lambda best: {"run": save(run, best) | {"sum": None}},
             lambda saved: restore(run, Lloyd(nothing, nothing, nothing, nothing), saved["run"]),
-        )
-        self.loop: dict[str, Schema] = {"centres": run["centres"]}
-        self.more: dict[str, Schema] = {"start": Array("f8", shape)} if drawn else {}
-
-    def rank(self, run: Lloyd) -> tuple[float, ...]:
-        """Less inertia, by the first root (`Kept`)."""
-        return (-float(run.inertia[0]),)
-
-    def start_of(self, state: State) -> State:
-        """Return the centres, the first root's if there are several (`Kept`)."""
-        centres = state.get("run", state)["centres"]
-        return {"centres": self._undo(centres[0] if centres.ndim == 3 else centres)}
-
-    def begun_at(self, start: State) -> Doubles:
-        """Return the centres that `start_of` found, once they have been checked."""
-        check({"centres": Array("f8", self._shape)}, start, KEPT)
-        centres: Doubles = start["centres"]
-        return centres
+        ),
+        loop={"centres": run["centres"]},
+        more={"start": one["centres"]} if drawn else {},
+        rank=lambda best: (-float(best.inertia[0]),),  # less, by the first root
+        parameters=centres,
+        start_of=start_of,
+        begun_at=begun_at,
+    )
 
 
 def _schema(
     shape: tuple[int, ...], n_samples: int, total: Sum, n_here: int | None, *, over: bool = False
 ) -> dict[str, Schema]:
-    """Schema of a saved run, without its sum; arguments as for `LloydRuns`."""
+    """Schema of a saved run, without its sum; arguments as for `kept_of_lloyd`."""
     k, n_roots = shape[0], total.n_roots
     over_rows, of_rows = n_here is not None, (n_here or 0,)
     # Where the first sum can fail no row may be in a cluster yet.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -29,28 +29,22 @@ from vpem.network.schema import (
 from vpem.steps.recovery import STREAM, Keeper, PartSaver, Saver
 from vpem.sums.sum import Sum
 
-if TYPE_CHECKING:
-    from vpem.steps.lloyd import Lloyd
-    from vpem.steps.runs import Run
+R = TypeVar("R", bound=Any)
+"""A run, of EM or of k-means: with ``history``, ``bytes_sent`` and ``converged``."""
 
 
-R = TypeVar("R", bound="Run | Lloyd")
-OfRun = TypeVar("OfRun", bound="Run | Lloyd", contravariant=True)
-
-
-class Kept(Protocol[OfRun]):
-    """What a checkpoint keeps of a recipe's runs."""
+@dataclass(frozen=True)
+class Kept(Generic[R]):
+    """What a checkpoint keeps of a recipe's runs, and what a restart may begin at instead."""
 
     rows: Schema  # that a restart begins at
     best: As  # of the best run so far, in a table
-    more: dict[str, Schema]  # of the restart under way, besides its rows
     loop: dict[str, Schema]  # what the recipe needs of the loop, which checks the rest
-
-    def rank(self, run: OfRun) -> tuple[float, ...]:
-        """What the best run maximises."""
-
-    def start_of(self, state: State) -> State:
-        """Return the parameters of a loop, or of the best run, to begin at (`Keeper.pick`)."""
+    more: dict[str, Schema]  # of the restart under way, besides its rows
+    rank: Callable[[R], tuple[float, ...]]  # what the best run maximises
+    parameters: Callable[[State], Any]  # of a loop, or of the best run, as they were saved
+    start_of: Callable[[State], State]  # the same, to begin at (`Keeper.pick`)
+    begun_at: Callable[[State], Any]  # parameters of what `start_of` found, once it is checked
 
 
 class OneRun:

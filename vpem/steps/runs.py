@@ -32,6 +32,7 @@ from vpem.network.schema import (
     save,
 )
 from vpem.settings import FitSettings
+from vpem.steps.restarts import Kept
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import degenerate
 from vpem.terms.density import Density
@@ -198,53 +199,45 @@ class Run:
             )
 
 
-class MixtureRuns:
-    """What a checkpoint keeps of the restarts of a mixture's recipe (`vpem.steps.restarts.Kept`).
+def kept_of_mixtures(
+    terms: Any, total: Sum, n_components: int, floor_fits: str, *, over_rows: bool = False
+) -> Kept[Run]:
+    """Return what a checkpoint keeps of the restarts of a mixture's recipe.
 
     ``terms`` are summed, over rows those of all workers. ``floor_fits``: "keep", or runs with
     degenerate components are the best only where all have some ("last"). ``over_rows``: every root
     has parameters, and a sample covariance, of its own.
     """
+    n_roots, like = total.n_roots, terms.blank(n_components)
+    loop: dict[str, Schema] = {**saved_parameters(like, n_roots, over_rows)}
+    known = saved_record(n_components, terms.n_samples, total.roots.n_agents, over=True)
+    more: dict[str, Schema] = {}
+    if over_rows:
+        sample = covariance_shape(terms.blocks, terms.covariance_type, 1)
+        more = {
+            "shifts": Array("f8", (n_components, terms.blocks.n_features)),
+            "covariances": ListOf(Array("f8", sample), n_roots),
+        }
 
-    def __init__(
-        self, terms: Any, total: Sum, n_components: int, floor_fits: str, *, over_rows: bool = False
-    ) -> None:
-        self.terms, self.floor_fits = terms, floor_fits
-        self.n_components = n_components
-        self.over_rows = over_rows
-        n_roots, self.like = total.n_roots, terms.blank(n_components)
-        self.loop: dict[str, Schema] = {**saved_parameters(self.like, n_roots, over_rows)}
-        self.rows: Schema = Maybe(Array("i", (n_components,), 0, terms.n_samples - 1))
-        known = saved_record(n_components, terms.n_samples, total.roots.n_agents, over=True)
-        self.best = As(
-            self.loop | {"record": known},
-            lambda run: save(self.loop, run) | {"record": save(known, run)},
-            lambda saved: restore(known, Run(self.mixtures(saved), over_rows), saved["record"]),
-        )
-        self.more: dict[str, Schema] = {}
-        if over_rows:
-            sample = covariance_shape(terms.blocks, terms.covariance_type, 1)
-            self.more = {
-                "shifts": Array("f8", (n_components, terms.blocks.n_features)),
-                "covariances": ListOf(Array("f8", sample), n_roots),
-            }
+    def mixtures(state: State) -> list[Any]:
+        saved = state["mixtures"] if over_rows else [state["mixture"]]
+        return [like.having(one) for one in saved]
 
-    def mixtures(self, state: State) -> list[Any]:
-        """Return the mixtures of saved parameters."""
-        saved = state["mixtures"] if self.over_rows else [state["mixture"]]
-        return [self.like.having(one) for one in saved]
-
-    def rank(self, run: Run) -> tuple[bool, float]:
-        """What the best run has most of (`Kept`)."""
-        return self.floor_fits == "keep" or not run.degenerate, run.score
-
-    def start_of(self, state: State) -> State:
-        """Return the first root's parameters, in units of the data (`Kept`)."""
-        return start_of_mixture(self.mixtures(state)[0])
-
-    def begun_at(self, start: State) -> Any:
-        """Return the mixture that `start_of` found, once it has been checked."""
-        return mixture_of_start(start, self.like)
+    return Kept(
+        rows=Maybe(Array("i", (n_components,), 0, terms.n_samples - 1)),
+        best=As(
+            loop | {"record": known},
+            lambda run: save(loop, run) | {"record": save(known, run)},
+            lambda saved: restore(known, Run(mixtures(saved), over_rows), saved["record"]),
+        ),
+        loop=loop,
+        more=more,
+        rank=lambda run: (floor_fits == "keep" or not run.degenerate, run.score),
+        parameters=mixtures,
+        # Of the first root, in units of the data.
+        start_of=lambda state: start_of_mixture(mixtures(state)[0]),
+        begun_at=lambda start: mixture_of_start(start, like),
+    )
 
 
 def note_partition(
