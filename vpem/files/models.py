@@ -46,9 +46,8 @@ from vpem.records import Shown
 from vpem.settings import COVARIANCE_TYPES, WEIGHT_PRIORS
 from vpem.terms.factors import FactorMixture
 from vpem.terms.families.family import RANGES
-from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture
-from vpem.terms.mixture import Mixture, is_diagonal
+from vpem.terms.mixture import Mixture
 from vpem.terms.priors import Prior, wishart_sizes
 from vpem.terms.units import Scaling
 from vpem.terms.variational import VariationalMixture
@@ -239,113 +238,85 @@ HUB: Elements = {
 def _read_parts(file: h5py.File) -> Model:
     whole = read_elements(file, MODEL)
     kind, n_hubs, k = (whole[name] for name in ("covariance_type", "n_hubs", "n_components"))
-    dense = not is_diagonal(kind)
-    shape = ("copies", "width", "width") if dense else ("copies", "width")
-    families = elements.read_kinds(file, len(whole["feature_names"]))
-    if families is not None:
-        for feature in families.columns_of("categorical").tolist():
-            if not families.n_levels[feature]:
+    d = len(whole["feature_names"])
+    kinds = elements.read_kinds(file, d)
+    if kinds is not None:
+        for feature in kinds.columns_of("categorical").tolist():
+            if not kinds.n_levels[feature]:
                 raise InputError(f"feature {feature} is a category without levels")
-    arrays = {
-        "means": Array("f", ("components", "width")),
-        "covariances": Array("f", shape),
-        "loadings": Maybe(Array("f", ("components", "width", "factors"))),
-    }
-    schema = HUB if families is not None else {**HUB, **arrays}
-    d, copies = len(whole["feature_names"]), 1 if kind.startswith("tied") else k
-    sizes = {"features": d, "components": k, "copies": copies}
-    hubs = []
+    groups, hubs = [], []
     for b in range(n_hubs):
-        hub = find(file, f"hubs/{b}")
-        if not is_group(hub):
+        groups.append(find(file, f"hubs/{b}"))
+        if not is_group(groups[b]):
             raise FileError(f"{file.filename}: hub {b} of {n_hubs} is missing")
-        hubs.append(read_elements(hub, schema, **sizes))
+        hubs.append(read_elements(groups[b], HUB, features=d, components=k))
     agents = tuple(tuple(hub["agents"].tolist()) for hub in hubs)
     if len(set().union(*agents)) < sum(map(len, agents)):
         raise InputError("an agent belongs to several hubs")
     features = tuple(hub["features"].astype(np.intp) for hub in hubs)
     blocks = Blocks(features, tuple(hub["root"] for hub in hubs), agents)
-    weights = [hub["weights"] for hub in hubs]
-    common = (kind, np.ascontiguousarray(weights[:1] if whole["weights_shared"] else weights))
     scaling = Scaling(whole["scaling/shift"], whole["scaling/scale"])
+    sent: list[Report] = [
+        {"numbers": [b], "weights": hub["weights"][None], "parts": {}} for b, hub in enumerate(hubs)
+    ]
     mixture: Any
-    if families is not None:
-        mixture = read_families(file, blocks, families, *common, scaling)
-    else:
-        covariances = [hub["covariances"] for hub in hubs]
-        flat = [part.ravel() for part in covariances]
-        joined = np.concatenate(flat) if dense else np.concatenate(covariances, axis=1)
-        means = np.concatenate([hub["means"] for hub in hubs], axis=1)
-        mixture = Mixture(blocks, *common, means, joined, scaling)
-        loadings = [hub["loadings"] for hub in hubs if hub["loadings"] is not None]
+    if kinds is None:
+        mixture = Mixture.blank(blocks, kind, k, scaling)
+        for one, group in zip(sent, groups, strict=True):
+            one |= _read_hub(group, mixture, one["numbers"][0], LOADINGS)
+        loadings = [one["loadings"] for one in sent if "loadings" in one]
         if loadings:
-            mixture = FactorMixture(**vars(mixture), loadings=np.concatenate(loadings, axis=1))
-        with np.errstate(all="ignore"):
-            factors = mixture.factors
-        if not np.isfinite(factors.inverse).all() or not np.isfinite(factors.log_dets).all():
-            raise InputError("a covariance is too near zero")
-        mixture = read_posterior(file, mixture)
+            none = np.zeros((k, d, loadings[0].shape[2]))
+            mixture = FactorMixture(**vars(mixture), loadings=none)
+        mixture = _posterior(file, mixture, groups, sent)
+    elif blocks.n_features != kinds.n_features:
+        raise InputError(f"hubs have {blocks.n_features} of {kinds.n_features} features")
+    else:
+        mixture = MixedMixture.blank(blocks, kinds, kind, k, scaling)
+    for part in mixture.parts:
+        law, cells = part.law, part.features.cells(part.law.each)
+        for b in np.flatnonzero(part.features.blocks.widths).tolist():
+            group = find(groups[b], f"parts/{law.name}")
+            if not is_group(group):
+                raise FileError(f"{file.filename}: hubs/{b}/parts/{law.name} is missing")
+            tables: Elements = {
+                name: Array("f", (k, int(cells[b])), *RANGES[domain])
+                for name, domain in law.domains.items()
+            }
+            sent[b]["parts"][law.name] = _read_hub(group, part.core, b, tables)
+    mixture = mixture.join_hubs(blocks, sent, scaling)
+    if whole["weights_shared"]:
+        shared = [name for name, where in mixture.named.items() if where == "roots"]
+        mixture = replace(mixture, **{name: getattr(mixture, name)[:1] for name in shared})
+    _check_parameters(mixture)
     named = ("feature_names", "report", "history", "options", "versions", "root_history")
     return Model(mixture, **{name: whole[name] for name in named})
 
 
-def read_families(
-    file: h5py.File,
-    blocks: Blocks,
-    kinds: Kinds,
-    covariance_type: str,
-    weights: NDArray[np.float64],
-    scaling: Scaling,
-) -> MixedMixture:
-    """Read each hub's parameters of each family, with which one must be able to compute."""
-    if blocks.n_features != kinds.n_features:
-        raise InputError(f"hubs have {blocks.n_features} of {kinds.n_features} features")
-    k = weights.shape[1]
-    blank = MixedMixture.blank(blocks, kinds, covariance_type, k, scaling)
-    hubs: list[Report] = [
-        {"numbers": [b], "weights": weights, "parts": {}} for b in range(blocks.n_blocks)
-    ]
-    for part in blank.parts:
-        law, cells = part.law, part.features.cells(part.law.each)
-        for b, width in enumerate(part.features.blocks.widths.tolist()):
-            if not width:
-                continue
-            place = f"hubs/{b}/parts/{law.name}"
-            group = find(file, place)
-            if group is None or not is_group(group):
-                raise FileError(f"{file.filename}: {place} is missing")
-            shape = ("components", int(cells[b]))
-            schema: Elements = {
-                name: Array("f", shape, *RANGES[domain]) for name, domain in law.domains.items()
-            }
-            if part.core is not None:
-                full_shape: tuple[int, ...] = (part.core.n_copies, width, width)
-                schema["means"] = Array("f", (k, width))
-                flat = part.core.is_diagonal
-                schema["covariances"] = Array("f", full_shape[:2] if flat else full_shape)
-            arrays = read_elements(group, schema, components=k)
-            if part.core is not None and not part.core.is_diagonal:
-                arrays["covariances"] = arrays["covariances"].ravel()
-            hubs[b]["parts"][law.name] = arrays
-    mixture = replace(blank.join_hubs(hubs, scaling), weights=weights)
-    for part in mixture.parts:
-        for name, domain in part.law.domains.items():
-            if domain == "simplex":
-                firsts = part.features.level_offsets[:-1]
-                totals = np.add.reduceat(part.tables[name], firsts, axis=1)
-                if np.abs(totals - 1).max(initial=0.0) > SUM_TOLERANCE:
-                    raise InputError(f"{name} of a {part.family} feature do not add up to 1")
-    with np.errstate(all="ignore"):
-        means = mixture.assembled_means
-        values, _ = mixture.sample(mixture.n_components, np.random.default_rng(0))
-        terms, _ = mixture.terms_of(values, np.isfinite(values))
-    if not all(np.isfinite(numbers).all() for numbers in (means, values, terms)):
-        raise InputError("a parameter cannot be computed with")
-    return mixture
+LOADINGS: Elements = {"loadings": Maybe(Array("f", ("components", "width", "factors")))}
 
 
-def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
-    """Return the posterior that a file has with these means and covariances; else these."""
+def _read_hub(group: h5py.Group, core: Mixture | None, b: int, schema: Elements) -> Report:
+    """Read what a hub has of a Gaussian mixture, or of a part of several families: its tables."""
+    sizes: dict[str, int] = {}
+    if core is not None:
+        sizes = {"components": core.n_components, "width": int(core.blocks.widths[b])}
+        width = ("width",) if core.is_diagonal else ("width", "width")
+        gaussian: Elements = {
+            "means": Array("f", ("components", "width")),
+            "covariances": Array("f", (core.n_copies, *width)),
+        }
+        schema = gaussian | schema
+    arrays = read_elements(group, schema, **sizes)
+    if core is not None and not core.is_diagonal:
+        arrays["covariances"] = arrays["covariances"].ravel()
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _posterior(
+    file: h5py.File, plain: Mixture, groups: Sequence[h5py.Group], sent: Sequence[Report]
+) -> Mixture:
+    """Return a posterior like a mixture, if a file has one, and read what each hub has of it."""
     if find(file, "prior") is None:
         return plain
     kind = {"@weight_concentration_prior_type": Choice(WEIGHT_PRIORS)}
@@ -358,30 +329,51 @@ def read_posterior(file: h5py.File, plain: Mixture) -> Mixture:
         "mean_prior": Array("f", ("width",)),
         "covariance_prior": Array("f", shape),
     }
-    hubs = []
     sizes = wishart_sizes(plain.blocks, plain.covariance_type)
     for b, width in enumerate(plain.blocks.widths.tolist()):
-        group = find(file, f"hubs/{b}/posterior")
+        group = find(groups[b], "posterior")
         if group is None:
             raise InputError(f"hub {b} has no posterior")
-        hubs.append(read_elements(group, schema, components=plain.n_components, width=width))
-        if hubs[-1]["degrees_of_freedom_prior"][0] <= sizes[b] - 1:
+        hub = read_elements(group, schema, components=plain.n_components, width=width)
+        freedom, covariances = hub["degrees_of_freedom_prior"], hub["covariance_prior"].ravel()
+        if freedom[0] <= sizes[b] - 1:
             raise InputError(f"hub {b} has fewer degrees of freedom than features")
-    counts, seen = (np.stack([hub[name] for hub in hubs]) for name in ("counts", "seen"))
-    counts = counts[: len(plain.weights)]
-    if not (counts.sum(axis=1) > 0).all():
-        raise InputError("no component has rows")
-    covariances = [hub["covariance_prior"].ravel() for hub in hubs]
-    flat = np.concatenate([np.empty(0), *covariances])
+        if not hub["counts"].sum() > 0:
+            raise InputError("no component has rows")
+        sent[b].update(
+            counts=hub["counts"][None], seen=hub["seen"][None], freedom=freedom,
+            prior_means=hub["mean_prior"],
+            prior_covariances=covariances[None] if plain.is_diagonal else covariances,
+        )  # fmt: skip
+    concentration, mean_precision = numbers["prior"].tolist()
+    seen = np.zeros((plain.blocks.n_blocks, plain.n_components))
     prior = Prior(
-        numbers["weight_concentration_prior_type"],
-        float(numbers["prior"][0]),
-        float(numbers["prior"][1]),
-        np.concatenate([hub["degrees_of_freedom_prior"] for hub in hubs]),
-        np.concatenate([hub["mean_prior"] for hub in hubs]),
-        flat[None] if plain.is_diagonal else flat,
-    )
-    return VariationalMixture(**plain.common, counts=counts, seen=seen, prior=prior)
+        numbers["weight_concentration_prior_type"], concentration, mean_precision,
+        seen[:, 0], plain.means[0], plain.covariances,
+    )  # fmt: skip
+    return VariationalMixture(**plain.common, counts=plain.weights, seen=seen, prior=prior)
+
+
+def _check_parameters(mixture: Any) -> None:
+    """Refuse parameters that one cannot compute with."""
+    for part in mixture.parts:
+        for name, domain in part.law.domains.items():
+            if domain == "simplex":
+                firsts = part.features.level_offsets[:-1]
+                totals = np.add.reduceat(part.tables[name], firsts, axis=1)
+                if np.abs(totals - 1).max(initial=0.0) > SUM_TOLERANCE:
+                    raise InputError(f"{name} of a {part.family} feature do not add up to 1")
+    with np.errstate(all="ignore"):
+        if mixture.kinds is None:
+            factors = mixture.factors
+            if not np.isfinite(factors.inverse).all() or not np.isfinite(factors.log_dets).all():
+                raise InputError("a covariance is too near zero")
+            return
+        means = mixture.assembled_means
+        values, _ = mixture.sample(mixture.n_components, np.random.default_rng(0))
+        terms, _ = mixture.terms_of(values, np.isfinite(values))
+    if not all(np.isfinite(numbers).all() for numbers in (means, values, terms)):
+        raise InputError("a parameter cannot be computed with")
 
 
 def match_features(

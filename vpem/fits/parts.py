@@ -80,11 +80,8 @@ def sent_of(
     """
     sent: Report = {"numbers": numbers, "weights": mixture.weights}
     if levels is None:
-        units = {"shift": mixture.scaling.shift, "scale": mixture.scaling.scale}
-        sent |= mixture.arrays() | units
-        if mixture.is_proper:  # a posterior
-            prior = {"numbers": numbers, **mixture.prior_mixture.arrays(), **units}
-            sent |= {"prior": prior, "freedom": mixture.prior.degrees_of_freedom}
+        scaling = mixture.scaling
+        sent |= mixture.hub_arrays() | {"shift": scaling.shift, "scale": scaling.scale}
         return sent
     parts = {}
     for part in mixture.parts:
@@ -101,7 +98,7 @@ def join_families(
     """Join what processes have sent, for the blocks and kinds of all."""
     levels = {int(j): tuple(names) for one in sent for j, names in one["levels"].items()}
     kinds, k = replace(kinds, levels=levels), sent[0]["weights"].shape[1]
-    return MixedMixture.blank(blocks, kinds, covariance_type, k).join_hubs(sent)
+    return MixedMixture.blank(blocks, kinds, covariance_type, k).join_hubs(blocks, sent)
 
 
 def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) -> FeatureTerms:

@@ -186,12 +186,15 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         weights = runs_of_roots(self.blocks.n_blocks).take(self.weights, numbers)
         return MixedMixture(blocks, kinds, self.covariance_type, weights, tuple(parts))
 
-    def join_hubs(self, parts: Sequence[Report], scaling: Scaling | None = None) -> MixedMixture:
-        """Return such a mixture from what several processes have; see `Mixture.join_hubs`.
+    def join_hubs(
+        self, blocks: Blocks, parts: Sequence[Report], scaling: Scaling | None = None
+    ) -> MixedMixture:
+        """Return such a mixture over its blocks, from what several processes have of them.
 
-        Each has ``numbers`` of its hubs, ``weights``, and ``parts`` by family.
+        Each has ``numbers`` of its hubs, ``weights``, and ``parts`` by family, with arrays as those
+        of `Mixture.join_hubs`.
         """
-        weights = runs_of_roots(self.blocks.n_blocks).join(
+        weights = runs_of_roots(blocks.n_blocks).join(
             [(one["numbers"], one["weights"]) for one in parts]
         )
         whole = []
