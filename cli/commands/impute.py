@@ -157,7 +157,7 @@ def impute(
         from vpem.fits.observers import Imputation, score_holdout
         from vpem.pictures.assignments import draw_imputation
         from vpem.pictures.contents import tables_of_imputation
-        from vpem.pictures.saved import SavedImputation
+        from vpem.pictures.saved import saved_of
         from vpem.sums.connect import connect_workers, move_codec
 
         run = CommandRun(screen, out, "imputations", engine, checkpoints)
@@ -195,7 +195,7 @@ def impute(
             write_imputation(path, fit, report, out.force, hidden, out.quote_formulas, table)
 
         def draw() -> Picture:
-            return draw_imputation(SavedImputation("the imputation", imputed_of(fit)))
+            return draw_imputation(saved_of("the imputation", imputed_of(fit)))
 
         # Each member of a study writes its own entries, and the fit of all.
         run.finish(FitOutcome(

@@ -24,7 +24,7 @@ from vpem.pictures.figure import (
     tidy,
     words,
 )
-from vpem.pictures.saved import EvaluationData, SavedFit, SavedImputation, SavedMixture, numbers
+from vpem.pictures.saved import EvaluationData, Saved, SavedFit, SavedMixture, numbers
 from vpem.terms.lowrank.observations import ENTRY_LAWS
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ MARKED = 60
 """Rows or columns up to which each has a mark."""
 
 
-def draw_imputation(saved: SavedImputation) -> Picture:
+def draw_imputation(saved: Saved) -> Picture:
     """Draw trends, and the objective against epochs and against bytes."""
     imputed, report = saved.stored, saved.stored.report
     sent = (report.get("communication") or {}).get("bytes_by_iteration")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vpem.files.models import Model
     from vpem.files.results import Imputed, StoredClustering
     from vpem.network.schema import Report
-    from vpem.pictures.saved import EvaluationData, SavedFit, SavedImputation
+    from vpem.pictures.saved import EvaluationData, Saved, SavedFit
 
     Lines = dict[str, str | Callable[[Report], str | None]]
     """Lines by names: as `vpem.records.stated` has them, or functions; None is no line."""
@@ -703,7 +703,7 @@ def tables_of_imputation(report: Report, names: Sequence[str]) -> Iterator[Table
             yield from part(report, names)
 
 
-def contents_of_imputation(saved: SavedImputation, _: None) -> Contents:
+def contents_of_imputation(saved: Saved, _: None) -> Contents:
     """Contents of an imputation, which is of its own data."""
     from vpem.pictures.saved import counted_by_kind
 

@@ -23,7 +23,7 @@ from vpem.errors import InputError, Setting, VpemError, check_choice, printable
 from vpem.files.hdf5 import atomic_write
 from vpem.pictures.contents import Contents
 from vpem.pictures.figure import Picture, render
-from vpem.pictures.saved import Saved, SavedFit, SavedLatents, in_a_plane
+from vpem.pictures.saved import Saved, SavedFit, in_a_plane
 from vpem.records import Table
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _check_covariance(saved: SavedMixture) -> None:
         raise InputError(f"{saved.path} has no covariance: its features are {listed}")
 
 
-def _check_curves(saved: SavedLatents) -> None:
+def _check_curves(saved: Saved) -> None:
     from vpem.saem.models.model import OWN, has_curves
 
     fit = saved.stored

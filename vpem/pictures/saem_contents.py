@@ -29,7 +29,7 @@ from vpem.pictures.contents import (
     size,
     warnings_of,
 )
-from vpem.pictures.saved import SavedLatents, SavedTopics, counted_by_kind
+from vpem.pictures.saved import Saved, counted_by_kind
 from vpem.records import Table
 from vpem.rules import summing
 from vpem.saem.estimates import Figure, Summary, criteria_of, doubts, summary_of
@@ -58,7 +58,7 @@ CHECKS = ("observed", "residuals", "vpc", "effects")
 """Pictures of whether the model describes data."""
 
 
-def contents_of_latents(saved: SavedLatents, individuals: Individuals | None) -> Contents:
+def contents_of_latents(saved: Saved, individuals: Individuals | None) -> Contents:
     """Contents of a fit of SAEM, and of individuals that it is held against."""
     fit = saved.stored
     said = _not_converged(fit) + [f"{one[0].upper()}{one[1:]}." for one in doubts(fit)]
@@ -377,7 +377,7 @@ def correlation_table(summary: Summary, most: int = 12) -> Table | None:
     return Table(rows, ("", *(names[i] for i in known)), "Correlation of the estimates")
 
 
-def contents_of_topics(saved: SavedTopics, corpus: Individuals | None) -> Contents:
+def contents_of_topics(saved: Saved, corpus: Individuals | None) -> Contents:
     """Contents of topics, and of documents that they are held against."""
     topics, fit = saved.stored, saved.stored.saved
     warned, course = warnings_of(_not_converged(fit))

@@ -35,9 +35,6 @@ from vpem.terms.mixture import Mixture, is_diagonal
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from vpem.saem.results import SavedSaem
-    from vpem.saem.topics import Topics
-
 
 LEVELS = ("categorical", "bernoulli")
 COUNTS = ("poisson", "negative-binomial")
@@ -109,20 +106,16 @@ class DrawnParts:
 
 
 @dataclass
-class Saved(ABC):
+class Saved:
     """A file of a fit."""
 
     path: str
     stored: Any
-
-    holds: ClassVar[str]
-    """What it is: "a mixture"."""
-    plural: ClassVar[str]
-    units: ClassVar[str]
-    """What data of the fit are made of: "rows of data"; "" where there are no others."""
-    contents: ClassVar[str]
-    """What says the contents of its page: "module.function" of this room."""
-    draws_file: ClassVar[bool] = False  # pictures are drawn of this, else of what is stored
+    holds: str  # what it is: "a mixture"
+    plural: str
+    units: str  # what data of the fit are made of: "rows of data"; "" where there are no others
+    contents: str  # what says the contents of its page: "module.function" of this room
+    draws_file: bool = False  # pictures are drawn of this, else of what is stored
 
     @property
     def is_plane(self) -> bool:
@@ -131,7 +124,7 @@ class Saved(ABC):
 
 
 @dataclass
-class SavedFit(Saved):
+class SavedFit(Saved, ABC):
     """A mixture or clusters with what was reported of the fit.
 
     A report is JSON that may hold anything: what is read here exists and makes sense, or an
@@ -140,9 +133,9 @@ class SavedFit(Saved):
 
     stored: Model | StoredClustering
 
-    units = "rows of data"
-    contents = "contents.contents_of_fit"
-    draws_file = True
+    units: str = "rows of data"
+    contents: str = "contents.contents_of_fit"
+    draws_file: bool = True
     noun: ClassVar[str]
     """What rows are assigned to."""
     heading: ClassVar[str]
@@ -460,50 +453,12 @@ def draw_levels(
 
 
 @dataclass
-class SavedLatents(Saved):
-    """A fit of SAEM."""
-
-    stored: SavedSaem
-
-    holds = "a fit of SAEM"
-    plural = "fits of SAEM"
-    units = "individuals"
-    contents = "saem_contents.contents_of_latents"
-
-
-@dataclass
-class SavedTopics(Saved):
-    """Topics of a corpus."""
-
-    stored: Topics
-
-    holds = "topics"
-    plural = "topics"
-    units = "documents"
-    contents = "saem_contents.contents_of_topics"
-
-
-@dataclass
-class SavedImputation(Saved):
-    """A completed matrix, and what was reported of it."""
-
-    stored: Imputed
-
-    holds = "an imputation"
-    plural = "imputations"
-    units = ""
-    contents = "contents.contents_of_imputation"
-    draws_file = True
-
-
-@dataclass
 class SavedMixture(SavedFit):
     """A model."""
 
     stored: Model
-
-    holds = "a mixture"
-    plural = "mixtures"
+    holds: str = "a mixture"
+    plural: str = "mixtures"
     noun = "component"
     heading = "Mixing weights and means"
     centre = "mean of"
@@ -608,9 +563,8 @@ class SavedClusters(SavedFit):
     """A clustering."""
 
     stored: StoredClustering
-
-    holds = "clusters"
-    plural = "clusters"
+    holds: str = "clusters"
+    plural: str = "clusters"
     noun = "cluster"
     heading = "Centres"
     centre = "centre in"
@@ -647,11 +601,11 @@ def read_saved(path: str | os.PathLike[str]) -> Saved:
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
     if encoding == models.ENCODING:
-        return SavedMixture(str(path), read_model(path))
+        return saved_of(str(path), read_model(path))
     if encoding == results.CLUSTERING_FILE:
-        return SavedClusters(str(path), read_clustering(path))
+        return saved_of(str(path), read_clustering(path))
     if encoding == results.IMPUTATION_FILE:
-        return SavedImputation(str(path), read_imputed(path))
+        return saved_of(str(path), read_imputed(path))
     if encoding == FIT:
         from vpem.saem.formats.fits import read_saem
 
@@ -669,12 +623,15 @@ def saved_of(path: str, stored: Any) -> Saved:
     if isinstance(stored, StoredClustering):
         return SavedClusters(path, stored)
     if isinstance(stored, Imputed):
-        return SavedImputation(path, stored)
+        contents = "contents.contents_of_imputation"
+        return Saved(path, stored, "an imputation", "imputations", "", contents, draws_file=True)
     if stored.corpus is None:
-        return SavedLatents(path, stored)
+        contents = "saem_contents.contents_of_latents"
+        return Saved(path, stored, "a fit of SAEM", "fits of SAEM", "individuals", contents)
     from vpem.saem.topics import Topics
 
-    return SavedTopics(path, Topics(stored))
+    contents = "saem_contents.contents_of_topics"
+    return Saved(path, Topics(stored), "topics", "topics", "documents", contents)
 
 
 @dataclass
