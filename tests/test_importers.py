@@ -3,6 +3,7 @@ import decimal
 import gzip
 import json
 import re
+import sys
 
 import h5py
 import numpy as np
@@ -157,6 +158,15 @@ def test_bad_csv_is_refused(table, text, kind, sentence):
     with pytest.raises(kind, match=sentence) as caught:
         read_dataset(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_row_that_is_no_text_is_said_once(table, monkeypatch):
+    ignored = []
+    monkeypatch.setattr("sys.unraisablehook", ignored.append)
+    with pytest.raises(FileError, match="row 1 .* has 3 fields instead of 2"):
+        read_dataset(table(b"a,b\n1,2\n3,4,\xe9\n5,6\n"))
+    assert not ignored
+    assert sys.unraisablehook == ignored.append
 
 
 def test_rows_are_counted_without_header_too(table):

@@ -9,6 +9,7 @@ import codecs
 import csv
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -270,6 +271,14 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
 
 @contextmanager
 def _said(text: TextTable, header: bool) -> Iterator[None]:
+    """Turn what pyarrow raises into FileError.
+
+    A row of another length that is no UTF-8 cannot be shown to its handler: an error all the same.
+    """
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda one: (
+        None if isinstance(one.exc_value, UnicodeDecodeError) else before(one)
+    )
     try:
         yield
     except VpemError:
@@ -295,3 +304,5 @@ def _said(text: TextTable, header: bool) -> Iterator[None]:
         else:
             sentence = f"the file cannot be parsed ({message})"
         raise FileError(f"{text.source}: {sentence}") from error
+    finally:
+        sys.unraisablehook = before
