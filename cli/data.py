@@ -232,7 +232,6 @@ def read_one(
     refuse_shared_stdin(path, where)
     options = {"on_disk": where.engine.apart, **options}
     dataset = read_data(path, table, kept=model_table, **options)
-    table.refuse_idle(format=dataset.format)
     if tell is not None:
         tell(dataset, table, model_table)
     return dataset

@@ -163,7 +163,7 @@ def test_bad_csv_is_refused(table, text, kind, sentence):
 def test_a_row_that_is_no_text_is_said_once(table, monkeypatch):
     ignored = []
     monkeypatch.setattr("sys.unraisablehook", ignored.append)
-    with pytest.raises(FileError, match="row 1 .* has 3 fields instead of 2"):
+    with pytest.raises(FileError, match=r"row 1 .* has 3 fields instead of 2"):
         read_dataset(table(b"a,b\n1,2\n3,4,\xe9\n5,6\n"))
     assert not ignored
     assert sys.unraisablehook == ignored.append

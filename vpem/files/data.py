@@ -31,7 +31,6 @@ from vpem.files.table_settings import ID_NAMES, ROW_NAMES, TableSettings
 from vpem.network.schema import Report
 
 if TYPE_CHECKING:
-    from vpem.files.readers.tabular import ColumnProfile
     from vpem.files.results import Imputed
 
 
@@ -103,7 +102,6 @@ def read_dataset(
         memory_limit=memory_limit,
         sample_weight=sample_weight,
     )
-    table.refuse_idle(format=data.format)
     return settle(data, table.family, data.partition)
 
 
@@ -112,22 +110,17 @@ def read_data(
     table: TableSettings | None = None,  # how it is read, as the user says
     *,
     kept: TableSettings | None = None,  # how a model's data were read; its columns may be missing
-    dataset: str | None = None,  # path of a matrix inside an HDF5 file
     dtype: DTypeLike | None = None,  # float32 or float64; by default the file's
-    memory_limit: int | None = None,  # in bytes
-    sample_weight: str | int | None = None,  # a column, or a path in HDF5
-    weights_needed: bool = True,
-    columns: Sequence[str] | frozenset[str] | None = None,  # in this order; of a set those there
-    keep_constant: bool = False,  # other rows may vary
-    on_disk: bool = False,  # however little memory they would take
-    profiles: list[ColumnProfile] | None = None,  # filled, a profile a column
+    of_several: bool = False,  # files, which a setting without effect on this one may be for
+    **options: Any,  # of `ReadOptions`
 ) -> Dataset:
     """Read a dataset from a table or an HDF5 file; ``-`` is standard input.
 
     Values are not checked for being finite (`vpem.checks.check_finite`). ``left_out`` of the result
     has the columns of a plain table that are no features, with the reason. Where families are given
     text is codes (see `vpem.files.families.settle`). Where two copies of the values exceed
-    ``memory_limit``, HDF5 stays on disk, as a `FileMatrix`, and tables are refused.
+    ``memory_limit``, HDF5 stays on disk, as a `FileMatrix`, and tables are refused; so is what the
+    user says that has no effect on the format.
     """
     precision = None if dtype is None else precision_of(dtype)
     table = choices = TableSettings.resolve(table)
@@ -140,34 +133,33 @@ def read_data(
             name = f"{what}_column"
             if getattr(choices, name) is None and getattr(kept, name) is not None:
                 lacking.append(what)
-    options = ReadOptions(
-        table, dataset, memory_limit, sample_weight, weights_needed, columns,
-        tuple(lacking), keep_constant, on_disk, profiles, kept is not None,
-    )  # fmt: skip
+    how = ReadOptions(table, lacking=tuple(lacking), lenient=kept is not None, **options)
     with _local(path) as (file, source, is_temporary):
         kind = format_of(file, source, table.encoding)
         if kind == "hdf5":
             from vpem.files.readers.matrices import read_hdf5
 
-            data = read_hdf5(file, source, options)
-        elif dataset is not None and kind != "npz":
+            data = read_hdf5(file, source, how)
+        elif how.dataset is not None and kind != "npz":
             raise InputError(
                 Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
             )  # fmt: skip
         elif kind in ("npy", "npz"):
             from vpem.files.readers.numpy_files import read_npy, read_npz
 
-            data = (read_npy if kind == "npy" else read_npz)(file, source, options)
+            data = (read_npy if kind == "npy" else read_npz)(file, source, how)
         else:
             from vpem.files.readers.tabular import dataset_of
 
-            refuse_large(os.stat(file).st_size // 2, memory_limit, source)
-            data = dataset_of(_frame(file, source, kind, table), options)
+            refuse_large(os.stat(file).st_size // 2, how.memory_limit, source)
+            data = dataset_of(_frame(file, source, kind, table), how)
         data.format = data.format or kind
         if is_temporary:
             data.X = data.X[:]
     if precision is not None:
         data.X = as_matrix(data.X, source, precision)
+    if not of_several:
+        choices.refuse_idle(format=data.format)
     return data
 
 

@@ -139,7 +139,6 @@ def read_observations(
                     table.refuse_idle(format="entries")
                     return _read_members(file, group, os.fspath(path), sample_weight)
     data = read_data(path, table, keep_constant=True, dataset=dataset, sample_weight=sample_weight)
-    table.refuse_idle(format=data.format)
     if tell is not None:
         tell(data)
     # One observer saw what of a matrix is not missing.

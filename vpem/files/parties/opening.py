@@ -287,6 +287,7 @@ def open_party(
                 weights_needed=False,
                 keep_constant=keep_constant or len(files) > 1,
                 on_disk=True,  # values of HDF5 stay there
+                of_several=True,
             )
             if tell is not None:
                 tell(dataset, party.table, party.kept)

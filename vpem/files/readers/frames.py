@@ -187,18 +187,18 @@ class LazyFrame:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What of a file is read, and how; see `vpem.files.data.read_data`."""
+    """What of a file is read, and how."""
 
     table: TableSettings  # with what a model keeps
-    dataset: str | None = None  # path inside the file
+    dataset: str | None = None  # path of a matrix inside an HDF5 file
     memory_limit: int | None = None  # in bytes
-    weights: str | int | None = None  # column or path
+    sample_weight: str | int | None = None  # a column, or a path in HDF5
     weights_needed: bool = True
-    columns: Sequence[str] | frozenset[str] | None = None  # the features of a model
+    columns: Sequence[str] | frozenset[str] | None = None  # in this order; of a set those there
     lacking: tuple[str, ...] = ()  # of "label", "id", "worker": may be absent
-    keep_constant: bool = False  # columns of one value, or none, stay
-    on_disk: bool = False
-    profiles: list[ColumnProfile] | None = None  # gets one a column
+    keep_constant: bool = False  # columns of one value, or none, stay: other rows may vary
+    on_disk: bool = False  # however little memory values of HDF5 would take
+    profiles: list[ColumnProfile] | None = None  # filled, one a column
     lenient: bool = False  # any number of levels: a model knows them
 
     @property
@@ -243,9 +243,9 @@ def choose(names: Sequence[str], options: ReadOptions, source: str) -> ColumnRol
     table, columns = options.table, options.columns
     lacking = options.lacking if options.weights_needed else (*options.lacking, "weight")
     known = list(names)
-    columns_noted = (table.label_column, table.id_column, table.worker_column, options.weights)
     noted: dict[str, int] = {}
-    for what, column in zip(NOTED, columns_noted, strict=True):
+    for what in NOTED:
+        column = options.sample_weight if what == "weight" else getattr(table, f"{what}_column")
         if column is None or (what in lacking and column not in known):
             continue
         place = resolve_column(f"{what} column", column, known, source)

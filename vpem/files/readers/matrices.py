@@ -134,7 +134,7 @@ def dataset_of_matrix(
         if values is not None and values.ndim == 1:
             noted[what] = values
             table = table.changed(**{f"{what}_column": None})
-    weights = options.weights
+    weights = options.sample_weight
     if isinstance(weights, str) and (values := note(weights)) is not None:
         noted["weight"], weights = values, None
     known, name = None, table.labels_for_fit
@@ -152,7 +152,7 @@ def dataset_of_matrix(
     columns = options.columns
     if columns is not None and not set(columns) & set(dataset.feature_names):
         columns = None  # a matrix whose columns have no names is as wide as the model
-    reading = replace(options, table=table, weights=weights, columns=columns)
+    reading = replace(options, table=table, sample_weight=weights, columns=columns)
     choice = choose(dataset.feature_names, reading, dataset.source)
     for what, place in choice.noted.items():
         noted[what] = _column(dataset.X, place)
@@ -297,8 +297,8 @@ def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
     names = default_names(X.shape[1]) if columns is None else names_in(file, columns)
     n_rows = len(X)
     weights = None
-    if not isinstance(options.weights, str) or not _has_obs(file, options.weights):
-        of_file = None if options.weights is None else str(options.weights)
+    if not isinstance(options.sample_weight, str) or not _has_obs(file, options.sample_weight):
+        of_file = None if options.sample_weight is None else str(options.sample_weight)
         weights = read_weights(file, of_file, n_rows, True, options.weights_needed)
     ids = np.array(names_in(file, "obs"), dtype=str)
 
@@ -387,7 +387,7 @@ def _stored(file: h5py.File, name: str, item: object, source: str, options: Read
             return read_array(file, called) if called != name else None
         return read_column(file, called)
 
-    inside = None if options.weights is None else str(options.weights)
+    inside = None if options.sample_weight is None else str(options.sample_weight)
     is_whole = options.dataset is None
     weights = read_weights(file, inside, len(X), is_whole, options.weights_needed)
     names = default_names(X.shape[1])
@@ -410,7 +410,7 @@ def _stored(file: h5py.File, name: str, item: object, source: str, options: Read
             "edges": None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
         }
     whole = Dataset(X, names, sample_weight=weights, source=source, **more)
-    unread = replace(options, weights=None)
+    unread = replace(options, sample_weight=None)
     return dataset_of_matrix(whole, find_labels, unread, strict=True)
 
 

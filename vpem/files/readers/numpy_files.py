@@ -61,7 +61,7 @@ def read_npz(file: Path, source: str, options: ReadOptions) -> Dataset:
                 )
             name = "X" if "X" in members else others[0]
         table = options.table
-        named = (table.label_column, table.id_column, table.worker_column, options.weights)
+        named = (table.label_column, table.id_column, table.worker_column, options.sample_weight)
         read = {name, "feature_names", *NOTED, *(str(one) for one in named if one is not None)}
         read |= SPARSE if sparse else set()
         for each, info in members.items():
