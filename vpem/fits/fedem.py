@@ -62,7 +62,7 @@ from vpem.steps.starts import (
     teller,
 )
 from vpem.sums.connect import Network
-from vpem.sums.partial import Compressed, Memory, Wrapper
+from vpem.sums.partial import Uplink
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
@@ -219,8 +219,8 @@ class FedSetup:
         # Weight and sum of each cluster, weights of observed values, inertia, rows that changed.
         size = len(centres) + (2 if observed else 1) * centres.size + 2
         known = np.zeros((len(self.counts), size))
-        changes = Compressed(self.total.server, Quantizer(LLOYD, known.shape[1]), self.rng)
-        return Memory(changes, 1.0, known)
+        changes = Uplink(self.total.server, Quantizer(LLOYD, known.shape[1]), self.rng)
+        return changes.remember(1.0, known)
 
     def start(
         self,
@@ -298,7 +298,7 @@ class FedSetup:
         return hard
 
 
-class _OwnPlaces(Wrapper):
+class _OwnPlaces(Uplink):
     """A sum of vectors in which each sender has places of its own: it sends these, as float32."""
 
     def send(self, values: Doubles, senders: Indices | None = None) -> Doubles:

@@ -24,7 +24,7 @@ from vpem.network.codecs import Cast, Codec, Natural
 from vpem.network.partition import Blocks, Workers
 from vpem.steps.row_sampling import ROW_BYTES, WorkerRows
 from vpem.sums.counted import add_vectors
-from vpem.sums.partial import Compressed
+from vpem.sums.partial import Uplink
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
@@ -229,10 +229,10 @@ class MomentSums:
         second = total.aggregate(lower_half(factors.swapaxes(1, 2) @ factors))[0]
         return shift, symmetric(second, d), there
 
-    def _send(self, values: Doubles, weights: Doubles) -> tuple[Compressed, Doubles]:
+    def _send(self, values: Doubles, weights: Doubles) -> tuple[Uplink, Doubles]:
         """Send a vector a worker here to the server: the sum, and what it has of all (n, P)."""
         n_values, server = values.shape[1], self.total.server.weighted(weights)
-        total = Compressed(server, Quantizer(self.codec, n_values), self.rng)
+        total = Uplink(server, Quantizer(self.codec, n_values), self.rng)
         total.begin("setup", 1, n_values, ITEM)
         return total, total.send(self.holders.padded(values))
 

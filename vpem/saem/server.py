@@ -22,7 +22,7 @@ from vpem.settings import FEEDBACKS
 from vpem.steps.fedem_sums import check_keeper
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
-from vpem.sums.partial import Channel, Compressed, Memory, Partial
+from vpem.sums.partial import Uplink
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
@@ -119,7 +119,7 @@ class SaemServer(Stateful):
             self.total.broadcast(size)
         self.join(local.copy(), units, participation, rng)
         if self._carries:
-            self.statistic = self.remembered.total()[0]
+            self.statistic = self.devices.total()[0]
 
     def join(
         self, memories: Doubles, units: Units, participation: float, rng: np.random.Generator
@@ -129,10 +129,8 @@ class SaemServer(Stateful):
         uncounted = copy(self.total)
         uncounted.ledger = None
         self._choose_units(memories, uncounted)
-        inner: AtServer | Compressed = self.total
+        quantizer = Quantizer(self.codec, self.pieces, basis=units)
         if self.codec is not None:
-            quantizer = Quantizer(self.codec, self.pieces, basis=units)
-            inner = Compressed(self.total, quantizer, rng)
             self.omega = quantizer.omega
             if not quantizer.biased:
                 self.alpha = self.damping = 1.0 / (1.0 + quantizer.omega)
@@ -144,8 +142,8 @@ class SaemServer(Stateful):
         self.damping = self.longest or self.safe
         self._tell(memories)
         self.total.charge_as("estep")
-        self.devices = Partial(inner, participation, rng)
-        self.remembered = Memory(self.devices, self.alpha, memories)
+        self.devices = Uplink(self.total, quantizer, rng, participation)
+        self.devices.remember(self.alpha, memories)
 
     def _tell(self, memories: Doubles) -> None:
         """Send the server what each device begins from (D, P), where those are elsewhere."""
@@ -171,7 +169,7 @@ class SaemServer(Stateful):
         if self.codec is not None and self.feedback in ("change", "error"):
             size = len(self.statistic)
         self.devices.broadcast(ITEM * size)
-        return self.devices.active
+        return self.devices.senders
 
     def gather(self, local: Doubles, smoothed: Doubles, step: float) -> None:
         """Send statistics of the active devices, and approximate the mean of all.
@@ -180,10 +178,10 @@ class SaemServer(Stateful):
         averaged over iterations by the device (``smoothed``).
         """
         if self.feedback == "memory":
-            self.statistic = self.remembered.add(smoothed)[0]
+            self.statistic = self.devices.add(smoothed)[0]
             return
         # Of all devices in the mean; at most to where the active ones are.
-        active, send = self.devices.active, self.devices.send
+        active, send = self.devices.senders, self.devices.send
         whole = 1.0 / float(self.weights[active].sum())
         step = min(step / self.devices.probability, self.damping, whole)
         if self.feedback == "none":
@@ -198,7 +196,7 @@ class SaemServer(Stateful):
 
     def _here(self, values: Doubles) -> Doubles:
         """Vectors (a, P) of the active devices, zero of those that others add."""
-        return values if self._carries else self.total.ours(values, self.devices.active)
+        return values if self._carries else self.total.ours(values, self.devices.senders)
 
     def sum_up(self, more: int = 2, wide: bool = False) -> None:
         """Count what devices send: moments of statistics, none of a wide model, and what else.
@@ -220,7 +218,7 @@ class SaemServer(Stateful):
         return {
             "statistic": Array("f8", self.statistic.shape),
             "left_out": each,
-            "memories": As(each, at="remembered.values"),
+            "memories": As(each, at="devices.values"),
             "sum": self.total,
         }
 
@@ -272,8 +270,7 @@ class SaemNeighbours(Stateful):
     ) -> None:
         """Say who draws the devices that take part."""
         self.damping = self.longest or self.safe
-        stays = Channel(len(self.weights), lambda sizes, senders: None)
-        self.devices = Partial(stays, participation, rng)
+        self.devices = Uplink(ServerSum(len(self.weights)), None, rng, participation)
 
     def _add(self, values: Doubles, kind: str = "estep") -> Doubles:
         """Add up a vector a device (D, P), as each finds it (R, P); zero of those elsewhere."""
@@ -304,14 +301,14 @@ class SaemNeighbours(Stateful):
     def draw(self, size: int) -> Indices:
         """Draw the active devices, each of which has parameters."""
         self.devices.draw()
-        return self.devices.active
+        return self.devices.senders
 
     def gather(self, local: Doubles, smoothed: Doubles, step: float) -> None:
         """Let all know what has changed in the active devices' smoothed statistics (a, P).
 
         If the network is disconnected (PartitionedError), they send it when they next take part.
         """
-        active = self.devices.active
+        active = self.devices.senders
         moves = np.zeros_like(self.reported)
         moves[active] = smoothed - self.reported[active]
         known = np.broadcast_to(self.estimates, self.reported.shape) / len(self.reported)

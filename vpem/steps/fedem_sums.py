@@ -22,7 +22,7 @@ from vpem.network.schema import As, Report, Stateful
 from vpem.rules import MASKED_ABSENT, MASKED_CODES
 from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer, add_vectors
-from vpem.sums.partial import Channel, Compressed, Memory, Partial
+from vpem.sums.partial import Uplink
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.terms.units import exponents_of
@@ -235,7 +235,7 @@ class _Keeping:
 
     holders: Placement
     weights: Doubles
-    workers: Partial
+    workers: Uplink
     _apart = False
     """Whether roots that have their own live in several processes."""
 
@@ -250,7 +250,7 @@ class _Keeping:
 
     def remember(self, run: FedRun) -> None:
         """Begin with the memories of a run, which are moved in place."""
-        self.memory = Memory(self.workers, run.alpha, run.memories, run.memory[None])
+        self.workers.remember(run.alpha, run.memories, run.memory[None])
 
     def every(self, values: Doubles) -> Doubles:
         """Values of all roots, given this process's."""
@@ -294,9 +294,8 @@ class Central(_Keeping):
         assert total.weights is not None
         self.total, self.weights = total, total.weights
         self.holders = total.holders
-        self.first = total if first.codec is None else Compressed(total, first, rng)
-        inner = total if later.codec is None else Compressed(total, later, rng)
-        self.workers = Partial(inner, participation, rng, among)
+        self.first = Uplink(total, first, rng)
+        self.workers = Uplink(total, later, rng, participation, among)
 
     def add(self, values: Doubles) -> Doubles:
         if self.holders.masks is None:
@@ -330,11 +329,11 @@ class Central(_Keeping):
     def draw(self, size: int) -> Indices:
         """Draw the active workers, and send them the statistic of so many numbers."""
         self.workers.begin("estep", 1, size, ITEM)
-        return self.workers.active
+        return self.workers.senders
 
     def move(self, run: FedRun, local: Doubles, step: float) -> Doubles:
         """Move memories by the corrections of the active workers; the new statistic (1, P)."""
-        moved: Doubles = run.statistics + step * self.memory.estimate(local, run.statistics)
+        moved: Doubles = run.statistics + step * self.workers.estimate(local, run.statistics)
         return moved
 
 
@@ -365,8 +364,7 @@ class Local(_Keeping):
         self.n_roots = network.whole.total.n_roots
         self._apart = self.holders.apart and self.n_roots > 1
         self.is_noisy = network.compress is not None or network.faults is not None
-        stays = Channel(len(weights), lambda sizes, senders: None)
-        self.workers = Partial(stays, participation, rng, among)
+        self.workers = Uplink(ServerSum(len(weights)), None, rng, participation, among)
 
     def collect(self, values: Doubles) -> tuple[Doubles, Doubles]:
         """Average a vector a worker (n, P): them, and what each root has (R, P)."""
@@ -388,20 +386,20 @@ class Local(_Keeping):
     def draw(self, size: int) -> Indices:
         """Draw the active workers; each has a statistic."""
         self.workers.draw()
-        return self.workers.active
+        return self.workers.senders
 
     def move(self, run: FedRun, local: Doubles, step: float) -> Doubles:
         """Move memories by the corrections of the active workers; the new statistics (R, P)."""
-        active = self.workers.active
+        active = self.workers.senders
         statistics = np.broadcast_to(run.statistics, run.memories.shape)
-        corrections = self.memory.differ(local, statistics[active])
+        corrections = self.workers.differ(local, statistics[active])
         if not self._apart and self.holders.apart:
             is_local = np.isin(active, self.holders.own)
             corrections = np.where(is_local[:, None], corrections, 0.0)
         moves = run.memories.copy()
         moves[active] += corrections / self.workers.probability
         moved = self._average(statistics + step * moves)
-        self.memory.add_received(corrections)
+        self.workers.add_received(corrections)
         with set_topic(self.holders.engine, "check"):
             run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
         return moved

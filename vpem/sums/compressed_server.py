@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from vpem.checks import AnyArray, Doubles, Floats, Indices, check_int
 from vpem.engines.placement import Placement
-from vpem.network.codecs import Codec, Keys, parse_codec
+from vpem.network.codecs import Codec, parse_codec
 from vpem.network.hubs import Routes
 from vpem.network.schema import Array, Schema
 from vpem.sums.consensus import agreed_within, codec_within, messages_alone
 from vpem.sums.counted import AtServer, largest_of
 from vpem.sums.exchanges import finished
-from vpem.sums.partial import Carry, Channel, Compressed, GoesOn, Memory, short_keys
+from vpem.sums.partial import Carry, GoesOn, short_keys, tell
 from vpem.sums.quantizer import ITEM, Quantizer, contraction
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import ALL, Scalars, Sum, flattened, unflattened
@@ -138,12 +138,10 @@ class CompressedServerSum(GoesOn, AtServer):
             return largest_in(self._unsaid(flat, known.up))
 
         def answer(quantizer: Quantizer, count: int) -> float:
-            down = self._memory(
-                quantizer, Channel(1, lambda size, _: self.broadcast(size)), known.down,
-                lambda n: short_keys(rng, 1)[:n], self._to_all,
-            )  # fmt: skip
+            carry = self._carry(self._to_all)
             for _ in range(count):
-                down.send(total)
+                self.broadcast(quantizer.message_size)
+                tell(quantizer, total, known.down, short_keys(rng, 1)[: len(total)], carry)
             self.traffic.add(self.charge, self._delivered[1] * count * quantizer.message_size, 0)
             return largest_in(total - known.down[: len(total)])
 
@@ -229,16 +227,10 @@ class CompressedServerSum(GoesOn, AtServer):
 
         The total (1, P) is known there; elsewhere there are no rows.
         """
-        local_blocks = self.holders.own
-        up = self._memory(
-            quantizer,
-            self,
-            known,
-            lambda n: short_keys(rng, self.n_blocks)[local_blocks],
-            self._to_server,
-        )
+        carry, own = self._carry(self._to_server), self.holders.own
         for _ in range(n_messages):
-            up.send(flat)
+            self.count(quantizer.message_size)
+            tell(quantizer, flat, known, short_keys(rng, self.n_blocks)[own], carry)
         if not self.is_here:
             return known[:0]
         if self.holders.apart:
@@ -247,17 +239,9 @@ class CompressedServerSum(GoesOn, AtServer):
         total: Doubles = known.sum(axis=0, keepdims=True)
         return total
 
-    def _memory(
-        self,
-        quantizer: Quantizer,
-        inner: AtServer,
-        values: Doubles,
-        keys: Callable[[int], Keys],
-        carry: Carry,
-    ) -> Memory:
-        """Return what is known of senders, some of whom may be in other processes."""
-        away = None if self.holders.engine.size == 1 else carry
-        return Memory(Compressed(inner, quantizer, keys, away), quantizer.steps, values)
+    def _carry(self, carry: Carry) -> Carry | None:
+        """Return how messages travel, if there are other processes."""
+        return None if self.holders.engine.size == 1 else carry
 
     def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring the blocks' messages to the server, which has those of others by process."""
@@ -340,13 +324,9 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         for level in near.upward:
             # Of those elsewhere what is heard is added to what is known, of those here too.
             rows = np.append(level.rows, level.heard)
-            drawn = iter([of_all[level.agents] for of_all in keys])
-            up = self._memory(
-                quantizer, Channel(len(rows), lambda *_: None), known,
-                partial(next, drawn), partial(self._to_parents, level),
-            )  # fmt: skip
-            for _ in keys:
-                up.send(sums[level.rows], rows)
+            carry = self._carry(partial(self._to_parents, level))
+            for drawn in keys:
+                tell(quantizer, sums[level.rows], known, drawn[level.agents], carry, rows)
             for child, parent in zip(level.children, level.parents, strict=True):
                 sums[parent] += known[child]
         for _ in keys:

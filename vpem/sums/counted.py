@@ -132,9 +132,9 @@ def largest_of(place: Placement, numbers: Sequence[float]) -> list[float]:
 class AtServer(Sum):
     """A sum at one place, from which all hear it: a server, the last node of the ledger's graph.
 
-    It has two halves, which wrappers (`vpem.sums.partial`) stand around: what senders `send`, and
-    what the server has of them once it adds it up, `aggregate`. With one sender there is nothing to
-    add and nothing is sent.
+    It has two halves, around which an `vpem.sums.partial.Uplink` may stand: what senders `send`,
+    and what the server has of them once it adds it up, `aggregate`. With one sender there is
+    nothing to add and nothing is sent.
     """
 
     way = "server"
@@ -142,13 +142,6 @@ class AtServer(Sum):
     """All roots receive the same total."""
     kind = "server"
     at_server = direct = True
-    active: Indices | None = None
-    everyone: Indices | None = None
-    """Numbers of all senders (n,), where `active` may be fewer."""
-    probability = 1.0
-    """Probability with which a sender is active."""
-    biased = False
-    """Whether the mean of what is received is something else than what was sent."""
     weights: Doubles | None = None
     exponents: Exponents = 0
     """Powers of two in which numbers are counted where sums are masked."""
@@ -292,11 +285,8 @@ class AtServer(Sum):
         return self.to_all(self.added(received, senders)[None] if here else received[:0])
 
     @property
-    def server(self) -> AtServer:
+    def server(self) -> AtServer:  # type: ignore[override]
         return self
-
-    def draw(self) -> None:
-        """Draw who takes part in the next sum: all do."""
 
     def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
         """Add up what the server has of some senders (a, P), or of all: shape (1, P).

@@ -17,7 +17,7 @@ from vpem._core.consensus import consensus_rounds
 from vpem.checks import AnyArray, Doubles, Floats, Mask, check_int, check_number
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
-from vpem.network.codecs import Codec, Keys, parse_codec
+from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import DrawnFaults, Faults, MixingLinks
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub, Routes
@@ -34,7 +34,7 @@ from vpem.sums.consensus import (
 )
 from vpem.sums.counted import largest_of
 from vpem.sums.exchanges import Neighbourhood, finished
-from vpem.sums.partial import Channel, Compressed, GoesOn, Memory, short_keys
+from vpem.sums.partial import GoesOn, short_keys, tell
 from vpem.sums.quantizer import Quantizer, contraction
 from vpem.sums.sum import ALL, Scalars, beside, flattened, message_bytes, unflattened
 
@@ -409,27 +409,19 @@ class GossipSum(GoesOn, _OverHubs):
         stable = self._steps(omega)
         quantizer = Quantizer(coder, n_values, self.n_threads, n_exact=n_exact)
         near, awake = self._near, memory.awake
-        channel = Channel(
-            near.n_rows,
-            lambda sizes, _: self._count_copies(int(np.max(sizes, initial=0)), memory),
-        )
-        if not awake.all():
-            channel.active = np.flatnonzero(awake[near.agents_of_rows])
+        heard = None if awake.all() else np.flatnonzero(awake[near.agents_of_rows])
         talking = np.flatnonzero(awake[near.own])
-
-        def keys(_: int) -> Keys:
-            """Keys of all agents are drawn alike in every process."""
-            return short_keys(rng, len(awake))[near.own[talking]]
-
         carry = None
         if near.exchange is not None:
             carry = partial(near.carry, awake=awake, kind=self.charge)
-        sent = Compressed(channel, quantizer, keys, carry)
-        copies = Memory(sent, quantizer.steps, memory.copies)
         before = memory.states
         for step in chebyshev(stable.rate):
             up = self._open = next(opened)
-            copies.send(memory.states if copies.active is None else memory.states[talking])
+            self._count_copies(quantizer.message_size, memory)
+            states = memory.states if heard is None else memory.states[talking]
+            # Keys of all agents are drawn alike in every process.
+            keys = short_keys(rng, len(awake))[near.own[talking]]
+            tell(quantizer, states, memory.copies, keys, carry, heard)
             mixed = memory.copies.copy()
             self._mix([mixed], up)
             before = memory.move(mixed, before, stable.step, step)

@@ -1,10 +1,9 @@
-"""Around a sum at a server: messages that are compressed, memories, and senders that are absent.
+"""Messages that are compressed, memories of what was received, and senders that are absent.
 
-Each wrapper takes the sum inside it and does one thing. FedEM's are
-``Memory(Partial(Compressed(server)))``: how vectors differ from memories is sent, by some of the
-senders, in few bits. Innermost is a sum at a server (`vpem.sums.counted.AtServer`). Rounds between
-neighbours carry states and not terms: they are compressed by `vpem.sums.gossip.GossipSum`, whose
-copies are memories too. Compressed sums remember all rows, or those of every batch apart.
+FedEM's and SAEM's messages to a server are an `Uplink`: how vectors differ from memories is sent,
+by some of the senders, in few bits. Rounds between neighbours carry states and not terms, and sums
+of terms are compressed both ways: those `tell` how vectors differ from what is known of them.
+Compressed sums remember all rows, or those of every batch apart.
 """
 
 from __future__ import annotations
@@ -31,62 +30,165 @@ Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 """Brings messages (a, size) of this process to others; returns those that it hears itself."""
 
 
-class Wrapper(Sum):
-    """A sum around another at a server; what it does not change is that of the inner.
+class Uplink(Sum):
+    """Messages to a server from some of the senders, in few bits, of what differs from a memory.
 
-    Nothing of it is kept but memories, by their owners.
+    Each of the three is as it is asked for; without any it is the server's sum (`AtServer`), of
+    which nothing is kept but memories, by their owners.
+
+    In few bits: by the codec of a ``quantizer``, if it has one. Keys of messages are drawn by
+    ``keys``, of so many at a time; a generator does as `draw_keys`.
+
+    Of some senders: each of those ``among`` all who can takes part with the same ``probability``,
+    drawn by the generator. Their total is divided by it, so that it is that of all on average.
+    None: all take part.
+
+    Of a memory: see `remember`.
     """
 
     n_roots = 1
     whole = at_server = True
+    server: AtServer
+    step: float | Doubles = 1.0
+    values: Doubles | None = None
+    kept: Doubles | None = None
 
-    def __init__(self, inner: AtServer | Wrapper) -> None:
-        self.inner = inner
-        self.ledger, self.way = self.server.ledger, self.server.way
-        self.holders = self.server.holders
-        self.probability: float = inner.probability
-        """Probability with which a sender is active."""
-        self.biased: bool = inner.biased
+    def __init__(
+        self,
+        server: AtServer,
+        quantizer: Quantizer | None = None,
+        keys: np.random.Generator | Callable[[int], Keys] | None = None,
+        probability: float | None = None,
+        among: Senders | None = None,
+    ) -> None:
+        self.server = server
+        self.ledger, self.way, self.holders = server.ledger, server.way, server.holders
+        self.quantizer = None if quantizer is None or quantizer.codec is None else quantizer
+        self.biased = self.quantizer is not None and self.quantizer.biased
         """Whether the mean of what is received is something else than what was sent."""
+        self._keys = partial(draw_keys, keys) if isinstance(keys, np.random.Generator) else keys
+        self.probability = 1.0 if probability is None else probability
+        """Probability with which a sender is active."""
+        self._among: Senders | None = None
+        if probability is not None:
+            self._rng = keys
+            self._among = self.active = np.arange(server.n_senders) if among is None else among
+
+    def remember(self, step: float | Doubles, values: Doubles, kept: Doubles | None = None) -> Self:
+        """Let the server have a vector of each sender, who has it too: only what differs is sent.
+
+        Both add what was received of a message, times the step, so that they keep the same whatever
+        the codec loses; as vectors settle messages become small, and their noise with them. DIANA,
+        Mishchenko et al. 2019; of biased codecs EF21, Richtarik et al. 2021.
+
+        The ``step``, one or (P,), is the part of a message that is added: ``1 / (1 + omega)`` for
+        noise, 1 for biased codecs. ``values`` (n, P) are the first states, which are moved in
+        place; ``kept`` (1, P) is their sum, likewise, for `estimate`.
+        """
+        self.step, self.values, self.kept = step, values, kept
+        return self
+
+    @property
+    def senders(self) -> Senders:
+        """Numbers (a,) of the active senders, also where all are."""
+        return np.arange(self.server.n_senders) if self.active is None else self.active
 
     # ---- the two halves of a sum -----------------------------------------------------------------
 
-    @property
-    def server(self) -> AtServer:
-        return self.inner.server
-
-    @property
-    def everyone(self) -> Senders:
-        return np.arange(self.server.n_senders)
-
-    @property
-    def active(self) -> Senders | None:
-        return self.inner.active
-
     def count(self, sizes: int | NDArray[np.int64], senders: Senders | None = None) -> None:
         """Count messages of these sizes, of some senders or of all."""
-        self.inner.count(sizes, senders)
+        self.server.count(sizes, senders)
 
     def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
-        """Send a vector of each active sender (a, P): what the server has of them then."""
-        return self.inner.send(values, self.active if senders is None else senders)
+        """Send a vector of each active sender (a, P): what the server has received of them.
+
+        In the few bytes of a codec, if there is one; whatever a memory has of them.
+        """
+        senders = self.active if senders is None else senders
+        if self.quantizer is None or self._keys is None:
+            return self.server.send(values, senders)
+        is_local = self.server.here(senders)
+        if is_local is None or not self.server.carries:
+            received, sizes = self.quantizer.transmit(values, self._keys, is_local)
+            self.count(self.holders.allreduce(sizes, announced=True), senders)
+            return received
+        messages = self.quantizer.pack(values, self._keys, is_local)
+        self.count(np.full(len(values), messages.shape[1]), senders)
+        heard = self.quantizer.unpack(self.server.hear(messages, senders))
+        if len(heard) == len(values):  # at the server, where all are heard
+            return heard
+        received = np.zeros(values.shape)
+        received[is_local] = heard
+        return received
 
     def aggregate(self, received: Doubles, senders: Senders | None = None) -> Doubles:
         """Add up what the server has of the active senders (a, P), or of some: shape (1, P)."""
-        return self.inner.aggregate(received, self.active if senders is None else senders)
+        senders = self.active if senders is None else senders
+        if self.quantizer is not None and self.server.carries:
+            return self.server.announce(received, senders)
+        return self.server.aggregate(received, senders)
 
     def broadcast(self, size: int, receivers: Senders | None = None) -> None:
         """Count a message of the server to the active senders, or to some."""
-        self.inner.broadcast(size, self.active if receivers is None else receivers)
+        self.server.broadcast(size, self.active if receivers is None else receivers)
 
     def draw(self) -> None:
         """Draw who takes part in the next sum."""
-        self.inner.draw()
+        self.active = self._among
+        if self._among is not None and self.probability < 1:
+            assert isinstance(self._rng, np.random.Generator)
+            self.active = self._among[self._rng.random(len(self._among)) < self.probability]
 
     def add(self, values: Doubles) -> Doubles:
-        """Estimate the sum (1, P) of all senders' vectors by those of the active ones (a, P)."""
+        """Sum vectors (1, P) by those of the active senders (a, P): an estimate of that of all.
+
+        With a memory it is the sum of what the server has of all, once the active ones have sent.
+        """
+        if self.values is not None:
+            self.add_received(self.send(self.differ(values)))
+            return self.total()
         total = self.aggregate(self.send(values))
         return total if self.probability == 1 else total / self.probability
+
+    # ---- with a memory ---------------------------------------------------------------------------
+
+    @property
+    def _held(self) -> Senders | slice:
+        return slice(None) if self.active is None else self.active
+
+    def differ(self, values: Doubles, about: Doubles | None = None) -> Doubles:
+        """Return vectors (a, P), or their distances from others, less the states."""
+        assert self.values is not None
+        changes: Doubles = values - self.values[self._held]
+        return changes if about is None else changes - about
+
+    def add_received(self, received: Doubles) -> None:
+        """Add what was received (a, P), times the step, in its own memory."""
+        assert self.values is not None
+        received *= self.step
+        self.values[self._held] += received
+
+    def total(self) -> Doubles:
+        """Sum what the server has of all senders (1, P)."""
+        assert self.values is not None
+        return self.aggregate(self.values, np.arange(self.server.n_senders))
+
+    def estimate(self, values: Doubles, about: Doubles) -> Doubles:
+        """Estimate the sum of vectors (a, P) of the active senders without bias: shape (1, P).
+
+        It is the sum of the memories as they were, which the server keeps, plus an estimate of what
+        differs. Of biased messages it is that of the memories as they become. Vectors are taken
+        about ``about``, which all know.
+        """
+        assert self.kept is not None
+        received = self.send(self.differ(values, about))
+        seen = self.aggregate(received)
+        share = 1.0 if self.biased else 1.0 / self.probability
+        total: Doubles = self.kept + share * seen
+        # Sum and memories begin as they are elsewhere: a process keeps those of its own.
+        self.add_received(self.server.ours(received, self.active))
+        self.kept += self.step * seen
+        return total
 
     # ---- as a sum of terms -----------------------------------------------------------------------
 
@@ -97,7 +199,7 @@ class Wrapper(Sum):
 
         Messages to the server are counted as they are formed.
         """
-        self.server.holders.begin(kind, n_samples)
+        self.holders.begin(kind, n_samples)
         self.draw()
         self.server.charge_as(kind)
         self.broadcast(message_bytes(n_samples, n_values, itemsize, n_scalars))
@@ -116,179 +218,30 @@ class Wrapper(Sum):
         return {}
 
 
-class Compressed(Wrapper):
-    """Vectors are sent in the few bytes of a codec.
+def tell(
+    quantizer: Quantizer,
+    values: Doubles,
+    known: Doubles,
+    keys: Keys,
+    carry: Carry | None = None,
+    senders: Senders | None = None,
+) -> None:
+    """Send how vectors (a, P) differ from what is known of their senders, which moves in place.
 
-    ``keys`` draw the keys of so many messages; a generator does as `draw_keys`. Where messages go
-    to other processes by themselves, and come from them, ``carry`` is how they travel, and keys are
-    of those of this process, out of those of all. What is received is then decoded from its bytes
-    by all who hear it: by its sender too, so that all have the same of it.
+    ``keys`` (a,) are of their messages, of one piece each. Of the ``senders`` those of this process
+    come first, in rows of what is known (n, P). Where others hear the bytes of their messages, and
+    they those of others, ``carry`` brings them: what is received is then decoded by all who hear
+    it, by its sender too, so that all have the same.
     """
-
-    def __init__(
-        self,
-        inner: AtServer | Wrapper,
-        quantizer: Quantizer,
-        keys: np.random.Generator | Callable[[int], Keys],
-        carry: Carry | None = None,
-    ) -> None:
-        if inner.remembers:
-            raise TypeError("memories are of what was received: they stand around Compressed")
-        super().__init__(inner)
-        self.quantizer = quantizer
-        self._draw = keys if callable(keys) else partial(draw_keys, keys)
-        self.biased = quantizer.biased or inner.biased
-        self._carry = carry
-
-    def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
-        """Send a vector of each sender (a, P): what is decoded of them, then of those elsewhere."""
-        senders = self.active if senders is None else senders
-        if self._carry is not None:
-            messages = self.quantizer.pack(values, self._draw)
-            self.inner.count(messages.shape[1], senders)
-            return self.quantizer.unpack(np.concatenate([messages, self._carry(messages)]))
-        is_local = self.server.here(senders)
-        if is_local is None or not self.server.carries:
-            received, sizes = self.quantizer.transmit(values, self._draw, is_local)
-            self.inner.count(self.holders.allreduce(sizes, announced=True), senders)
-            return received
-        messages = self.quantizer.pack(values, self._draw, is_local)
-        self.inner.count(np.full(len(values), messages.shape[1]), senders)
-        heard = self.quantizer.unpack(self.server.hear(messages, senders))
-        if len(heard) == len(values):  # at the server, where all are heard
-            return heard
-        received = np.zeros(values.shape)
-        received[is_local] = heard
-        return received
-
-    def aggregate(self, received: Doubles, senders: Senders | None = None) -> Doubles:
-        if self.server.carries:
-            return self.server.announce(received, senders)
-        return super().aggregate(received, senders)
-
-
-class Memory(Wrapper):
-    """The receiver has a vector of each sender, who has it too: only what differs is sent.
-
-    Both add what was received of a message, times the step, so that they keep the same whatever the
-    codec loses; as vectors settle messages become small, and their noise with them. DIANA,
-    Mishchenko et al. 2019; of biased codecs EF21, Richtarik et al. 2021.
-
-    The ``step``, one or (P,), is the part of a message that is added: ``1 / (1 + omega)`` for
-    noise, 1 for biased codecs. ``values`` (n, P) are the first states, which are moved in place;
-    ``kept`` (1, P) is their sum, likewise, for `estimate`.
-    """
-
-    remembers = True
-
-    def __init__(
-        self,
-        inner: AtServer | Wrapper,
-        step: float | Doubles,
-        values: Doubles,
-        kept: Doubles | None = None,
-    ) -> None:
-        super().__init__(inner)
-        self.step, self.values, self.kept = step, values, kept
-
-    def differ(
-        self, values: Doubles, about: Doubles | None = None, senders: Senders | None = None
-    ) -> Doubles:
-        """Return vectors (a, P), or their distances from others, less the states.
-
-        They may be those of the first senders only, where others are heard from elsewhere.
-        """
-        changes: Doubles = values - self.values[self._held(senders)][: len(values)]
-        return changes if about is None else changes - about
-
-    def add_received(self, received: Doubles, senders: Senders | None = None) -> None:
-        """Add what was received (a, P), times the step, in its own memory."""
-        received *= self.step
-        self.values[self._held(senders)] += received
-
-    def _held(self, senders: Senders | None) -> Senders | slice:
-        senders = self.active if senders is None else senders
-        return slice(None) if senders is None else senders
-
-    def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
-        """Send how vectors (a, P) differ: what the server has of the senders then."""
-        self.add_received(self.inner.send(self.differ(values, None, senders), senders), senders)
-        return self.values[self._held(senders)]
-
-    def add(self, values: Doubles) -> Doubles:
-        """Sum what the server has of all senders (1, P), once the active ones have sent theirs."""
-        self.send(values)
-        return self.total()
-
-    def total(self) -> Doubles:
-        """Sum what the server has of all senders (1, P)."""
-        return self.inner.aggregate(self.values, self.inner.everyone)
-
-    def estimate(self, values: Doubles, about: Doubles) -> Doubles:
-        """Estimate the sum of vectors (a, P) of the active senders without bias: shape (1, P).
-
-        It is the sum of the memories as they were, which the server keeps, plus an estimate of what
-        differs. Of biased messages it is that of the memories as they become. Vectors are taken
-        about ``about``, which all know.
-        """
-        assert self.kept is not None
-        received = self.inner.send(self.differ(values, about))
-        seen = self.inner.aggregate(received)
-        share = 1.0 if self.biased else 1.0 / self.probability
-        total: Doubles = self.kept + share * seen
-        # Sum and memories begin as they are elsewhere: a process keeps those of its own.
-        self.add_received(self.server.ours(received, self.active))
-        self.kept += self.step * seen
-        return total
-
-
-class Partial(Wrapper):
-    """Some of the senders take part in a sum, each with the same probability.
-
-    Their total is divided by it, so that it is that of all on average. ``among`` are those who can
-    take part; None: all.
-    """
-
-    def __init__(
-        self,
-        inner: AtServer | Wrapper,
-        probability: float,
-        rng: np.random.Generator,
-        among: Senders | None = None,
-    ) -> None:
-        super().__init__(inner)
-        self._probability = probability
-        self.probability *= probability
-        self.rng = rng
-        self.among = self.everyone if among is None else among
-        self._active = self.among
-
-    @property
-    def active(self) -> Senders:
-        """Senders (a,) of the sum begun last."""
-        return self._active
-
-    def draw(self) -> None:
-        super().draw()
-        self._active = self.among
-        if self._probability < 1:
-            self._active = self.among[self.rng.random(len(self.among)) < self._probability]
-
-
-class Channel(AtServer):
-    """Messages that are not summed: whichever agent hears them keeps what they say.
-
-    ``count`` counts messages of these sizes, of some senders or of all.
-    """
-
-    def __init__(
-        self, n_senders: int, count: Callable[[int | NDArray[np.int64], Senders | None], None]
-    ) -> None:
-        super().__init__(n_senders)
-        self._heard = count
-
-    def count(self, sizes: int | NDArray[np.int64], senders: Senders | None = None) -> None:
-        self._heard(sizes, senders)
+    held = slice(None) if senders is None else senders
+    changes = values - known[held][: len(values)]
+    if carry is None:
+        received, _ = quantizer.transmit(changes, lambda _: keys)
+    else:
+        messages = quantizer.pack(changes, lambda _: keys)
+        received = quantizer.unpack(np.concatenate([messages, carry(messages)]))
+    received *= quantizer.steps
+    known[held] += received
 
 
 def short_keys(rng: np.random.Generator, n_messages: int) -> Keys:

@@ -6,24 +6,23 @@ has changed at an agent moves the sum, so that it comes to rest where all agents
 
 from __future__ import annotations
 
-from copy import copy
 from functools import partial
 from typing import Self
 
 import numpy as np
 
-from vpem.checks import AnyArray, Doubles, Floats, Indices
+from vpem.checks import AnyArray, Doubles, Floats
 from vpem.network.codecs import Codec
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Schema
 from vpem.sums.counted import AtServer
 from vpem.sums.exchanges import follow_first
-from vpem.sums.partial import Compressed, Memory, Wrapper, short_keys
+from vpem.sums.partial import Uplink, short_keys
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.sum import ALL, Scalars, Sum, flattened, message_bytes, unflattened
 
 
-class HeardAtServer(Wrapper):
+class HeardAtServer(Uplink):
     """A server's sum to which every sender contributes with some probability, drawn each time.
 
     The server keeps what it has of each. All take part in what is summed for a start and in a
@@ -34,32 +33,25 @@ class HeardAtServer(Wrapper):
 
     def __init__(
         self,
-        inner: AtServer,
+        server: AtServer,
         probability: float,
         *,
         seed: int = 0,
         codec: Codec | None = None,
         n_threads: int = 1,
     ) -> None:
-        super().__init__(inner)
-        self._probability = probability
+        super().__init__(server)
+        self.probability = probability
         self.seed, self.codec, self.n_threads = seed, codec, n_threads
-        self.values_per_item = inner.n_senders
-        self.roots = inner.roots
+        self.values_per_item = server.n_senders
+        self.roots = server.roots
         self._number = 0
         self._kind = "setup"
-        self._active: Indices | None = None
-        self._values: Doubles | None = None
-
-    @property
-    def active(self) -> Indices | None:
-        return self._active
 
     def counted_on(self, ledger: Ledger) -> Self:
-        counted = copy(self)
-        counted.inner = self.server.counted_on(ledger)
-        counted.ledger = ledger
-        counted._number, counted._values = 0, None
+        counted = super().counted_on(ledger)
+        counted.server = self.server.counted_on(ledger)
+        counted._number, counted.values = 0, None
         return counted
 
     def begin(
@@ -68,32 +60,28 @@ class HeardAtServer(Wrapper):
         """Begin a sum: the server sends those that take part what it had, which they answer."""
         self.holders.begin(kind, n_samples)
         self._number += 1
-        self._kind, self._active = kind, None
+        self._kind, self.active = kind, None
         if kind == "estep":
             drawn = np.random.default_rng([self.seed, self._number]).random(self.server.n_senders)
-            self._active = np.flatnonzero(drawn < self._probability)
+            self.active = np.flatnonzero(drawn < self.probability)
         self.server.charge_as(kind)
-        size = message_bytes(n_samples, n_values, itemsize, n_scalars)
-        self.broadcast(size, self._active)
+        self.broadcast(message_bytes(n_samples, n_values, itemsize, n_scalars))
 
     def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         flat = self.holders.padded(flattened(terms, scalars))
         if self._kind == "setup":
             return unflattened(self.server.aggregate(self.server.send(flat)), terms, scalars)
-        if self._values is None or self._values.shape != flat.shape:
-            self._values = np.zeros_like(flat)
-        memory = self._memory(self._values, 0 if scalars is None else scalars.own.shape[1])
-        memory.send(flat if self._active is None else flat[self._active], self._active)
-        return unflattened(memory.total(), terms, scalars)
-
-    def _memory(self, values: Doubles, n_exact: int) -> Memory:
-        """Return what the server has, and how senders say how they differ from it."""
-        if self.codec is None:
-            return Memory(self.server, 1.0, values)
-        keys = partial(short_keys, np.random.default_rng([self.seed, self._number, 1]))
-        n_values = values.shape[1] - n_exact
-        quantizer = Quantizer(self.codec, n_values, self.n_threads, n_exact=n_exact)
-        return Memory(Compressed(self.server, quantizer, keys), quantizer.steps, values)
+        if self.values is None or self.values.shape != flat.shape:
+            self.values = np.zeros_like(flat)
+        if self.codec is not None:
+            self._keys = partial(short_keys, np.random.default_rng([self.seed, self._number, 1]))
+            n_exact = 0 if scalars is None else scalars.own.shape[1]
+            n_values = flat.shape[1] - n_exact
+            self.quantizer = Quantizer(self.codec, n_values, self.n_threads, n_exact=n_exact)
+            self.step = self.quantizer.steps
+        return unflattened(
+            self.add(flat if self.active is None else flat[self.active]), terms, scalars
+        )
 
     def schema(self) -> dict[str, Schema]:
         """What the server has, and how many sums there were."""

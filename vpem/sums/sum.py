@@ -162,25 +162,17 @@ class Sum(Stateful):
 
     at_server = False
     """Whether it is taken at one place, from which all hear it (`vpem.sums.counted.AtServer`)."""
-    remembers = False
-    """Whether what is received is added to what was."""
     direct = False
     """Whether nothing stands around that place: numbers can be sent to it as they are."""
+    server: AtServer
+    """The sum at that place: this, or the one that this stands around."""
+    active: Indices | None = None
+    """Senders (a,) of the sum begun last; None: all."""
 
     def __init__(self, n_holders: int) -> None:
         self.ledger = None
         self.holders = Placement.here(n_holders)
         self.traffic = Traffic()
-
-    @property
-    def server(self) -> AtServer:
-        """The sum at that place: this, or the one that this stands around."""
-        raise NotImplementedError
-
-    @property
-    def active(self) -> Indices | None:
-        """Senders (a,) of the sum begun last; None: all."""
-        return None
 
     @property
     def absent(self) -> Mask | None:
