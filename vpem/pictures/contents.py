@@ -624,14 +624,16 @@ def _sent(saved: SavedFit) -> Items:
 
 
 def _busiest(saved: SavedFit) -> Items:
+    import numpy as np
+
     try:
-        links = saved.links()
+        ends, by_kind = saved.links()
         names = saved.node_names(saved.graph().n_nodes)
     except VpemError as error:
         return [str(error)]
-    total = links.total
+    total = sum(by_kind.values(), np.zeros(len(ends)))
     listed = [
-        (f"{names[links.ends[at, 0]]} - {names[links.ends[at, 1]]}", size(total[at]))
+        (f"{names[ends[at, 0]]} - {names[ends[at, 1]]}", size(total[at]))
         for at in (-total).argsort(kind="stable")[:MOST_LINKS]
         if total[at]
     ]

@@ -570,20 +570,21 @@ def _bars(axes: Axes, bars: list[tuple[str, list[Part]]], rest: str, left: int) 
 
 
 def _links(axes: Axes, saved: SavedFit) -> None:
-    links = saved.links()
+    ends, by_kind = saved.links()
+    total = sum(by_kind.values(), np.zeros(len(ends)))
     names = saved.node_names(saved.graph().n_nodes)
-    order = np.argsort(-links.total, kind="stable")
-    order = order[links.total[order] > 0]
+    order = np.argsort(-total, kind="stable")
+    order = order[total[order] > 0]
     shown = order if len(order) <= BARS + 1 else order[:BARS]
     rest = np.setdiff1d(order, shown)
 
     def parts(at: NDArray[np.intp]) -> list[Part]:
         return [(kind, float(values[at].sum()), _style(kind)) for kind, values in
-                links.by_kind.items() if values[at].any()]  # fmt: skip
+                by_kind.items() if values[at].any()]  # fmt: skip
 
     bars = [
         (
-            " \N{EN DASH} ".join(words(names[end], 18) for end in links.ends[at]),
+            " \N{EN DASH} ".join(words(names[end], 18) for end in ends[at]),
             parts(np.array([at])),
         )
         for at in shown

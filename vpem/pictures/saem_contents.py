@@ -60,7 +60,7 @@ CHECKS = ("observed", "residuals", "vpc", "effects")
 
 def contents_of_latents(saved: Saved, individuals: Individuals | None) -> Contents:
     """Contents of a fit of SAEM, and of individuals that it is held against."""
-    fit = saved.stored
+    fit: SavedSaem = saved.stored
     said = _not_converged(fit) + [f"{one[0].upper()}{one[1:]}." for one in doubts(fit)]
     warned, course = warnings_of(said)
     summary = summary_of(fit)
@@ -379,7 +379,8 @@ def correlation_table(summary: Summary, most: int = 12) -> Table | None:
 
 def contents_of_topics(saved: Saved, corpus: Individuals | None) -> Contents:
     """Contents of topics, and of documents that they are held against."""
-    topics, fit = saved.stored, saved.stored.saved
+    topics: Topics = saved.stored
+    fit = topics.saved
     warned, course = warnings_of(_not_converged(fit))
     devices: Items = ["Topics of devices are not known: sums were masked."]
     if len(topics.device_shares):

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,8 +22,8 @@ from vpem.checks import Doubles, Floats, Labels
 from vpem.errors import FileError, InputError, shorten
 from vpem.files import models, results
 from vpem.files.hdf5 import open_read, read_attribute
-from vpem.files.models import Model, assembled, read_model
-from vpem.files.results import Imputed, StoredClustering, read_clustering, read_imputed
+from vpem.files.models import Model, assembled
+from vpem.files.results import Imputed, StoredClustering
 from vpem.fits.answer import Answer, CategoryLevels, answer_of
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
@@ -71,19 +72,6 @@ class History:
 
 
 @dataclass(frozen=True)
-class LinkBytes:
-    """Bytes over every link, in both directions."""
-
-    ends: NDArray[np.intp]  # (E, 2); a server's number is that of agents
-    by_kind: dict[str, Doubles]  # (E,) of `vpem.network.ledger.KINDS`
-
-    @property
-    def total(self) -> Doubles:
-        """Bytes of all kinds, (E,)."""
-        return sum(self.by_kind.values(), np.zeros(len(self.ends)))
-
-
-@dataclass(frozen=True)
 class DrawnParts:
     """What is drawn of a mixture or of clusters: ``weights`` (K,), ``means`` (K, d), ``full``.
 
@@ -105,17 +93,24 @@ class DrawnParts:
         return np.diag(self.weights @ self.variances)
 
 
-@dataclass
 class Saved:
-    """A file of a fit."""
+    """A file of a fit, or a fit that could be in one.
 
-    path: str
-    stored: Any
-    holds: str  # what it is: "a mixture"
+    ``holds`` says what it is ("a mixture"), ``plural`` the same of several, and ``units`` what data
+    of the fit are made of ("rows of data"; "" where there are no others). ``contents`` is what says
+    the contents of its page, "module.function" of this room. Pictures are drawn of this where
+    ``draws_file``, else of what is stored.
+    """
+
+    holds: str
     plural: str
-    units: str  # what data of the fit are made of: "rows of data"; "" where there are no others
-    contents: str  # what says the contents of its page: "module.function" of this room
-    draws_file: bool = False  # pictures are drawn of this, else of what is stored
+    units: str
+    contents: str
+    draws_file = False
+
+    def __init__(self, path: str, stored: Any, **about: Any) -> None:
+        self.path, self.stored = path, stored
+        vars(self).update(about)
 
     @property
     def is_plane(self) -> bool:
@@ -123,7 +118,6 @@ class Saved:
         return False
 
 
-@dataclass
 class SavedFit(Saved, ABC):
     """A mixture or clusters with what was reported of the fit.
 
@@ -302,8 +296,11 @@ class SavedFit(Saved, ABC):
             raise self.missing("what each agent sent")
         return out, into
 
-    def links(self) -> LinkBytes:
-        """Bytes of every link."""
+    def links(self) -> tuple[NDArray[np.intp], dict[str, Doubles]]:
+        """Ends (E, 2) of every link, and its bytes (E,) in both directions, of each ledger's kind.
+
+        A server's number is that of agents.
+        """
         what = "how much each link carried"
         listed = self.communication.get("by_link")
         listed = listed.get("bytes") if isinstance(listed, dict) else None
@@ -314,7 +311,7 @@ class SavedFit(Saved, ABC):
         known = {kind: values for kind, values in by_kind.items() if values is not None}
         if len(known) < len(by_kind):
             raise self.missing(what)
-        return LinkBytes(ends, known)
+        return ends, known
 
 
 def counted_by_kind(communication: Report) -> dict[str, dict[str, float]] | None:
@@ -452,7 +449,6 @@ def draw_levels(
         axes.text(0.98, 0.99, said, transform=axes.transAxes, fontsize=7.5, ha="right", va="top")
 
 
-@dataclass
 class SavedMixture(SavedFit):
     """A model."""
 
@@ -558,7 +554,6 @@ class SavedMixture(SavedFit):
         )
 
 
-@dataclass
 class SavedClusters(SavedFit):
     """A clustering."""
 
@@ -596,20 +591,21 @@ class SavedClusters(SavedFit):
         )
 
 
+READERS = {
+    models.ENCODING: "vpem.files.models.read_model",
+    results.CLUSTERING_FILE: "vpem.files.results.read_clustering",
+    results.IMPUTATION_FILE: "vpem.files.results.read_imputed",
+    FIT: "vpem.saem.formats.fits.read_saem",
+}
+"""What reads the files of fits, by the encoding that they name."""
+
+
 def read_saved(path: str | os.PathLike[str]) -> Saved:
     """Read a model, a clustering, a fit of SAEM or an imputation."""
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
-    if encoding == models.ENCODING:
-        return saved_of(str(path), read_model(path))
-    if encoding == results.CLUSTERING_FILE:
-        return saved_of(str(path), read_clustering(path))
-    if encoding == results.IMPUTATION_FILE:
-        return saved_of(str(path), read_imputed(path))
-    if encoding == FIT:
-        from vpem.saem.formats.fits import read_saem
-
-        return saved_of(str(path), read_saem(path))
+    if encoding in READERS:
+        return saved_of(str(path), resolve_name(READERS[encoding])(path))
     raise FileError(
         f"{path} is neither a model nor a clustering; 'vpem fit', 'vpem fedem' and 'vpem "
         "kmeans' write them with --output, 'vpem saem' fits of SAEM, 'vpem impute' imputations"
@@ -623,15 +619,21 @@ def saved_of(path: str, stored: Any) -> Saved:
     if isinstance(stored, StoredClustering):
         return SavedClusters(path, stored)
     if isinstance(stored, Imputed):
-        contents = "contents.contents_of_imputation"
-        return Saved(path, stored, "an imputation", "imputations", "", contents, draws_file=True)
+        return Saved(
+            path, stored, holds="an imputation", plural="imputations", units="",
+            contents="contents.contents_of_imputation", draws_file=True,
+        )  # fmt: skip
     if stored.corpus is None:
-        contents = "saem_contents.contents_of_latents"
-        return Saved(path, stored, "a fit of SAEM", "fits of SAEM", "individuals", contents)
+        return Saved(
+            path, stored, holds="a fit of SAEM", plural="fits of SAEM", units="individuals",
+            contents="saem_contents.contents_of_latents",
+        )  # fmt: skip
     from vpem.saem.topics import Topics
 
-    contents = "saem_contents.contents_of_topics"
-    return Saved(path, Topics(stored), "topics", "topics", "documents", contents)
+    return Saved(
+        path, Topics(stored), holds="topics", plural="topics", units="documents",
+        contents="saem_contents.contents_of_topics",
+    )  # fmt: skip
 
 
 @dataclass
