@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import Doubles, Floats, check_int, row_blocks
+from vpem.checks import Doubles, Floats, Mask, check_int
 from vpem.engines.engine import Engine
 from vpem.errors import (
     InputError,
@@ -55,6 +55,7 @@ from vpem.sums.sum import Sum
 from vpem.terms.density import CHUNK_VALUES, normalised, posteriors
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.mixture import Mixture
+from vpem.terms.rows import rows_with_values
 
 ORDER_OF_FOLDS = 2
 """Sets the stream that deals rows out to folds apart from those of starts and batches."""
@@ -155,28 +156,33 @@ class ByFeatures(_Held):
         total, ledger = self._sum()
         X, mixture = _some(self.X, rows), fit.mixture
         total.begin("estep", len(X), mixture.n_components * (1 + mixture.n_factors), 8)
-        judged = Judged(X, self._missing, _some(self._weights, rows))
+        there, judged = rows_with_values(X, self._missing), mixture
+        parts = posteriors(mixture, X, self._missing)
         if self._apart:
-            judged.has_some = self._network.total.holders.any(judged.has_some)
+            there = self._network.total.holders.any(there)
             # This process's part, with the mean of all roots' mixing weights.
             every = self._network.total.roots.join(mixture.weights)
             mixture = replace(mixture, weights=every.mean(axis=0, keepdims=True))
-            loaded = mixture.loaded
-            known = None if loaded is None else posterior_of(total, loaded, "estep")
-            k, n_own = mixture.n_components, len(total.holders.own)
-            width = k * (1 + mixture.n_factors)
-            local = whole_terms(mixture if n_own else None, X, width, self._missing)
-            size = max(64, CHUNK_VALUES // (total.holders.n_agents * k))
-            chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
-            for run, sums in total.flow(chunks, local):
-                if known is not None:
-                    explained = known.explain(np.ascontiguousarray(sums[:, :, k:]))[1]
-                    sums = np.ascontiguousarray(sums[:, :, :k] - explained)
-                judged.store_rows(run, *normalised(mixture, sums))
-            mixture = outline(fit).mixture
-        else:
-            judged.judge(mixture)
-        return judged.end(mixture, ledger)
+            parts, judged = self._spread_posteriors(mixture, X, total), outline(fit).mixture
+        each = _by_worker(parts, there, _some(self._weights, rows))
+        return Judged(judged, ledger.messages, ledger.bytes, *each[0].tolist())
+
+    def _spread_posteriors(
+        self, mixture: Mixture, X: Any, total: Sum
+    ) -> Iterator[tuple[slice, Doubles, Doubles]]:
+        """Yield runs of rows as `posteriors` does, by the sum of the terms of all processes."""
+        loaded = mixture.loaded
+        known = None if loaded is None else posterior_of(total, loaded, "estep")
+        k, n_own = mixture.n_components, len(total.holders.own)
+        local = whole_terms(mixture if n_own else None, X, k * (1 + mixture.n_factors),
+                            self._missing)  # fmt: skip
+        size = max(64, CHUNK_VALUES // (total.holders.n_agents * k))
+        chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
+        for run, sums in total.flow(chunks, local):
+            if known is not None:
+                explained = known.explain(np.ascontiguousarray(sums[:, :, k:]))[1]
+                sums = np.ascontiguousarray(sums[:, :, :k] - explained)
+            yield run, *normalised(mixture, sums)
 
 
 class ByRows(_Held):
@@ -217,29 +223,30 @@ class ByRows(_Held):
             weights, means, covariances = self._network.agents.engine.bcast(values)
             mixture = replace(mixture, weights=weights, means=means, covariances=covariances)
         local_rows = self._own(rows)
-        judged = Judged(_some(self.X, local_rows), self._missing, _some(self._weights, local_rows))
-        judged.judge(mixture)
+        X, weights = _some(self.X, local_rows), _some(self._weights, local_rows)
         holders = self._network.total.holders
         # Which worker, of those in this process, has each of these rows.
         every: Indices = self._workers.worker_of
         if self._local is not None:
             runs = self._local.own_runs
             every = np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])
-        each = judged.by_worker(
-            every if local_rows is None else every[local_rows], len(holders.own)
-        )
+        owners = every if local_rows is None else every[local_rows]
+        parts, there = posteriors(mixture, X, self._missing), rows_with_values(X, self._missing)
+        each = _by_worker(parts, there, weights, owners, len(holders.own))
         if holders.masks is None:
-            return judged.end(mixture, ledger, add_vectors(total, each)[0])
-        total.begin("estep", 1, 3, ITEM)
-        return judged.end(mixture, ledger, holders.add_up(each, announced=True))
+            sums = add_vectors(total, each)[0]
+        else:
+            total.begin("estep", 1, 3, ITEM)
+            sums = holders.add_up(each, announced=True)
+        return Judged(mixture, ledger.messages, ledger.bytes, *sums.tolist())
 
 
 Held = ByFeatures | ByRows
 """What a process has of the data."""
 
 
-class Judged:
-    """Figures of a model on some rows, which are taken a run at a time.
+class Judged(NamedTuple):
+    """Figures of a model on some rows.
 
     ``mixture`` is what was judged: as it is saved, mixing weights are the mean over roots; where
     hubs live in several processes only its shape is that of all. ``log_likelihood`` is the weighted
@@ -253,57 +260,44 @@ class Judged:
     """
 
     mixture: Mixture
+    messages: int
+    bytes: int
     log_likelihood: float
     weight: float
     entropy: float
-    messages: int
-    bytes: int
 
-    def __init__(self, X: Any, missing: str, weights: ArrayLike | None) -> None:
-        self._X, self._missing, self._weights = X, missing, weights
-        self._scores, self._doubts = np.zeros(len(X)), np.zeros(len(X))
-        self.has_some = np.ones(len(X), dtype=np.bool_)
-        """Rows of which there is a value, (m,)."""
-        if missing != "refuse":
-            for start, part in row_blocks(X):
-                self.has_some[start : start + len(part)] = (~np.isnan(part)).any(axis=1)
 
-    def judge(self, mixture: Mixture) -> None:
-        """Take all of them, of which everything is here."""
-        for part in posteriors(mixture, self._X, self._missing):
-            self.store_rows(*part)
+def _by_worker(
+    parts: Iterable[tuple[slice, Doubles, Doubles]],
+    there: Mask,
+    sample_weight: ArrayLike | None,
+    owners: Indices | None = None,
+    n_workers: int = 1,
+) -> Doubles:
+    """Return log-likelihood, weight and entropy (n, 3) of the rows of each worker.
 
-    def store_rows(
-        self, rows: slice, proba: NDArray[np.float64], scores: NDArray[np.float64]
-    ) -> None:
-        """Take a run of rows: responsibilities (n, K) and log-likelihoods (n,)."""
-        from scipy.special import entr
+    Runs of rows have responsibilities and log-likelihoods (`posteriors`); ``there`` (m,) are rows
+    with a value, ``owners`` (m,) says who has each.
+    """
+    from scipy.special import entr
 
-        self._scores[rows], self._doubts[rows] = scores, entr(proba).sum(axis=1)
-
-    def end(self, mixture: Mixture, ledger: Ledger, sums: Doubles | None = None) -> Judged:
-        """Return itself with the figures: by default the sums of the three over its own rows."""
-        if sums is None:
-            sums = self.by_worker(np.zeros(len(self._scores), dtype=np.intp), 1)[0]
-        self.log_likelihood, self.weight, self.entropy = sums.tolist()
-        self.mixture, self.messages, self.bytes = mixture, ledger.messages, ledger.bytes
-        return self
-
-    def by_worker(self, owners: Indices, n_workers: int) -> NDArray[np.float64]:
-        """Return these three (n, 3) of each worker, who has the rows that ``owners`` says."""
-        weights = np.ones(len(self._scores))
-        if self._weights is not None:
-            weights = np.maximum(np.asarray(self._weights, dtype=np.float64), 0.0)
-        used = self.has_some & (weights > 0)
-        scored = used if self._weights is not None else np.ones_like(used)
-        values = (
-            np.where(scored, weights * self._scores, 0.0),
-            np.where(used, weights, 0.0),
-            np.where(used, weights * self._doubts, 0.0),
-        )
-        # Of no rows counts are whole numbers, which are no float64 to others.
-        added = [np.bincount(owners, part, n_workers).astype(np.float64) for part in values]
-        return np.stack(added, axis=1)
+    scores, doubts = np.zeros((2, len(there)))
+    for rows, proba, log_likelihoods in parts:
+        scores[rows], doubts[rows] = log_likelihoods, entr(proba).sum(axis=1)
+    weights, used = np.ones(len(there)), there
+    if sample_weight is not None:
+        weights = np.maximum(np.asarray(sample_weight, dtype=np.float64), 0.0)
+        used = there & (weights > 0)
+    scored = used if sample_weight is not None else np.ones_like(used)
+    values = (
+        np.where(scored, weights * scores, 0.0),
+        np.where(used, weights, 0.0),
+        np.where(used, weights * doubts, 0.0),
+    )
+    owners = np.zeros(len(there), dtype=np.intp) if owners is None else owners
+    # Of no rows counts are whole numbers, which are no float64 to others.
+    added = [np.bincount(owners, part, n_workers).astype(np.float64) for part in values]
+    return np.stack(added, axis=1)
 
 
 def _some(values: Any, rows: Indices | None) -> Any:
