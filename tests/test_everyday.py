@@ -298,6 +298,20 @@ def test_objects_show_facts_and_no_arrays(X):
     assert "\n" not in repr(Odd())
 
 
+def test_a_notebook_shows_the_tables_of_what_has_no_estimator(tmp_path):
+    growth = vpem.fit_saem(
+        vpem.read_individuals(vpem.example_path("oxford_boys")), n_iter=5, burn_in=2, tol=0
+    )
+    vpem.save_saem(tmp_path / "growth.h5", growth)
+    for fit in (growth, vpem.load(tmp_path / "growth.h5")):
+        shown = fit._repr_html_()
+        assert all(f">{one}<" in shown for one in ("Estimates", "s.e.", "intercept"))
+    gaps = np.random.default_rng(0).normal(size=(30, 4))
+    gaps[::4, 1] = np.nan
+    filled = FedMissEM(1, ridge=0.1, max_iter=3, tol=1.0).fit(gaps).imputation_
+    assert "30 rows x 4 columns" in filled._repr_html_()
+
+
 # ---- as scikit-learn's GaussianMixture -----------------------------------------------------------
 
 PRECISIONS = {

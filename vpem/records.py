@@ -362,6 +362,7 @@ class Shown:
     """
 
     _facts: ClassVar[str] = ""
+    _in_notebooks: ClassVar[str] = ""  # what returns HTML besides, by its name
 
     def __init_subclass__(cls, facts: str = "", **others: object) -> None:
         super().__init_subclass__(**others)
@@ -373,8 +374,11 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """Show it in a notebook."""
+        from pkgutil import resolve_name
+
         facts = printable(stated(self._facts, partial(getattr, self))).split(", ")
-        return Table([[fact] for fact in facts], [type(self).__name__])._repr_html_()
+        more: str = resolve_name(self._in_notebooks)(self) if self._in_notebooks else ""
+        return Table([[fact] for fact in facts], [type(self).__name__])._repr_html_() + more
 
 
 @dataclass(frozen=True)

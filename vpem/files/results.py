@@ -234,6 +234,8 @@ IMPUTATION_FILE = "vpem-imputation"
 class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
     """A completed matrix."""
 
+    _in_notebooks = "vpem.pictures.public.in_html"
+
     values: NDArray[np.float64]  # (I, J): seen (mean over observers) or fitted
     times_seen: NDArray[np.intp]  # (I, J); 0: imputed
     row_names: tuple[str, ...]  # (I,)

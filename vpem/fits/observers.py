@@ -81,6 +81,8 @@ class Completed(Result):
         See `vpem.fits.results.Result`.
     """
 
+    _in_notebooks = "vpem.pictures.public.in_html"
+
     observations: Observations
     seen: Seen
     law: EntryLaw

@@ -198,6 +198,18 @@ def report(
     return Path(path)
 
 
+def in_html(fit: Any) -> str:
+    """Return what a notebook shows of a fit: warnings, and the first section of its page."""
+    from vpem.pictures.page import contents_of, show_item
+
+    items: list[Any] = []
+    for section in contents_of(_saved(fit)).sections:
+        items += section.items
+        if section.name != "warnings":
+            break
+    return "".join(map(show_item, items))
+
+
 def _saved(model: Any) -> Saved:
     """Return what a file would keep of a fit, as a file of that name would be read."""
     from vpem.fits.clustering import Clustering

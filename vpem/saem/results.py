@@ -172,6 +172,8 @@ class SaemFit(
     processes those of this one, see `collect`.
     """
 
+    _in_notebooks = "vpem.pictures.public.in_html"
+
     model: SaemModel  # of all individuals
     parameters: Sequence[str]  # (p,) names
     theta: Doubles  # (p,) estimates
@@ -361,6 +363,8 @@ class SavedSaem(
     ``own_curve`` is the curve of the user's own, ``FILE.py:NAME``, that may be run: what the user
     named now. A file that is read says nothing of it, and so runs nothing.
     """
+
+    _in_notebooks = "vpem.pictures.public.in_html"
 
     model: str  # one of `vpem.saem.models.model.MODELS`, or ``own`` for a user's own
     model_class: str
