@@ -13,7 +13,7 @@ from vpem.network.codecs import parse_codec
 from vpem.network.partition import Workers, evenly, from_worker_of_row
 from vpem.saem.conditional import sample_conditional
 from vpem.saem.fit import fit_saem
-from vpem.saem.individuals import Individuals, Streams, from_long
+from vpem.saem.individuals import Individuals, from_long
 from vpem.saem.models.model import Doubles, make_model
 from vpem.saem.results import SaemFit
 from vpem.saem.samplers import sampler_of
@@ -220,12 +220,12 @@ def steps(size: str) -> Finding:
     """How much too wide Langevin draws are, by the step and the codec of gradients: h / 4."""
     data = boys()
     model = make_model("linear", data)
-    streams, z = Streams.from_names(data.names, 0), model.start()[1]
+    z = model.start()[1]
 
     def spread(name: str, **options: Any) -> Doubles:
         sampler = sampler_of(name, **options)
         chains = sampler.begin(model, BOYS, z, 4)
-        given = sample_conditional(model, BOYS, sampler, chains, streams, after=0, late=1,
+        given = sample_conditional(model, BOYS, sampler, chains, after=0, late=1,
                                    n_iter=DRAWS[size], level=0.9)  # fmt: skip
         found: Doubles = np.einsum("nii->ni", given.covariances)
         return found

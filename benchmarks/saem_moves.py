@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-from vpem.saem.individuals import Streams
 from vpem.saem.models.model import Doubles, SaemModel
 from vpem.saem.samplers import Chains, Hmc, Mala, Metropolis
 
@@ -24,7 +23,7 @@ MOST = 2
 
 
 def moved(
-    sampler: Any, model: SaemModel, theta: Doubles, first: Chains, streams: Streams, by_kernel: bool
+    sampler: Any, model: SaemModel, theta: Doubles, first: Chains, by_kernel: bool
 ) -> Doubles:
     """Where an iteration takes the chains: by the kernel, or by a model's own density and gradient.
 
@@ -32,10 +31,10 @@ def moved(
     """
     chains = deepcopy(first)
     if by_kernel:
-        sampler.move(model, theta, chains, streams, 1, 1)
+        sampler.move(model, theta, chains, 1, 1)
     else:
         with patch.object(type(model), "kernels", SaemModel.kernels):
-            sampler.move(model, theta, chains, streams, 1, 1)
+            sampler.move(model, theta, chains, 1, 1)
     return chains.z
 
 
@@ -45,17 +44,15 @@ def moves(size: str) -> Finding:
     results: list[dict[str, Any]] = []
     for n in PEOPLE[size]:
         for name, model, theta in problems(n):
-            streams = Streams.from_names(model.individuals.names, 0)
             for word, kind in SAMPLERS.items():
                 first = kind().begin(model, theta, model.start()[1], CHAINS)
 
                 def move(
                     by_kernel: bool = True, threads: int = 1, kind: Any = kind,
                     model: Any = model, theta: Any = theta, first: Any = first,
-                    streams: Any = streams,
                 ) -> Doubles:  # fmt: skip
                     sampler = kind(n_threads=threads)
-                    return moved(sampler, model, theta, first, streams, by_kernel)
+                    return moved(sampler, model, theta, first, by_kernel)
 
                 ours = move()
                 np.testing.assert_array_equal(move(threads=MOST), ours)

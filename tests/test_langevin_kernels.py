@@ -9,7 +9,7 @@ from vpem._core import latents
 from vpem._core.langevin import langevin
 from vpem.network.codecs import parse_codec
 from vpem.saem.formats.individuals import read_individuals
-from vpem.saem.individuals import Streams, from_long
+from vpem.saem.individuals import from_long
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.samplers import Langevin
@@ -119,14 +119,13 @@ def test_the_sampler_takes_the_same_steps_without_a_kernel(model, codec, monkeyp
     codec = None if codec is None else parse_codec(codec)
     sampler = Langevin(n_steps=4, step=0.02, codec=codec)
     theta, z = model.start()
-    streams = Streams.from_names(model.individuals.names, 11)
     found = []
     for by_kernel in (True, False):
         if not by_kernel:
             monkeypatch.setattr(type(model), "kernels", lambda *arguments: None)
-        chains = sampler.begin(model, theta, z, 3)
+        chains = sampler.begin(model, theta, z, 3, 11)
         for now in range(1, 4):
-            sampler.move(model, theta, chains, streams, now, 0)
+            sampler.move(model, theta, chains, now, 0)
         found.append(chains.z)
     np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
 

@@ -93,12 +93,12 @@ def test_samplers_find_what_enumeration_finds(tiny, sampler, n_iter):
     from vpem.saem.samplers import sampler_of
 
     model, theta, (_, wanted) = tiny
-    moves, streams = sampler_of(sampler), Streams.from_names(["0"], 5)
-    chains = moves.begin(model, theta.ravel(), np.zeros((1, 2)), 200)
+    moves = sampler_of(sampler)
+    chains = moves.begin(model, theta.ravel(), np.zeros((1, 2)), 200, 5)
     found = np.zeros(8)
     about = model.expand_about(theta.ravel())
     for now in range(n_iter):
-        moves.move(model, theta.ravel(), chains, streams, now + 1, max(0, now - 100))
+        moves.move(model, theta.ravel(), chains, now + 1, max(0, now - 100))
         if now >= n_iter // 3:
             found += about.means(chains.z, [np.arange(1)])[0]
     found /= n_iter - n_iter // 3

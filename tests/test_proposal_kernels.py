@@ -5,7 +5,6 @@ import pytest
 
 from tests.test_langevin_kernels import model_of
 from vpem._core import proposals
-from vpem.saem.individuals import Streams
 from vpem.saem.samplers import DRIFT, LEAP, WALK, Hmc, Mala, Metropolis, propose
 
 from .tables import each, over
@@ -61,14 +60,13 @@ def test_threads_do_not_show(model, kind):
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda one: one.name)
 def test_samplers_move_alike_without_a_kernel(model, sampler, monkeypatch):
     theta, z = model.start()
-    streams = Streams.from_names(model.individuals.names, 11)
     found = []
     for by_kernel in (True, False):
         if not by_kernel:
             monkeypatch.setattr(type(model), "kernels", lambda *arguments: None)
-        chains = sampler.begin(model, theta, z, 3)
+        chains = sampler.begin(model, theta, z, 3, 11)
         for now in range(1, 11):
-            sampler.move(model, theta, chains, streams, now, max(0, now - 6))
+            sampler.move(model, theta, chains, now, max(0, now - 6))
         found.append(chains)
     for name in ("z", "roots", "scales", "steps", "tried", "accepted"):
         ours, theirs = (getattr(one, name) for one in found)
@@ -91,14 +89,13 @@ def test_adjusted_steps_are_not_stuck_where_the_density_is_steep():
     """Predictions far too small, of a proportional error: the gradient is enormous."""
     model = model_of("proportional")
     theta, z = model.start()
-    streams = Streams.from_names(model.individuals.names, 3)
     sampler = Mala()
-    chains = sampler.begin(model, theta, z, 20)
+    chains = sampler.begin(model, theta, z, 20, 3)
     for now in range(1, 61):
-        sampler.move(model, theta, chains, streams, now, 0)
+        sampler.move(model, theta, chains, now, 0)
     chains.z[:, :, 1] += 1.5
     low = model.log_complete(chains.z, theta)
     for now in range(61, 161):
-        sampler.move(model, theta, chains, streams, now, now)
+        sampler.move(model, theta, chains, now, now)
     high = model.log_complete(chains.z, theta)
     assert (high > low + 10).mean() > 0.95

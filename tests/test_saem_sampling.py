@@ -30,11 +30,11 @@ def theophylline():
 def run(model, sampler, seed=0, n_chains=50, burn_in=60, n_iter=120, names=None):
     """Draws (iterations, chains, n, q) after the burn-in."""
     theta, z = model.start()
-    streams = Streams.from_names(names or model.individuals.names, seed)
-    chains = sampler.begin(model, theta, z, n_chains)
+    chains = sampler.begin(model, theta, z, n_chains, seed)
+    chains.streams = Streams.from_names(names or model.individuals.names, seed)
     draws = []
     for now in range(1, n_iter + 1):
-        sampler.move(model, theta, chains, streams, now, max(0, now - burn_in))
+        sampler.move(model, theta, chains, now, max(0, now - burn_in))
         if now > burn_in:
             draws.append(chains.z.copy())
     return np.array(draws), chains
@@ -130,16 +130,17 @@ def test_an_individual_draws_alike_whoever_else_is_there(request, name, sampler)
     if sampler.name == "exact" and name != "boys":
         return
     theta, z = model.start()
-    streams = Streams.from_names(model.individuals.names, 7)
-    whole = sampler.begin(model, theta, z, 3)
+    whole = sampler.begin(model, theta, z, 3, 7)
     parts = [np.array(one) for one in ([0], [7, 3, 1], [9, 2, 4, 5, 6, 8, 10, 11])]
     models = [model.take_individuals(which) for which in parts]
-    chains = [sampler.begin(m, theta, z[which], 3) for m, which in zip(models, parts, strict=True)]
+    chains = [
+        sampler.begin(m, theta, z[which], 3, 7) for m, which in zip(models, parts, strict=True)
+    ]
     for now in range(1, 13):
         late = max(0, now - 10)
-        sampler.move(model, theta, whole, streams, now, late)
-        for m, one, which in zip(models, chains, parts, strict=True):
-            sampler.move(m, theta, one, Streams(streams.keys[which]), now, late)
+        sampler.move(model, theta, whole, now, late)
+        for m, one in zip(models, chains, strict=True):
+            sampler.move(m, theta, one, now, late)
     for one, which in zip(chains, parts, strict=True):
         np.testing.assert_array_equal(one.z, whole.z[:, which])
 

@@ -111,9 +111,8 @@ def test_errors_of_variances_that_are_zero_are_not_told():
     model = LinearModel(from_long(np.repeat(range(n), 5), np.tile(times, n), y.ravel()))
     theta = np.array([3.0, 2.0, 1.0, 0.0, 1e-7, 0.25])
     _, z = model.start()
-    streams = Streams.from_names(model.individuals.names, 0)
     chains = Exact().begin(model, theta, z, 2)
-    given = sample_conditional(model, theta, Exact(), chains, streams, after=0, late=1)
+    given = sample_conditional(model, theta, Exact(), chains, after=0, late=1)
     errors = np.sqrt(np.diag(covariance_of(observed_information(model, theta, given))))
     assert np.isnan(errors[4])
     assert errors[0] == pytest.approx(np.sqrt((1 + 0.25 * 0.6) / n), rel=0.2)
@@ -148,9 +147,8 @@ def test_steps_that_run_away_at_the_estimates_are_told():
     theta, z = model.start()
     sampler = Langevin(step=100.0, decay=0, n_steps=4)
     chains = sampler.begin(model, theta, z, 1)
-    streams = Streams.from_names(model.individuals.names, 0)
     with pytest.raises(NumericalError, match="ran away"):
-        sample_conditional(model, theta, sampler, chains, streams, after=0, late=1)
+        sample_conditional(model, theta, sampler, chains, after=0, late=1)
 
 
 def test_a_placebo_has_the_clearance_of_others():

@@ -79,7 +79,6 @@ def sample_conditional(
     theta: Doubles,
     sampler: Sampler,
     chains: Chains,
-    streams: Streams,
     *,
     after: int,  # iterations that have used the streams
     late: int,  # iterations since the burn-in
@@ -94,7 +93,7 @@ def sample_conditional(
     check_int("n_conditional", n_iter, least=2)
     check_number("level", level, least=0.01, most=0.999)
     if model.wide:
-        return _sample_blocks(model, theta, sampler, chains, streams, after, late, n_iter, level)
+        return _sample_blocks(model, theta, sampler, chains, after, late, n_iter, level)
     model = model.expand_about(theta)
     n_chains, n, q = chains.z.shape
     n_draws = n_iter * n_chains
@@ -106,7 +105,7 @@ def sample_conditional(
     second = np.zeros((len(among.parts), size, size))
     with np.errstate(over="ignore", invalid="ignore"):
         for k in range(n_iter):
-            sampler.move(model, theta, chains, streams, after + k + 1, max(1, late + k))
+            sampler.move(model, theta, chains, after + k + 1, max(1, late + k))
             draws[k * n_chains : (k + 1) * n_chains] = chains.z
             apart = model.statistics_by_chain(chains.z) - middle
             first += apart.sum(axis=0)
@@ -143,7 +142,6 @@ def _sample_blocks(
     theta: Doubles,
     sampler: Sampler,
     chains: Chains,
-    streams: Streams,
     after: int,
     late: int,
     n_iter: int,
@@ -156,10 +154,9 @@ def _sample_blocks(
     for begin in range(0, n, size):
         block = np.arange(begin, min(n, begin + size))
         part, some = model.take_individuals(block), chains.take_individuals(block)
-        keys = Streams(streams.keys[block])
         draws = np.empty((n_iter * n_chains, len(block), q))
         for k in range(n_iter):
-            sampler.move(part, theta, some, keys, after + k + 1, max(1, late + k))
+            sampler.move(part, theta, some, after + k + 1, max(1, late + k))
             draws[k * n_chains : (k + 1) * n_chains] = part.shown(some.z)
         chains.put(block, some)
         means[block], variances[block] = draws.mean(axis=0), draws.var(axis=0)

@@ -25,7 +25,7 @@ from vpem.saem.conditional import (
     importance_log_likelihood,
     sample_conditional,
 )
-from vpem.saem.individuals import AllIndividuals, Individuals, Streams
+from vpem.saem.individuals import AllIndividuals, Individuals
 from vpem.saem.models.model import INCOMPLETE, OWN, SaemModel, all_options, make_model, model_class
 from vpem.saem.results import People, SaemFit, SavedSaem, spread_of, warn_of_few
 from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, exact_at, run_saem
@@ -343,18 +343,18 @@ def _look_closer(
         certain = Certainty(exact.information, exact.covariance, errors, exact.freedom, tested)
         return exact.theta, conditional, likelihood, certain
     announce = getattr(callback, "announce", lambda _: None)
-    streams = Streams.from_names(model.individuals.names, settings.seed)
     n_conditional, n_importance = settings.n_conditional, settings.n_importance
     announce(f"drawing latents at the estimates, {n_conditional} draws of each chain")
     conditional = sample_conditional(
-        model, theta, sampler, run.chains, streams, after=run.n_iter,
+        model, theta, sampler, run.chains, after=run.n_iter,
         late=max(1, run.n_iter - burn_in_of(settings.n_iter, settings.burn_in)),
         n_iter=n_conditional, level=settings.level,
     )  # fmt: skip
     announce(f"computing the log-likelihood, {n_importance} draws of each individual")
     likelihood = importance_log_likelihood(
-        model, theta, conditional, streams, after=run.n_iter + n_conditional, n_draws=n_importance
-    )
+        model, theta, conditional, run.chains.streams,
+        after=run.n_iter + n_conditional, n_draws=n_importance,
+    )  # fmt: skip
     warn_of_few(likelihood, model.individuals.names, n_importance)
     announce("computing standard errors")
     server.sum_up(3 if model.normal_rows else 2, model.wide)

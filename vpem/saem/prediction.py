@@ -279,14 +279,12 @@ class Predictor:
             model = self.for_individuals(some)
             if model.wide:
                 theta, sampler = self.saved.theta, Gibbs()
-                streams = Streams.from_names(some.names, self.seed)
-                chains = sampler.begin(
-                    model, theta, np.zeros((model.n, len(model.latents))), CHAINS
-                )
+                first = np.zeros((model.n, len(model.latents)))
+                chains = sampler.begin(model, theta, first, CHAINS, self.seed)
                 for now in range(GIBBS_BURN_IN):
-                    sampler.move(model, theta, chains, streams, now + 1, 0)
+                    sampler.move(model, theta, chains, now + 1, 0)
                 drawn = sample_conditional(
-                    model, theta, sampler, chains, streams, after=GIBBS_BURN_IN, late=1,
+                    model, theta, sampler, chains, after=GIBBS_BURN_IN, late=1,
                     n_iter=max(2, -(-self.n_draws // CHAINS)), level=self.level,
                 )  # fmt: skip
                 parts.append((drawn.means, drawn.lower, drawn.upper, drawn.covariances))
@@ -303,20 +301,20 @@ class Predictor:
     def _given(self, model: SaemModel) -> tuple[Doubles, Doubles, Doubles]:
         """Draws (draws, n, q), means and covariances of the latents given the rows."""
         theta = self.saved.theta
-        streams = Streams.from_names(model.individuals.names, self.seed)
         if type(model).posterior is not SaemModel.posterior:
             means, covariances = model.posterior(theta)
+            streams = Streams.from_names(model.individuals.names, self.seed)
             return self._normal(means, covariances, streams), means, covariances
         if type(model).population is not SaemModel.population:
             first = model.prior(theta, model.individuals)[0]
         else:
             first = model.start()[1]
         sampler = Metropolis()
-        chains = sampler.begin(model, theta, first, CHAINS)
+        chains = sampler.begin(model, theta, first, CHAINS, self.seed)
         n_iter = -(-self.n_draws // CHAINS)
         draws = np.empty((n_iter * CHAINS, *first.shape))
         for k in range(BURN_IN + n_iter):
-            sampler.move(model, theta, chains, streams, k + 1, max(0, k + 1 - BURN_IN))
+            sampler.move(model, theta, chains, k + 1, max(0, k + 1 - BURN_IN))
             if k >= BURN_IN:
                 place = (k - BURN_IN) * CHAINS
                 draws[place : place + CHAINS] = chains.z

@@ -264,9 +264,8 @@ class _Loop(Stateful):
             n_bytes = KEPT_STATISTICS * 8 * devices.n_workers * model.size
             check_memory(n_bytes, f"the statistics of {devices.n_workers} devices")
         self.units = Units(model.expand_about(theta).units(z[None]))
-        self.chains = sampler.begin(
-            model, theta, z, chains_of(sampler, devices.n_samples, settings.n_chains)
-        )
+        n_chains = chains_of(sampler, devices.n_samples, settings.n_chains)
+        self.chains = sampler.begin(model, theta, z, n_chains, settings.seed)
         self._hold(devices, z, theta)
         self.thetas = theta[None]
         self.weights = (
@@ -281,7 +280,7 @@ class _Loop(Stateful):
         self.watch: Watch | PerplexityWatch = (
             PerplexityWatch(model, server, *often)
             if model.wide
-            else Watch(model, sampler, self.streams, server, *often, exact)
+            else Watch(model, sampler, server, *often, exact)
         )
         if settings.tol > 0:
             self.run.grounds = (
@@ -386,7 +385,6 @@ class _Loop(Stateful):
         model, place, batch_size = self.model, self.server.holders, self.given.batch_size
         # Least share of a device's individuals that an iteration simulates.
         self.share = min(1.0, (batch_size or np.inf) / int(workers.counts.max()))
-        self.streams = Streams.from_names(model.individuals.names, self.given.seed)
         self.rows: dict[int, Indices] = {int(one): workers.rows[one] for one in place.own}
         if place.apart:
             ends = np.cumsum([0, *workers.counts[place.own]])
@@ -418,7 +416,7 @@ class _Loop(Stateful):
             for one in local:
                 self._move_chains(self._drawn(one, now), thetas[one], now, late)
         elif len(local) == len(self.rows) and self.share == 1:
-            self.sampler.move(self.model, thetas[0], self.chains, self.streams, now, late)
+            self.sampler.move(self.model, thetas[0], self.chains, now, late)
             if not self.model.wide:
                 self._each = self.model.expand_about(thetas[0]).statistics(self.chains.z)
         elif local:
@@ -431,13 +429,14 @@ class _Loop(Stateful):
         rows, size = self.rows[device], self.given.batch_size
         if size is None or size >= len(rows):
             return rows
-        chances = Streams(self.streams.keys[rows]).derive_stream(now, DRAWN).words(1, 1)[0, :, 0]
+        streams = Streams(self.chains.streams.keys[rows]).derive_stream(now, DRAWN)
+        chances = streams.words(1, 1)[0, :, 0]
         return np.asarray(rows[np.sort(np.argsort(chances)[:size])], np.intp)
 
     def _move_chains(self, which: Indices, theta: Doubles, now: int, late: int) -> None:
         """Move the chains of some individuals."""
         part, some = self.chains.take_individuals(which), self.model.take_individuals(which)
-        self.sampler.move(some, theta, part, Streams(self.streams.keys[which]), now, late)
+        self.sampler.move(some, theta, part, now, late)
         self.chains.put(which, part)
         if not some.wide:
             self._each[which] = some.expand_about(theta).statistics(part.z)

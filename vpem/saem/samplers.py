@@ -68,26 +68,21 @@ class Sampler(ABC):
     name: str
     precondition = False  # whether units of moves are those of the curvature
 
-    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
+    def begin(
+        self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int, seed: int = 0
+    ) -> Chains:
         """Start all chains at z (n, q), in units of the curvature there or in the latents' own."""
         n, q = z.shape
+        streams = Streams.from_names(model.individuals.names, seed)
         roots = np.tile(np.eye(q), (n, 1, 1))
         if self.precondition:
             roots = _roots(precisions(model, theta, z))
         first = np.array(z, np.float64)
         chains = np.repeat(first[None], n_chains, axis=0)
-        return Chains(chains, roots, first, np.ones((n, q)), np.ones(n))
+        return Chains(streams, chains, roots, first, np.ones((n, q)), np.ones(n))
 
     @abstractmethod
-    def move(
-        self,
-        model: SaemModel,
-        theta: Doubles,
-        chains: Chains,
-        streams: Streams,
-        now: int,
-        late: int,
-    ) -> None:
+    def move(self, model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
         """Move the chains once, in place.
 
         No two calls have the same ``now``, the iteration from 1, for one individual; ``late`` are
@@ -97,7 +92,7 @@ class Sampler(ABC):
 
 @dataclass
 class Chains(Stateful):
-    """Several chains for each individual, and how they move.
+    """Several chains for each individual, its random numbers, and how they move.
 
     Units of moves (``roots``) are lower triangles whose square is about the covariance of an
     individual's latents given the rows; ``centres`` are about where that law has its mean. Moves
@@ -105,6 +100,7 @@ class Chains(Stateful):
     and ``tried`` (n,) count moves after the burn-in.
     """
 
+    streams: Streams  # of n individuals
     z: Doubles  # (chains, n, q)
     roots: Doubles  # (n, q, q)
     centres: Doubles  # (n, q)
@@ -120,7 +116,8 @@ class Chains(Stateful):
     def take_individuals(self, which: Indices) -> Chains:
         """Return a copy of those of some individuals."""
         units = (self.roots, self.centres, self.scales, self.steps)
-        part = Chains(np.ascontiguousarray(self.z[:, which]), *(one[which] for one in units))
+        streams, z = Streams(self.streams.keys[which]), np.ascontiguousarray(self.z[:, which])
+        part = Chains(streams, z, *(one[which] for one in units))
         part.accepted, part.tried = self.accepted[which], self.tried[which]
         return part
 
@@ -149,17 +146,9 @@ class Exact(Sampler):
 
     name = "exact"
 
-    def move(
-        self,
-        model: SaemModel,
-        theta: Doubles,
-        chains: Chains,
-        streams: Streams,
-        now: int,
-        late: int,
-    ) -> None:
+    def move(self, model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
         """Draw again."""
-        chains.z = model.draw(theta, streams.derive_stream(now, 0), len(chains.z))
+        chains.z = model.draw(theta, chains.streams.derive_stream(now, 0), len(chains.z))
 
 
 @dataclass(frozen=True)
@@ -170,24 +159,18 @@ class Gibbs(Sampler):
     n_threads: int = 1
     name = "gibbs"
 
-    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
+    def begin(
+        self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int, seed: int = 0
+    ) -> Chains:
         """Start all chains at z (n, q), in no units: nothing is proposed."""
-        n = len(z)
+        n, streams = len(z), Streams.from_names(model.individuals.names, seed)
         none = np.empty((n, 0))
         first = np.repeat(np.asarray(z, dtype=np.float64)[None], n_chains, axis=0)
-        return Chains(first, none[:, :, None], none, none, np.ones(n))
+        return Chains(streams, first, none[:, :, None], none, none, np.ones(n))
 
-    def move(
-        self,
-        model: SaemModel,
-        theta: Doubles,
-        chains: Chains,
-        streams: Streams,
-        now: int,
-        late: int,
-    ) -> None:
+    def move(self, model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
         """Sweep ``n_steps`` times."""
-        keys = np.ascontiguousarray(streams.keys_at(now, 2 * self.n_steps))
+        keys = np.ascontiguousarray(chains.streams.keys_at(now, 2 * self.n_steps))
         z = np.ascontiguousarray(chains.z)
         model.sweep(theta, z, keys, thread_count(self.n_threads))
         chains.z = z
@@ -205,27 +188,21 @@ class _Accepting(Sampler):
     step = 1.0  # the first
     n_leaps = 1  # leapfrog steps of one move
 
-    def begin(self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int) -> Chains:
+    def begin(
+        self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int, seed: int = 0
+    ) -> Chains:
         """Start all chains at z (n, q), in units of the curvature there."""
-        chains = super().begin(model, theta, z, n_chains)
+        chains = super().begin(model, theta, z, n_chains, seed)
         chains.scales *= self.width
         chains.steps *= self.step
         return chains
 
-    def move(
-        self,
-        model: SaemModel,
-        theta: Doubles,
-        chains: Chains,
-        streams: Streams,
-        now: int,
-        late: int,
-    ) -> None:
+    def move(self, model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
         """Propose moves ``n_steps`` times, and adapt scales and steps in the burn-in."""
         if self.precondition:
             learn(model, theta, chains, now, late)
         n_chains, n, q = chains.z.shape
-        keys = streams.keys_at(now, 2 * self.n_steps * (q + 1 if self.kind == WALK else 1))
+        keys = chains.streams.keys_at(now, 2 * self.n_steps * (q + 1 if self.kind == WALK else 1))
         gain = 0.0 if late else 1.0 / float(np.sqrt(now))
         laws = model.kernels(theta)
         accepted = np.zeros(n, dtype=np.int64)
@@ -312,15 +289,7 @@ class Langevin(Sampler):
     n_threads: int = 1
     name = "langevin"
 
-    def move(
-        self,
-        model: SaemModel,
-        theta: Doubles,
-        chains: Chains,
-        streams: Streams,
-        now: int,
-        late: int,
-    ) -> None:
+    def move(self, model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
         """Take ``n_steps`` steps; NumericalError if they run away."""
         if self.precondition:
             learn(model, theta, chains, now, late)
@@ -331,7 +300,7 @@ class Langevin(Sampler):
             codec is None
             or (isinstance(codec, Dither) and q <= codec.bucket and not codec.block_norm)
         ):
-            keys = streams.keys_at(now, 2 * self.n_steps)
+            keys = chains.streams.keys_at(now, 2 * self.n_steps)
             noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
             z, faults = chains.z.copy(), np.zeros((n_chains, n), dtype=np.uint8)
             langevin(
@@ -347,12 +316,13 @@ class Langevin(Sampler):
                 if wrong.any():
                     break
                 if codec is not None:
-                    words = streams.derive_stream(now, 2 * step + 1).words(n_chains, 1)[..., 0]
+                    dithers = chains.streams.derive_stream(now, 2 * step + 1)
+                    words = dithers.words(n_chains, 1)[..., 0]
                     sent = np.ascontiguousarray(slope.reshape(-1, q))
                     flat = np.ascontiguousarray(words.reshape(-1))
                     received = codec.transmit(sent, flat, self.n_threads)[0]
                     slope = received.astype(np.float64, copy=False).reshape(slope.shape)
-                normals = streams.derive_stream(now, 2 * step).normals(n_chains, q)
+                normals = chains.streams.derive_stream(now, 2 * step).normals(n_chains, q)
                 z = z + turn(chains.roots, 0.5 * h * slope + np.sqrt(h) * normals)
         if wrong.any():
             who = model.individuals.names[int(wrong.any(axis=0).argmax())]

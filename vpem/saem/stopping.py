@@ -25,7 +25,6 @@ from scipy.linalg import null_space
 from vpem.checks import Doubles
 from vpem.network.schema import COUNT, Array, Number, Schema, Stateful, or_nan
 from vpem.saem.conditional import complete_and_hidden, least_share, sample_conditional
-from vpem.saem.individuals import Streams
 from vpem.saem.models.model import SaemModel
 from vpem.saem.samplers import Sampler
 from vpem.saem.server import SaemNeighbours, SaemServer
@@ -64,7 +63,6 @@ class Watch(Stateful):
         self,
         model: SaemModel,
         sampler: Sampler,
-        streams: Streams,
         server: SaemServer | SaemNeighbours,
         burn_in: int,
         tol: float,
@@ -72,7 +70,7 @@ class Watch(Stateful):
         exact: bool = False,
     ) -> None:
         self.exact = exact and tol > 0
-        self.model, self.sampler, self.streams, self.server = model, sampler, streams, server
+        self.model, self.sampler, self.server = model, sampler, server
         self.burn_in, self.tol, self.window = burn_in, tol, window
         self._since = 0  # when the information was last computed
         self._complete = self._hidden = np.empty((0, 0))
@@ -160,9 +158,8 @@ class Watch(Stateful):
         least = 2 if self.sampler.name == "exact" else LEAST
         n_iter = max(least, -(-DRAWS // len(chains.z)))
         conditional = sample_conditional(
-            self.model, run.theta, self.sampler, chains, self.streams,
-            after=run.n_iter, late=since, n_iter=n_iter,
-        )  # fmt: skip
+            self.model, run.theta, self.sampler, chains, after=run.n_iter, late=since, n_iter=n_iter
+        )
         self.server.sum_up()
         self._complete, self._hidden = complete_and_hidden(self.model, run.theta, conditional)
         self._least = least_share(self.model, conditional)
