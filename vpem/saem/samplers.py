@@ -316,8 +316,8 @@ class Langevin(Sampler):
                 if wrong.any():
                     break
                 if codec is not None:
-                    dithers = chains.streams.derive_stream(now, 2 * step + 1)
-                    words = dithers.words(n_chains, 1)[..., 0]
+                    stream = chains.streams.derive_stream(now, 2 * step + 1)
+                    words = stream.words(n_chains, 1)[..., 0]
                     sent = np.ascontiguousarray(slope.reshape(-1, q))
                     flat = np.ascontiguousarray(words.reshape(-1))
                     received = codec.transmit(sent, flat, self.n_threads)[0]
