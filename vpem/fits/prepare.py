@@ -42,7 +42,7 @@ from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import LOCATED, Kinds
 from vpem.terms.families.mixture import check_values_of
 from vpem.terms.features import FeatureTerms
-from vpem.terms.priors import Beliefs, MapTerms, wishart_sizes
+from vpem.terms.priors import MapTerms, wishart_sizes
 from vpem.terms.rows import check_columns, check_missing, observed_moments
 from vpem.terms.units import Reach, Scaling, alone, floor_of, floors_of, sharing
 from vpem.terms.variational import variational_terms
@@ -552,15 +552,14 @@ def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
         freedom, factors = np.array(freedom), np.array(factors)
         return MapTerms.from_terms(terms, pull=pull, freedom=freedom, scale=factors)
     means, scale = settings.mean_precision_prior, settings.prior_covariance
-    beliefs = Beliefs(
+    return variational_terms(
+        terms,
         kind,
         1.0 / settings.n_components if concentration is None else concentration,
         1.0 if means is None else means,
         settings.degrees_of_freedom_prior,
         1.0 if scale is None else scale,
-        terms.reg_covar,
     )
-    return variational_terms(terms, beliefs)
 
 
 def mode_prior(settings: FitSettings, blocks: Blocks) -> Report | None:

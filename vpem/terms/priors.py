@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +22,7 @@ from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.settings import MAP
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import Factors, Mixture, block_views, factorise
+from vpem.terms.mixture import Factors, Mixture, factorise
 from vpem.terms.statistics import Statistics
 
 DIRICHLET = "dirichlet_distribution"
@@ -100,53 +99,13 @@ class Prior:
         return np.asarray(parts.sum(axis=1))
 
 
-@dataclass(frozen=True)
-class Beliefs:
-    """What a prior is made of beside what hubs know of their own features."""
-
-    kind: str
-    concentration: float
-    mean_precision: float
-    degrees_of_freedom: float | None  # of every hub; None: as many as it has features
-    scale: float  # prior scale matrix in sample covariances
-    reg_covar: Doubles  # (d,) added to its diagonal, in block order and units of fitting
-
-    def prior(self, sample: Mixture, weight: float) -> Prior:
-        """Return the prior about the sample mean and covariance of rows of this weight, above 1.
-
-        ``sample`` is one component fitted to all rows, with nothing added to its covariance.
-        """
-        sizes = wishart_sizes(sample.blocks, sample.covariance_type)
-        freedom, widths = self.degrees_of_freedom, sample.blocks.widths
-        check_prior(self.kind, weight, sizes if freedom is None else freedom, sizes)
-        covariances = self.scale * (weight / (weight - 1)) * sample.covariances
-        if sample.is_diagonal:
-            covariances += self.reg_covar
-        else:
-            ends = pairwise(sample.blocks.offsets)
-            for view, (a, b) in zip(block_views(covariances, widths, 1), ends, strict=True):
-                view += np.diag(self.reg_covar[a:b])
-        return self.with_known(sizes, sample.means[0], covariances)
-
-    def with_known(self, sizes: Indices, means: Doubles, covariances: Doubles) -> Prior:
-        """Return the prior of these means and this scale matrix, of matrices of these sizes."""
-        degrees = sizes.astype(np.float64)
-        if self.degrees_of_freedom is not None:
-            degrees[:] = self.degrees_of_freedom
-        return Prior(
-            self.kind, self.concentration, self.mean_precision, degrees, means, covariances
-        )
-
-
 def wishart_sizes(blocks: Blocks, covariance_type: str) -> Indices:
     """Features (B,) whose precision matrix has one distribution: a hub's, or each its own."""
     of_hub = blocks.widths.clip(1)
     return np.ones_like(of_hub) if covariance_type.endswith("diag") else of_hub
 
 
-def check_prior(
-    kind: str, weight: float, freedom: float | Indices | Doubles, sizes: Indices
-) -> None:
+def check_prior(kind: str, weight: float, freedom: Doubles, sizes: Indices) -> None:
     """Refuse a prior beside rows of little weight, or of too few degrees of freedom (B,)."""
     if not weight > 1:
         raise InputError(
@@ -156,11 +115,10 @@ def check_prior(
         )  # fmt: skip
     few = np.flatnonzero(freedom <= sizes - 1)
     if len(few):
-        widest = int(sizes.max())
-        least_given = float(np.broadcast_to(freedom, sizes.shape)[few[0]])
+        given, most = float(freedom[few[0]]), int(sizes.max()) - 1
         raise InputError(
-            Setting("degrees_of_freedom_prior", least_given), " must be above the number of "
-            f"features of the widest hub less 1, {widest - 1}: a Wishart distribution has no fewer",
+            Setting("degrees_of_freedom_prior", given), " must be above the number of features of "
+            f"the widest hub less 1, {most}: a Wishart distribution has no fewer",
         )  # fmt: skip
 
 

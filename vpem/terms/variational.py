@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -27,8 +28,8 @@ from vpem.network.schema import Array, Schema, State
 from vpem.settings import MAP
 from vpem.terms.density import Density
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import Factors, Mixture, covariance_shape, is_diagonal
-from vpem.terms.priors import Beliefs, ConjugateTerms, Prior, wishart_sizes
+from vpem.terms.mixture import Factors, Mixture, block_views, is_diagonal
+from vpem.terms.priors import ConjugateTerms, Prior, check_prior, wishart_sizes
 from vpem.terms.statistics import Statistics
 
 LEAST_USED = 0.5
@@ -219,22 +220,36 @@ class VariationalTerms(ConjugateTerms):
     """Local terms under a posterior, of data split by features over hubs.
 
     Statistics are those of EM, and `update` gives the posterior that they and the prior make.
-    Components may be empty: their posterior is the prior. Made by `from_terms`; there is no prior
-    before `centre_prior`, `knowing` or `resuming`. Where values are missing covariances are full or
-    tied, or of one feature a hub: rows are counted hub by hub, but features of a diagonal block are
-    seen in different numbers of rows.
+    Components may be empty: their posterior is the prior. Made by `from_terms`; means and
+    covariances of the prior are found by `centre_prior`, `knowing` or `resuming`. Where values are
+    missing covariances are full or tied, or of one feature a hub: rows are counted hub by hub, but
+    features of a diagonal block are seen in different numbers of rows.
     """
 
-    beliefs: Beliefs
     prior: Prior
+    scale: float  # of the prior scale matrix, in sample covariances
+    floors: Doubles  # (d,) added to its diagonal, in block order and units of fitting
     least_rows = 0.0
     """A component without rows has not collapsed."""
     counting = staticmethod(np.mean)  # components may be empty
     _prior_log_dets: Doubles
 
     def centre_prior(self, sample: Mixture) -> Self:
-        """Return these terms under the prior about one component that is fitted to all rows."""
-        return self.under(self.beliefs.prior(sample, self.total_weight))
+        """Return these terms under the prior about one component that is fitted to all rows.
+
+        Nothing is added to the covariance of ``sample``.
+        """
+        prior, weight, blocks = self.prior, self.total_weight, self.blocks
+        sizes = wishart_sizes(blocks, self.covariance_type)
+        check_prior(prior.kind, weight, prior.degrees_of_freedom, sizes)
+        covariances = self.scale * (weight / (weight - 1)) * sample.covariances
+        if self._is_diagonal:
+            covariances += self.floors
+        else:
+            views = block_views(covariances, blocks.widths, 1)
+            for view, (a, b) in zip(views, pairwise(blocks.offsets), strict=True):
+                view += np.diag(self.floors[a:b])
+        return self.under(replace(prior, means=sample.means[0], covariances=covariances))
 
     def informed_by(self, plain: FeatureTerms) -> Self:
         one = copy(plain)
@@ -270,12 +285,8 @@ class VariationalTerms(ConjugateTerms):
 
     def blank(self, n_components: int) -> VariationalMixture:
         plain = FeatureTerms.blank(self, n_components)
-        one = covariance_shape(self.blocks, self.covariance_type, 1)
-        nothing = np.zeros(self.blocks.n_features), np.zeros(one)
-        sizes = wishart_sizes(self.blocks, self.covariance_type)
-        prior = self.beliefs.with_known(sizes, *nothing)
         seen = np.zeros((self.blocks.n_blocks, n_components))
-        return VariationalMixture(**plain.common, counts=plain.weights, seen=seen, prior=prior)
+        return VariationalMixture(**plain.common, counts=plain.weights, seen=seen, prior=self.prior)
 
     # ---- E-step --------------------------------------------------------------------------------
 
@@ -414,19 +425,34 @@ class VariationalTerms(ConjugateTerms):
         )  # fmt: skip
 
 
-def variational_terms(plain: FeatureTerms, beliefs: Beliefs) -> VariationalTerms:
-    """Return the variational terms of the rows that plain terms have.
+def variational_terms(
+    plain: FeatureTerms,
+    kind: str,
+    concentration: float,
+    mean_precision: float,
+    freedom: float | None,
+    scale: float,
+) -> VariationalTerms:
+    """Return the variational terms of the rows that plain terms have, under a `Prior`.
 
-    Values may not be missing of features that share a diagonal hub.
+    Its degrees of ``freedom`` are those of every hub (None: as many as it has features). Values may
+    not be missing of features that share a diagonal hub.
     """
     if plain.misses and is_diagonal(plain.covariance_type) and plain.widest > 1:
         alone = "give each feature an agent of its own, which changes nothing else, or "
         alone = alone if plain.covariance_type.endswith("diag") else ""
         raise InputError(
-            Setting("weight_concentration_prior_type", beliefs.kind), " counts rows hub by hub, "
+            Setting("weight_concentration_prior_type", kind), " counts rows hub by hub, "
             f"but features of a hub with {plain.covariance_type} covariances are seen in different "
             f"numbers of rows; {alone}take ",
             Setting("weight_concentration_prior_type", MAP), " or ",
             Setting("covariance_type", "full"),
         )  # fmt: skip
-    return VariationalTerms.from_terms(plain, beliefs=beliefs, least_rows=0.0)
+    degrees = wishart_sizes(plain.blocks, plain.covariance_type).astype(np.float64)
+    if freedom is not None:
+        degrees[:] = freedom
+    one = Mixture.blank(plain.blocks, plain.covariance_type, 1)
+    prior = Prior(kind, concentration, mean_precision, degrees, one.means[0], one.covariances)
+    return VariationalTerms.from_terms(
+        plain, prior=prior, scale=scale, floors=plain.reg_covar, least_rows=0.0
+    )
