@@ -10,10 +10,11 @@ from vpem import connect, fit_vpem, make_graph
 from vpem.network.partition import Blocks, from_lists
 from vpem.terms.families.counts import LARGEST_SHAPE, LARGEST_SIZE, shape_of
 from vpem.terms.families.family import Part
-from vpem.terms.families.kinds import FAMILIES, Kinds
+from vpem.terms.families.kinds import LAWS, Kinds
 
 K, D, LEVELS = 3, 4, (2, 3, 4, 1)
 HUBS = ([2, 0], [], [1, 3])
+FAMILIES = {name: law for name, law in LAWS.items() if not law.has_core}
 
 
 def kinds_of(name):

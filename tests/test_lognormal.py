@@ -5,9 +5,8 @@ from scipy.stats import lognorm
 
 from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
-from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.kinds import LAWS, Kinds
 from vpem.terms.families.mixed import MixedTerms
-from vpem.terms.families.mixture import LAWS
 from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 

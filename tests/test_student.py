@@ -10,9 +10,9 @@ from sklearn.datasets import load_breast_cancer
 from vpem.network.partition import Blocks
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.families.family import Part
-from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.kinds import LAWS, Kinds
 from vpem.terms.families.mixed import MixedTerms
-from vpem.terms.families.mixture import LAWS, MixedMixture
+from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.families.student import LEAST_DOF, MOST_DOF, degrees_of_freedom
 from vpem.terms.mixture import variances_of
 

@@ -68,9 +68,8 @@ class TableSettings(Settings, heading="Data", rows=[
         local=True)
     family: Any = setting(None, "Family of features: lab=t,sex=categorical, or auto. "
         "It is said by column or agent, or once for all (poisson); auto, as types show, goes for "
-        "those not named. Families: gaussian, t, log-normal, categorical, bernoulli, poisson, "
-        "negative-binomial, exponential, gamma. Without it numbers are Gaussian and text is left "
-        "out.",
+        f"those not named. Families: {', '.join(FAMILY_NAMES)}. Without it numbers are Gaussian "
+        "and text is left out.",
         heading="Model", words=("auto", *FAMILY_NAMES), local=True)
     id_column: Any = setting(None, "Column that names the rows. Its name or place. Without it one "
         "called id or ids, one called patient or the like, or the only one of text or whole "

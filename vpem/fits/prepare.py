@@ -39,7 +39,7 @@ from vpem.steps.starts import GivenStart
 from vpem.sums.connect import Network, connect_workers
 from vpem.terms.density import Density
 from vpem.terms.factors import FactorTerms
-from vpem.terms.families.kinds import LOCATED, Kinds
+from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import check_values_of
 from vpem.terms.features import FeatureTerms
 from vpem.terms.priors import MapTerms, wishart_sizes
@@ -311,7 +311,7 @@ def prepare(
     refuse_large(X, ends, feature_names, precision)
     flat = ends[0] == ends[1] if local is None else local.constant(ends)
     if kinds is not None:
-        flat[np.setdiff1d(np.arange(len(flat)), kinds.columns_of(*LOCATED))] = False
+        flat = flat & kinds.located
     if flat.any() and (len(X) if local is None else local.n_samples) > 1:
         constant = np.flatnonzero(flat).tolist()
         names = constant if feature_names is None else [repr(feature_names[j]) for j in constant]

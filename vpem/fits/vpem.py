@@ -55,7 +55,7 @@ from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
 from vpem.terms.density import Density
-from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.kinds import LAWS, Kinds
 from vpem.terms.families.mixed import MixedTerms
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture
@@ -406,7 +406,7 @@ class _Attempts:
         terms, kinds, settings = self.terms, self.prepared.kinds, self.settings
         if kinds is None or settings.init != FitSettings().init or settings.max_iter == 0:
             return clusters
-        others = not set(kinds.families) <= {"categorical", "bernoulli"}
+        others = not all(LAWS[family].has_levels for family in kinds.families)
         if self.network.total.holders.any(np.array([others]))[0]:
             return clusters
         starts = [clusters]

@@ -35,7 +35,6 @@ from vpem.pictures.figure import (
     words,
 )
 from vpem.pictures.saved import (
-    COUNTS,
     DrawnParts,
     EvaluationData,
     SavedFit,
@@ -43,6 +42,7 @@ from vpem.pictures.saved import (
     draw_levels,
     levels_drawn,
 )
+from vpem.terms.families.kinds import LAWS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -201,7 +201,7 @@ def draw_marginals(
             _draw_marginal(axes, saved, parts, j, values, labels)
             whole = values is not None and are_counts(values)
             few_ticks(axes, 3 if wide > 2 else 5, whole=whole)
-        is_count = families is not None and families[j] in COUNTS
+        is_count = families is not None and LAWS[families[j]].whole
         heights.append("share" if is_count or levels is not None else "density")
     for row, axes in enumerate(panels[:, 0]):
         beside = dict.fromkeys(heights[row * wide : (row + 1) * wide])

@@ -163,10 +163,10 @@ def _check_two(saved: SavedFit) -> None:
 
 
 def _check_covariance(saved: SavedMixture) -> None:
-    from vpem.terms.families.kinds import LOCATED
+    from vpem.terms.families.kinds import LAWS
 
     families = saved.families
-    if families is not None and not set(families) & set(LOCATED):
+    if families is not None and not any(LAWS[one].has_core for one in families):
         listed = " and ".join(sorted(set(families)))
         raise InputError(f"{saved.path} has no covariance: its features are {listed}")
 

@@ -31,15 +31,12 @@ from vpem.network.ledger import KINDS
 from vpem.network.schema import Report
 from vpem.pictures.figure import BAND, PALE, colour, halo, hatch, words
 from vpem.saem.formats import FIT
+from vpem.terms.families.kinds import LAWS
 from vpem.terms.mixture import Mixture, is_diagonal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-LEVELS = ("categorical", "bernoulli")
-COUNTS = ("poisson", "negative-binomial")
-POSITIVE = ("log-normal", "exponential", "gamma")
 
 MOST_LEVELS = 8
 """Levels of a category that have bars, those that are most frequent."""
@@ -350,7 +347,7 @@ def in_a_plane(saved: SavedFit, chosen: Sequence[int] | None, notes: list[str]) 
     place, or fewer than two are left.
     """
     families, names = saved.families, saved.feature_names
-    out = [j for j, family in enumerate(families or ()) if family in LEVELS]
+    out = [j for j, family in enumerate(families or ()) if LAWS[family].has_levels]
     if not out:
         return None
     for j in chosen or ():
@@ -392,17 +389,18 @@ def densities_of(
     families = saved.families
     assert families is not None
     assert parts.variances is not None
+    law = LAWS[families[j]]
     means, deviations = parts.means[:, j], np.sqrt(parts.variances[:, j])
     low, high = float((means - 4 * deviations).min()), float((means + 4 * deviations).max())
     if values is not None and len(values):
         low, high = min(low, float(values.min())), max(high, float(values.max()))
-    if families[j] in COUNTS:
+    if law.whole and not law.has_levels:
         whole = np.arange(max(0.0, np.floor(low)), np.ceil(high) + 1)
         grid = whole[:: max(1, len(whole) // (4 * POINTS))]
     else:
         near = (means[:, None] + np.outer(deviations, np.linspace(-4, 4, 81))).ravel()
         grid = np.concatenate([np.linspace(low, high, POINTS), near])
-        if families[j] in POSITIVE:
+        if law.between[0] >= 0:
             grid = np.concatenate([grid, np.outer(means, np.geomspace(1e-3, 1, 81)).ravel()])
             grid = grid[grid >= 1e-3 * means.min()]
         grid = np.unique(grid)
@@ -487,15 +485,7 @@ class SavedMixture(SavedFit):
                 variances[:, columns] = part_variances
                 if both is None or part.core is None:
                     continue
-                shape = (k, len(part_variances[0]), len(part_variances[0]))
-                joint = np.broadcast_to(part.core.assembled_covariances, shape)
-                if part.family == "log-normal":
-                    means = part.law.means(part)[:, position]
-                    joint = np.expm1(joint) * means[:, :, None] * means[:, None, :]
-                elif part.family == "t":
-                    wider = np.sqrt(part_variances / np.diagonal(joint, axis1=1, axis2=2))
-                    joint = joint * wider[:, :, None] * wider[:, None, :]
-                both[:, columns[:, None], columns] = joint
+                both[:, columns[:, None], columns] = part.law.covariances(part)
             if both is not None:
                 both[:, range(d), range(d)] = variances
             return DrawnParts(mixture.assembled_weights, mixture.assembled_means, variances, both)

@@ -35,7 +35,7 @@ class Levels(Independent):
     responsibility, and the log-likelihood tells of it.
     """
 
-    whole = True
+    whole = has_levels = True
     counted: ClassVar[str]
     """Statistic that has responsibilities of the rows with each level, or with a one."""
 
@@ -81,6 +81,7 @@ class Categorical(Levels):
     """Categories: codes 0 .. L - 1 with a probability each, as in latent class analysis."""
 
     name = "categorical"
+    values = "codes from 0 to one less than there are levels"
     domains: ClassVar[dict[str, str]] = {"probabilities": "simplex"}
     each = "level"
     between = (0.0, np.inf)
@@ -127,6 +128,7 @@ class Bernoulli(Levels):
     """Zeros and ones, with the probability of a one."""
 
     name = "bernoulli"
+    values = "0 or 1"
     domains: ClassVar[dict[str, str]] = {"probabilities": "probability"}
     between = (0.0, 1.0)
     looked_up = 2

@@ -71,7 +71,8 @@ class Poisson(Independent):
     name = "poisson"
     domains: ClassVar[dict[str, str]] = {"rates": "positive"}
     between = (0.0, LARGEST_COUNT)
-    whole = True
+    values = "counts: 0, 1, 2, ..."
+    whole, near_normal = True, np.log1p
     kind = 1
 
     def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
@@ -116,7 +117,8 @@ class NegativeBinomial(Independent):
 
     name = "negative-binomial"
     domains: ClassVar[dict[str, str]] = {"means": "positive", "sizes": "positive"}
-    between, whole = Poisson.between, True
+    between, values = Poisson.between, Poisson.values
+    whole, near_normal = True, np.log1p
     looked_up = LOOKED_UP
     sums: ClassVar[dict[str, int]] = {
         "seen": 1, "total": 1, "slopes": 1, "curves": len(EDGES), "places": 1, "squares": 1,
@@ -276,7 +278,8 @@ class Exponential(Independent):
 
     name = "exponential"
     domains: ClassVar[dict[str, str]] = {"means": "positive"}
-    between = (0.0, np.inf)
+    between, values = (0.0, np.inf), "numbers that are 0 or above"
+    near_normal = np.cbrt  # of Wilson and Hilferty, which 0 has too
     kind = 0
 
     def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
@@ -306,7 +309,8 @@ class Gamma(Independent):
 
     name = "gamma"
     domains: ClassVar[dict[str, str]] = {"means": "positive", "shapes": "positive"}
-    between = (ABOVE_0, np.inf)
+    between, values = (ABOVE_0, np.inf), "numbers above 0"
+    near_normal = np.cbrt
     kind = 2
     sums: ClassVar[dict[str, int]] = {"seen": 1, "total": 1, "logs": 1}
 

@@ -173,6 +173,12 @@ class Family(ABC):
     """The least and the largest value that a feature can have; none is infinite."""
     whole: ClassVar[bool] = False
     """Whether values are whole numbers."""
+    has_levels: ClassVar[bool] = False
+    """Whether these are levels, between which there is no distance."""
+    values: ClassVar[str] = "finite numbers"
+    """What values are, in words."""
+    near_normal: ClassVar[Callable[..., Any]] = np.asarray
+    """By which values lie about as far apart as those of a normal family."""
     terms: ClassVar[type[Any]]
     """Of data."""
 

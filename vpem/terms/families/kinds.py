@@ -8,21 +8,23 @@ from functools import cached_property
 
 import numpy as np
 
-from vpem.checks import Indices, Matrix, row_blocks
+from vpem.checks import Indices, Mask, Matrix, row_blocks
 from vpem.errors import InputError, former
 from vpem.network.partition import Blocks
 from vpem.records import Shown
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.categories import Bernoulli, Categorical
 from vpem.terms.families.counts import Exponential, Gamma, NegativeBinomial, Poisson
-from vpem.terms.families.family import Features, Independent
+from vpem.terms.families.family import Family, Features
+from vpem.terms.families.located import GaussianLaw, LogNormalLaw
+from vpem.terms.families.student import StudentLaw
 
-LOCATED = ("gaussian", "t", "log-normal")
-"""Families of which the features of a hub are joint: they have locations and scatter."""
-
-FAMILIES: dict[str, Independent] = {
-    family.name: family
-    for family in (
+LAWS: dict[str, Family] = {
+    law.name: law
+    for law in (
+        GaussianLaw(),
+        StudentLaw(),
+        LogNormalLaw(),
         Categorical(),
         Bernoulli(),
         Poisson(),
@@ -31,7 +33,7 @@ FAMILIES: dict[str, Independent] = {
         Gamma(),
     )
 }
-"""Families of which the features of a hub are independent within a component, by their names."""
+"""All families, by their names."""
 
 MOST_LEVELS = 1 << 20
 """A category has no more levels."""
@@ -111,11 +113,14 @@ class Kinds(Shown, facts="{summary}"):
 
     told = former("told", "summary")
 
+    @property
+    def located(self) -> Mask:
+        """Which features (d,) have locations and scatter."""
+        return np.array([LAWS[family].has_core for family in self.families], dtype=np.bool_)
+
     def columns_of(self, *families: str) -> Indices:
         """Features of some families, as the user numbers them, in ascending order."""
-        return np.array(
-            [j for j, family in enumerate(self.families) if family in families], np.intp
-        )
+        return np.flatnonzero([family in families for family in self.families])
 
     def take_features(self, columns: Sequence[int] | Indices) -> Kinds:
         """Return the families of some features, in this order."""

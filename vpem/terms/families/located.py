@@ -138,6 +138,11 @@ class GaussianLaw(Family):
         variances: Table = (variances_of(part.core) * np.square(scale))[:, order]
         return variances
 
+    def covariances(self, part: Part) -> Doubles:
+        """Covariances (K or 1, n, n) of features, in the order of ``part.features.columns``."""
+        assembled: Doubles = part.core.assembled_covariances
+        return assembled.reshape(-1, *assembled.shape[-2:])
+
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         drawn: Table = part.core.drawn(labels, rng)[:, part.core.blocks.order]
         return drawn
@@ -171,7 +176,7 @@ class LogNormalLaw(GaussianLaw):
 
     name = "log-normal"
     change = staticmethod(_logs)
-    between = (ABOVE_0, np.inf)
+    between, values = (ABOVE_0, np.inf), "numbers above 0"
 
     def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         logs = np.where(there, _logs(values), 0.0)
@@ -189,6 +194,12 @@ class LogNormalLaw(GaussianLaw):
         """``(exp(s^2) - 1)`` times the squares of the means, (K, n)."""
         variances: Table = np.expm1(super().variances(part)) * np.square(self.means(part))
         return variances
+
+    def covariances(self, part: Part) -> Doubles:
+        """``(exp(s_ij) - 1)`` times the products of the means."""
+        means = self.means(part)[:, part.features.blocks.position]
+        joint: Doubles = np.expm1(super().covariances(part))
+        return joint * means[:, :, None] * means[:, None, :]
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         drawn: Table = np.exp(super().draw(part, labels, rng))

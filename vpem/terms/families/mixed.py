@@ -5,7 +5,7 @@ For a start's clusters the data are numbers between which distances mean somethi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -17,9 +17,9 @@ from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.terms.density import reweighted
 from vpem.terms.families.family import Columns, IndependentTerms, PartRows
-from vpem.terms.families.kinds import Kinds
+from vpem.terms.families.kinds import LAWS, Kinds
 from vpem.terms.families.located import LocatedTerms
-from vpem.terms.families.mixture import LAWS, MixedMixture, scaling_of
+from vpem.terms.families.mixture import MixedMixture, scaling_of
 from vpem.terms.features import FeatureTerms
 from vpem.terms.rows import (
     Arranges,
@@ -34,12 +34,6 @@ from vpem.terms.statistics import Sums, enough_rows
 from vpem.terms.units import Scaling
 
 PartTerms = IndependentTerms | LocatedTerms
-
-NEAR_NORMAL: dict[str, Callable[[Floats], Floats]] = {
-    "poisson": np.log1p, "negative-binomial": np.log1p, "exponential": np.cbrt, "gamma": np.cbrt,
-}  # fmt: skip
-"""By which values of a family lie about as far apart as those of a normal one: counts on a log
-scale, and positive ones by the cube root of Wilson and Hilferty, which 0 has too."""
 
 
 class _Embedded(Shaped):
@@ -70,7 +64,7 @@ class _Embedded(Shaped):
         for part, places in zip(parts, self.terms.places, strict=True):
             data, begins = part.numbers(rows), self.ends[places]
             if not part.features.n_levels.any():
-                out[:, begins] = NEAR_NORMAL.get(part.law.name, np.asarray)(data)
+                out[:, begins] = part.law.near_normal(data)
                 continue
             for column, begin, count in zip(
                 data.T, begins.tolist(), part.features.n_levels.tolist(), strict=True
@@ -316,8 +310,8 @@ class MixedTerms(RowTerms):
         """The same rows as numbers, hub by hub, between which distances are taken.
 
         A category is as many numbers as it has levels, each 1 where that is the level; others are
-        one number (`NEAR_NORMAL`). Every feature has variance 1, of a category all its numbers
-        together.
+        one number (`Family.near_normal`). Every feature has variance 1, of a category all its
+        numbers together.
         """
         if self._measured is None:
             matrix = _Embedded(self)

@@ -20,29 +20,10 @@ from vpem.errors import InputError
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, Report, Schema, State
 from vpem.terms.density import Density, runs_of_roots
-from vpem.terms.families.family import Family, Features, Part
-from vpem.terms.families.kinds import FAMILIES, Kinds
-from vpem.terms.families.located import GaussianLaw, LogNormalLaw
-from vpem.terms.families.student import StudentLaw
+from vpem.terms.families.family import Features, Part
+from vpem.terms.families.kinds import LAWS, Kinds
 from vpem.terms.mixture import Coordinates, Mixture
 from vpem.terms.units import Scaling
-
-LAWS: dict[str, Family] = {
-    **{law.name: law for law in (GaussianLaw(), StudentLaw(), LogNormalLaw())},
-    **FAMILIES,
-}
-"""All families, by their names: those with locations and scatter, and all of `FAMILIES`."""
-
-MAY_BE = {
-    "categorical": "codes from 0 to one less than there are levels",
-    "bernoulli": "0 or 1",
-    "poisson": "counts: 0, 1, 2, ...",
-    "negative-binomial": "counts: 0, 1, 2, ...",
-    "exponential": "numbers that are 0 or above",
-    "gamma": "numbers above 0",
-    "log-normal": "numbers above 0",
-}
-"""What they are. All others are finite numbers."""
 
 TINY = 1e-300
 """Numbers that are less count as this much."""
@@ -73,8 +54,8 @@ def wrong_value(
         if wrong.any():
             row = int(there[np.flatnonzero(wrong)[0]])
             name = "" if feature_names is None else f" ({feature_names[j]!r})"
-            what = MAY_BE.get(family, "finite numbers")
-            return row, f"feature {j}{name} is {column[row]:g}, but {family} features are {what}"
+            said = f"feature {j}{name} is {column[row]:g}, but {family} features are"
+            return row, f"{said} {LAWS[family].values}"
     return None
 
 

@@ -292,6 +292,13 @@ class StudentLaw(GaussianLaw):
         variances: Table = super().variances(part) * factors
         return variances
 
+    def covariances(self, part: Part) -> Doubles:
+        """Scatters, as much wider as `variances` are."""
+        variances = self.variances(part)[:, part.features.blocks.position]
+        joint = super().covariances(part)
+        wider = np.sqrt(variances / np.diagonal(joint, axis1=1, axis2=2))
+        return joint * wider[:, :, None] * wider[:, None, :]
+
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
         """Draw rows of these components, (m, n): Gaussian ones, divided by scales of each hub."""
         core, blocks = part.core, part.features.blocks
