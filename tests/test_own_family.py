@@ -247,7 +247,7 @@ def test_wrong_models_are_one_sentence(changes, why):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"X": np.ones((5, 1))}, "the workers hold 20 rows, but there are 5"),
+        ({"X": np.ones((5, 1))}, "the workers hold 20 rows, but the data have 5"),
         ({"X": [["a"], ["b"]], "workers": 1}, "real numbers"),
         ({"X": np.array([[1.0], [np.inf]]), "workers": 1}, "row 1, feature 0 is inf"),
         ({"X": np.ones(4), "workers": 1}, "2-D"),

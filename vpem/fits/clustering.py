@@ -28,8 +28,8 @@ from vpem.files.checkpoints import describe_run
 from vpem.files.models import current_versions
 from vpem.files.results import StoredClustering
 from vpem.fits.answer import Answer, spread_of_clusters
-from vpem.fits.local_rows import LocalRows
-from vpem.fits.prepare import LARGEST_VALUE, Prepared, look_at, refuse_large, refuse_masked
+from vpem.fits.local_rows import AllRows
+from vpem.fits.prepare import LARGEST_VALUE, Prepared, look_at, refuse_large
 from vpem.fits.results import SUMMED, NetworkResult, listed, reported, warn_of_partitions
 from vpem.network.graph import Graph
 from vpem.network.schema import Report
@@ -43,7 +43,7 @@ from vpem.sums.stale import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.rows import blank_row, check_columns, observed_moments
-from vpem.terms.units import TENFOLD, Add, RunningMoments, Scaling, alone, spreads_apart
+from vpem.terms.units import TENFOLD, Add, RunningMoments, Scaling, spreads_apart
 
 if TYPE_CHECKING:
     from vpem.fits.feature_kmeans import OneShot
@@ -63,52 +63,41 @@ def prepare(
     settings: KmeansSettings,
     sample_weight: Any,
     feature_names: Sequence[str] | None,
-    local: LocalRows | None = None,
+    rows: AllRows,
     n_of_centres: int | None = None,
-    some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
 ) -> Prepared:
     """Check the data and options of k-means.
 
-    With ``local`` X and weights are those of this process's workers, and others have more rows; the
-    weights of `Prepared` are those of all rows. Centres to start from have ``n_of_centres``
-    features, by default those of X; ``some`` says of flags whether any process has them.
+    ``rows`` says what other processes have. Where workers hold rows, X and weights are those of
+    this process's, and the weights of `Prepared` those of all. Centres to start from have
+    ``n_of_centres`` features, by default those of X.
     """
     n_clusters, init = settings.n_clusters, settings.init
-    masked = local is not None and local.masked
-    if local is not None and masked:
-        refuse_masked(local, settings, "k-means++")
+    rows.refuse_showing(settings, "k-means++")
     precision = precision_of(settings.dtype)
-    watched = (
-        _Watched(n_features, sample_weight) if settings.scale == "none" and not masked else None
-    )
+    watched = None
+    if settings.scale == "none" and not rows.masked:
+        watched = _Watched(n_features, sample_weight)
     watch: Callable[[Any], Any] = (lambda data: data) if watched is None else watched.watch
-    missing, any_has = (
-        settings.missing,
-        some or (np.asarray if local is None else local.holders.any),
-    )
+    missing = settings.missing
     data, misses, ends = look_at(
-        X, n_features, feature_names, missing, OBSERVED_VALUES, local, watch
+        X, n_features, feature_names, missing, OBSERVED_VALUES, rows, watch
     )
+    n_samples = n_positive = rows.count_all(len(data))
     if ends is None:
         ends = extremes(data if misses else watch(data))
-    misses = missing != "refuse" and bool(any_has(np.array([misses]))[0])  # in any process
+    misses = missing != "refuse" and bool(rows.any(np.array([misses]))[0])  # in any process
     if misses:
-        has = ~np.isnan(data).all(axis=1)
-        blank = np.flatnonzero(~(has if some is None else some(has)))
+        blank = np.flatnonzero(~rows.seen(~np.isnan(data).all(axis=1)))
         if len(blank):
-            raise blank_row(int(blank[0] if local is None else local.numbers[blank[0]]))
-        check_columns(data, feature_names, elsewhere=np.asarray if local is None else any_has)
+            raise blank_row(rows.number(int(blank[0])))
+        check_columns(data, feature_names, elsewhere=rows.in_columns)
     weights = None
-    n_samples = n_positive = len(data) if local is None else local.n_samples
     if sample_weight is not None:
-        if local is None:
-            weights = check_weights(sample_weight, n_samples)
-        else:
-            weights = check_weights(sample_weight, len(data), some=True)
-            if not masked:
-                weights = check_weights(local.everyones(weights), n_samples)
-        positive = weights > 0
-        n_positive = int(local.count(positive) if local is not None and masked else positive.sum())
+        weights = check_weights(sample_weight, len(data), some=not rows.here)
+        if not rows.masked:
+            weights = check_weights(rows.everyones(weights), n_samples)
+        n_positive = rows.count(weights > 0)
     if n_positive < n_clusters:
         raise InputError(
             f"{n_clusters} clusters need at least as many rows, got {n_positive}"
@@ -116,9 +105,8 @@ def prepare(
         )
     refuse_large(data, ends, feature_names, precision)
     scaling, deviations = Scaling.none(n_features), None
-    if not masked:
-        add = alone if local is None else local.holders.allreduce
-        row_weights = weights if weights is None or local is None else weights[local.numbers]
+    if not rows.masked:
+        add, row_weights = rows.add, None if weights is None else rows.mine(weights)
         if misses:
             shift, deviations = observed_moments(data, row_weights, add)
             scaling = Scaling.standardize(shift, deviations) if watched is None else scaling
@@ -128,7 +116,7 @@ def prepare(
             scaling = Scaling.standard(data, row_weights, add)
             deviations = scaling.scale
     prepared = Prepared(
-        data, n_samples, weights, None, None, precision, misses, n_positive, scaling=scaling,
+        data, n_samples, weights, None, None, precision, misses, n_samples, scaling=scaling,
         deviations=deviations,
     )  # fmt: skip
     if isinstance(init, str):

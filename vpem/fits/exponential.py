@@ -419,19 +419,9 @@ class _FamilyStatistics(Stateful):
                 raise InputError(f"{type(family).__name__}.bounds must be above 0")
         self.counts = self.masses = workers.counts
         check_memory(8 * 4 * self.size * (len(self.counts) + 1), f"{self.size} numbers a worker")
-        local = LocalRows(holders, workers.counts)
-        if not holders.apart:
-            if len(X) != workers.n_samples:
-                raise InputError(
-                    f"the workers hold {workers.n_samples} rows, but there are {len(X)}"
-                )
-            X = X if workers.in_order else X[workers.order]
-        elif len(X) != local.rows.stop - local.rows.start:
-            raise InputError(
-                f"this process's workers hold {local.rows.stop - local.rows.start} rows, but there "
-                f"are {len(X)}"
-            )
-        self.rows, self._runs = X, local.runs
+        local = LocalRows(holders, workers)
+        local.count_all(len(X))
+        self.rows, self._runs = local.by_worker(X), local.runs
 
     def _pieces(self, pieces: object) -> tuple[slice, ...]:
         """Return the pieces of a statistic; InputError unless they cover it in order."""

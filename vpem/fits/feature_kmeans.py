@@ -44,6 +44,7 @@ from vpem.fits.clustering import (
     warn_of_outcome,
 )
 from vpem.fits.labels import charge_clusters
+from vpem.fits.local_rows import AllRows
 from vpem.fits.parts import complete, join_centres, own_columns_of_hubs
 from vpem.fits.prepare import Prepared, refuse_first, restart_numbers
 from vpem.fits.spread import bring
@@ -349,7 +350,7 @@ def kmeans_features(
         X, feature_names = bring(X, network, feature_names, settings.missing)
     inputs = prepare(
         X, network.blocks.n_features, settings, sample_weight, feature_names,
-        n_of_centres=n_features, some=network.total.holders.any,
+        AllRows(network.total.holders), n_of_centres=n_features,
     )  # fmt: skip
     if settings.method == "lloyd":
         check_kept(inputs.X, network, settings.n_clusters, settings.batch_size)

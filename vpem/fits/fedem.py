@@ -16,16 +16,16 @@ from vpem.checks import AnyArray, Doubles, Floats, Indices, as_matrix, check_kin
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, not_converged, warn
 from vpem.files.checkpoints import checksum, describe_run, describe_steps, start_facts
-from vpem.files.matrix import FileMatrix, select_rows
+from vpem.files.matrix import FileMatrix
 from vpem.fits.local_rows import (
     MANY,
     SHORT,
     LocalRows,
     MomentSums,
+    UsedRows,
     agree_on_rows,
     charge_weights,
     codec_of_moments,
-    parts_of,
     parts_to_seed,
 )
 from vpem.fits.prepare import Prepared, check_distinct, network_of_all, prepare
@@ -70,7 +70,7 @@ from vpem.terms.degenerate import copies_in_noise, degenerate_in_hubs
 from vpem.terms.features import FeatureTerms
 from vpem.terms.fedem_statistics import FLOOR, MixtureStatistics, StatisticMap, in_order
 from vpem.terms.mixture import Mixture, mixture_of_start, start_of_mixture
-from vpem.terms.units import alone, floors_of, sharing
+from vpem.terms.units import floors_of, sharing
 
 OFTEN = 0.1
 """Share of the later iterations that project something, from which on there is a warning."""
@@ -101,43 +101,29 @@ class FedSetup:
     ----------
     counts, masses : ndarray of shape (n,)
         Rows of each worker of all processes, and what they weigh.
-    weights : ndarray of shape (m,) or None
-        Of this process's rows, worker by worker; None: all weigh 1.
-    all_weights : ndarray of shape (M,) or None
-        The same of the rows of all.
     """
 
     def __init__(
         self,
         prepared: Prepared,
-        workers: Workers,
+        used: UsedRows,
         network: Network,
         ledger: Ledger,
         codec: Codec | None,
         rng: np.random.Generator,
     ) -> None:
-        self.prepared, self.network = prepared, network
+        self.prepared, self.network, self.used = prepared, network, used
         self.total = network.total.counted_on(ledger)
         self.holders: Placement = self.total.holders
         self.own = self.holders.own
-        used = workers if prepared.kept is None else workers.of_rows(prepared.kept)
-        self.order = None if used.in_order else used.order
-        """In the data, of each row of all worker by worker; None: 0, 1, ..."""
-        self.local = LocalRows(self.holders, used.counts)
-        in_order = self.holders.apart or self.order is None
-        self.data = prepared.X if in_order else select_rows(prepared.X, used.rows)
         self.counts = used.counts
         self.masses: AnyArray = used.counts
-        self.weights = self.all_weights = prepared.row_weights
-        if prepared.row_weights is not None:
-            weights = prepared.row_weights
-            weights = weights if self.order is None else weights[self.order]
-            self.all_weights, self.weights = weights, weights[self.local.rows]
-            self.masses = np.array([weights[run].sum() for run in used.runs])
+        if used.every_weight is not None:
+            self.masses = np.array([used.every_weight[run].sum() for run in used.workers.runs])
         self.codec = codec
         self.rng = rng
         self.item = ITEM if codec is None else SHORT
-        if self.all_weights is not None:
+        if used.every_weight is not None:
             charge_weights(self.total, self.counts)
 
     def model(self, settings: FedMixtureSettings, known_covariance: Any) -> MixtureStatistics:
@@ -147,9 +133,9 @@ class FedSetup:
         weights: Doubles = masses / masses.sum()
         if settings.weighting == "workers":
             weights = np.full(n_workers, 1.0 / n_workers)
-        n_roots, d = self.network.whole.total.n_roots, int(self.data.shape[1])
+        n_roots, d = self.network.whole.total.n_roots, int(self.used.data.shape[1])
         agreement = MomentSums(self.total, n_roots, masses, d, self.codec, self.rng)
-        parts, n_rows = parts_of(self.data, self.local, self.weights), int(self.counts.sum())
+        parts, n_rows = self.used.parts(), int(self.counts.sum())
         masked = self.holders.masks is not None
         reach = agree_on_rows(parts, self.total, n_rows, d) if masked else None
         agreement.reach = reach
@@ -170,19 +156,19 @@ class FedSetup:
         )
         self.reach = reach if reach is None else reach.scaled(scaling)
         terms = FeatureTerms(
-            self.data,
+            self.used.data,
             blocks,
             settings.covariance_type,
             missing=misses,
             scaling=scaling,
-            row_weights=self.weights,
+            row_weights=self.used.weights,
             reg_covar=to_mixture.reg_covar,
             n_threads=thread_count(settings.n_threads),
-            add=self.holders.allreduce if misses and self.holders.apart else alone,
+            add=self.used.add,
         )
         model = MixtureStatistics(
             terms,
-            self.local.runs,
+            self.used.runs,
             to_mixture,
             counts=self.counts,
             masses=masses,
@@ -242,7 +228,7 @@ class FedSetup:
                     f"{model.n_components}"
                 )
             return first_statistics(model, start), None
-        parts = parts_to_seed(model.terms.rows, self.local.own_runs)
+        parts = parts_to_seed(model.terms.rows, self.used.own_runs)
         rng = np.random.default_rng([seed, 0])
         if self.reach is not None:
             # Among means of cells, since no row may be shown.
@@ -253,17 +239,16 @@ class FedSetup:
                 return self._clusters(model, parts, means, points, {"n_threads": n_threads}), None
             return first_statistics(model, model.start(means)), None
         if start_rows is not None or init == "random":
-            stream = RowStream(rng, self.prepared.row_weights, self.local.n_samples)
+            stream = RowStream(rng, self.prepared.row_weights, self.used.n_samples)
             rows = stream.draw_distinct(model.n_components) if start_rows is None else start_rows
-            places = rows if self.order is None else np.argsort(self.order)[rows]
-            means = HeldRows(parts, self.total).share(places, self.item)
+            means = HeldRows(parts, self.total).share(self.used.places(rows), self.item)
             return first_statistics(model, model.start(means)), self.prepared.number(rows)
-        stream = RowStream(rng, self.all_weights, self.local.n_samples)
+        stream = RowStream(rng, self.used.every_weight, self.used.n_samples)
         common: Report = {"n_threads": model.terms.n_threads, "observed": model.terms.observed}
         total: Sum = self.total if self.codec is None else _OwnPlaces(self.total.server)
         places = seed_rows(parts, total, model.n_components, stream, tell=tell, **common)
         means = HeldRows(parts, self.total).gather_rows(places)
-        numbers = self.prepared.number(places if self.order is None else self.order[places])
+        numbers = self.prepared.number(self.used.at_places(places))
         if init == "kmeans":
             common["callback"] = step_of_lloyd(tell)
             return self._clusters(model, parts, means, stream, common), numbers
@@ -293,7 +278,7 @@ class FedSetup:
             if worker not in model.parts:
                 continue
             centres = run.centres[0 if len(run.centres) == 1 else place]
-            labels = run.labels[self.local.runs[worker]]
+            labels = run.labels[self.used.runs[worker]]
             hard[worker] = model.assigned(worker, labels, centres)
         return hard
 
@@ -466,14 +451,12 @@ def warn_of_rest(run: FedRun, settings: FedSettings, codec: Codec | None) -> Non
 def _prepared(
     X: Floats | FileMatrix,
     workers: Workers,
-    network: Network | None,
+    network: Network,
     settings: FedMixtureSettings,
     sample_weight: Floats | None,
     feature_names: Sequence[str] | None,
-) -> Prepared:
-    check_kind("the workers must be vpem.Workers", workers, Workers)
-    n_workers = workers.n_workers
-    holders = network.total.holders if isinstance(network, Network) else Placement.here(n_workers)
+) -> tuple[LocalRows, Prepared]:
+    holders = network.total.holders
     # Where sums are masked nothing may be sent of single rows, and all must have a range.
     secure = Setting("secure_sum", True)
     if holders.masks is not None and sample_weight is not None:
@@ -488,18 +471,11 @@ def _prepared(
             "which corrections have no range that could be agreed on as ", secure, " needs; fill "
             "them in first, leave it out, or fit by EM over rows",
         )  # fmt: skip
-    prepared = prepare(
-        X,
-        n_columns(X),
-        settings,
-        sample_weight=sample_weight,
-        feature_names=feature_names,
+    rows = LocalRows(holders, workers)
+    return rows, prepare(
+        X, n_columns(X), settings, rows, sample_weight=sample_weight, feature_names=feature_names,
         missing=settings.missing,
-        local=LocalRows.find(holders, workers, X),
-    )
-    if workers.n_samples != prepared.n_samples:
-        raise InputError(f"the workers hold {workers.n_samples} rows, but the data have {len(X)}")
-    return prepared
+    )  # fmt: skip
 
 
 def fit_fedem(
@@ -584,9 +560,10 @@ def fit_fedem(
     X = as_matrix("data", X)
     if known_covariance is not None and settings.scale != "none":
         raise InputError("a known covariance is in the user's units, got scale 'standard'")
-    prepared = _prepared(X, workers, network, settings, sample_weight, feature_names)
-    codec = None if settings.compress is None else parse_codec(settings.compress)
+    check_kind("the workers must be vpem.Workers", workers, Workers)
     network = network_of_all(network, workers.n_workers, "workers", workers.names)
+    local, prepared = _prepared(X, workers, network, settings, sample_weight, feature_names)
+    codec = None if settings.compress is None else parse_codec(settings.compress)
     alone = not network.total.holders.apart and workers.counts.max() == workers.n_samples
     check_distinct(prepared.X, settings, alone)
     check_masked(network, codec, settings.participation)
@@ -616,7 +593,7 @@ def fit_fedem(
         network.charge_setup(ledger, prepared.n_samples, ITEM)
         rng = np.random.default_rng([settings.seed, 1])
         short = codec_of_moments(codec) if network.total.at_server else None
-        setup = FedSetup(prepared, workers, network, ledger, short, rng)
+        setup = FedSetup(prepared, prepared.held(local), network, ledger, short, rng)
         model = setup.model(settings, known_covariance)
         shared = network.whole.total.n_roots == 1 or not len(network.agents.own)
         root = 0 if shared else int(network.agents.own[0])

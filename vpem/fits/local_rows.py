@@ -7,7 +7,6 @@ out by sums where their rows lie.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,13 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import AnyArray, Doubles, Extremes, Floats, as_array, as_matrix
+from vpem.checks import AnyArray, Doubles, Extremes, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
-from vpem.errors import InputError
-from vpem.files.matrix import FileMatrix, select_rows
+from vpem.errors import InputError, Setting
+from vpem.files.matrix import select_rows
 from vpem.network.codecs import Cast, Codec, Natural
+from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks, Workers
+from vpem.settings import KmeansSettings, MixtureSettings
 from vpem.steps.row_sampling import ROW_BYTES, WorkerRows
 from vpem.sums.counted import add_vectors
 from vpem.sums.partial import Uplink
@@ -49,6 +50,9 @@ second is for codecs that are finer than the first."""
 
 MANY = 1 << 20
 """Values of a message of which codecs' noise is compared."""
+
+LEAST_OF_BATCH = 5
+"""Rows of a batch where sums over rows are masked: consecutive totals differ by these."""
 
 
 def codec_of_moments(codec: Codec | None) -> Codec | None:
@@ -257,105 +261,204 @@ def _of_those_there(means: Doubles, misses: bool) -> tuple[Doubles, Doubles | No
     return first / there, there
 
 
-class LocalRows:
+class AllRows:
+    """Rows of which every process has all, and some of their features: as hubs hold them."""
+
+    masked = False
+    """Whether nothing of any row is sent to others but masked sums."""
+    here = True
+    """Whether what is known of rows here is known of all of them."""
+
+    def __init__(self, holders: Placement) -> None:
+        self.holders = holders
+        self.any = holders.any
+
+    def add(self, values: AnyArray) -> AnyArray:
+        """Add sums over the rows of this process to those of others."""
+        return values
+
+    def refuse_showing(self, settings: MixtureSettings | KmeansSettings, instead: str) -> None:
+        """Raise InputError where a row that masks are to hide would be shown to others.
+
+        ``instead`` is a start that takes masked sums alone.
+        """
+
+    def count_all(self, n_here: int) -> int:
+        """How many rows all have, of which so many are here; InputError if these are others'."""
+        return n_here
+
+    def everyones(self, values: AnyArray) -> AnyArray:
+        """Return what all processes have of their rows, as the user numbers them, (M, ...).
+
+        Under masks, what this one has (m, ...) of its own.
+        """
+        return values
+
+    def mine(self, values: AnyArray) -> AnyArray:
+        """Return values of this process's rows, of those of all, as the user numbers them."""
+        return values
+
+    def seen(self, flags: Mask) -> Mask:
+        """Of which of these rows any process has a value."""
+        return self.any(flags)
+
+    def number(self, row: int) -> int:
+        """Return the user's number of a row that is here."""
+        return row
+
+    def in_columns(self, flags: Mask) -> Mask:
+        """Which of these columns have a value in any row."""
+        return flags
+
+    def count(self, flags: Mask) -> int:
+        """How many rows of all have a flag."""
+        return int(flags.sum())
+
+    def constant(self, ends: Extremes) -> Mask:
+        """Say which features (d,) have one value in all rows, by the extremes of each process's."""
+        return np.asarray(ends[0] == ends[1])
+
+
+class LocalRows(AllRows):
     """Which rows, of those that workers hold, are in this process.
 
-    ``counts`` (N,) are rows of each worker of all processes; ``order`` (M,) the user's numbers of
-    all rows, worker by worker; None: 0, 1, ...
+    In one process that has those of all workers they stand as the user has them; in several, worker
+    by worker.
 
     Attributes
     ----------
     n_samples : int
         Rows of all workers, M.
+    counts : ndarray of shape (N,)
+        Rows of each of them.
     own : ndarray of int
         Workers of this process.
     rows : slice
         Where their rows are among all, worker by worker.
     runs, own_runs : list of slice
-        Where each worker's rows are in this process's, empty ones for workers of others; and of
-        this process's workers alone.
+        Where each worker's rows are in this process's, worker by worker, empty ones for workers of
+        others; and of this process's workers alone.
     """
 
-    def __init__(
-        self, holders: Placement, counts: NDArray[np.intp], order: NDArray[np.intp] | None = None
-    ) -> None:
-        self.holders, self.counts, self._order = holders, counts, order
-        self.n_samples = int(counts.sum())
+    def __init__(self, holders: Placement, workers: Workers, counts: Indices | None = None) -> None:
+        super().__init__(holders)
+        self.workers, self.counts = workers, workers.counts if counts is None else counts
+        self.masked = holders.masks is not None
+        self.here = not (holders.apart or self.masked)
+        self.n_samples = int(self.counts.sum())
         self.own = holders.own
-        is_local = np.zeros(len(counts), dtype=np.bool_)
+        is_local = np.zeros(len(self.counts), dtype=np.bool_)
         is_local[self.own] = True
-        ends = np.cumsum([0, *np.where(is_local, counts, 0)]).tolist()
+        ends = np.cumsum([0, *np.where(is_local, self.counts, 0)]).tolist()
         self.runs = [slice(begin, end) for begin, end in pairwise(ends)]
         self.own_runs = [self.runs[worker] for worker in self.own]
-        first = int(counts[: self.own[0]].sum()) if len(self.own) else 0
+        first = int(self.counts[: self.own[0]].sum()) if len(self.own) else 0
         self.rows = slice(first, first + ends[-1])
 
-    @classmethod
-    def find(cls, holders: Placement, workers: Workers, X: Any) -> LocalRows | None:
-        """Return which rows X has where workers live in several processes; else None.
+    @property
+    def _groups(self) -> Sequence[slice | Indices]:
+        """Rows of each worker here, as they stand."""
+        in_order = self.holders.apart or self.workers.in_order
+        return self.own_runs if in_order else [self.workers.rows[one] for one in self.own]
 
-        Where sums are masked every worker's are kept apart in one process too.
-        """
-        if not holders.apart and holders.masks is None:
-            return None
-        local = cls(holders, workers.counts, None if workers.in_order else workers.order)
-        n_rows = local.rows.stop - local.rows.start
-        if len(X) != n_rows:
+    @property
+    def numbers(self) -> Indices:
+        """The user's numbers of this process's rows, shape (m,)."""
+        if not self.holders.apart or self.workers.in_order:
+            return np.arange(self.rows.start, self.rows.stop)
+        return self.workers.order[self.rows]
+
+    def add(self, values: AnyArray) -> AnyArray:
+        """Add sums over the rows of this process to those of others."""
+        return self.holders.allreduce(values)
+
+    def refuse_showing(self, settings: MixtureSettings | KmeansSettings, instead: str) -> None:
+        """Raise InputError where a row that masks are to hide would be shown to others."""
+        if not self.masked:
+            return
+        init, batch_size = settings.init, getattr(settings, "batch_size", None)
+        secure = Setting("secure_sum", True)
+        n_parties = np.count_nonzero(self.counts)
+        if n_parties < FEWEST:
             raise InputError(
-                f"the workers of this rank hold {n_rows} rows, but it got {len(X)}; give "
+                secure, f" needs at least {FEWEST} workers that hold rows, got {n_parties}: with "
+                "two each could subtract its own part and have the other's; leave it out",
+            )  # fmt: skip
+        if batch_size is not None and batch_size < LEAST_OF_BATCH:
+            raise InputError(
+                Setting("batch_size", batch_size), " changes a masked sum by so few rows that it "
+                "reveals them; with ", secure, f" take at least {LEAST_OF_BATCH}",
+            )  # fmt: skip
+        if isinstance(init, str) and init == "random":
+            raise InputError(
+                Setting("init", init), " starts at rows, which their holders would have to show to "
+                "all; with ", secure, " take ", Setting("init", instead), ", which starts at means "
+                "of many rows",
+            )  # fmt: skip
+        shape = np.shape(init) if isinstance(init, Sequence | np.ndarray) else ()
+        if not isinstance(init, str) and len(shape) == 1:
+            raise InputError(
+                "the holders of the rows to start at would have to show them to all; with ", secure,
+                " take ", Setting("init", instead), ", which starts at means of many rows",
+                "" if isinstance(settings, KmeansSettings) else ", or a model",
+            )  # fmt: skip
+
+    def count_all(self, n_here: int) -> int:
+        """How many rows all workers have; InputError if this process has not those of its own."""
+        n_own = self.rows.stop - self.rows.start
+        if n_here != n_own and self.holders.apart:
+            raise InputError(
+                f"the workers of this rank hold {n_own} rows, but it got {n_here}; give "
                 "the rows of its own workers, worker by worker"
             )
-        return local
-
-    @property
-    def masked(self) -> bool:
-        """Whether sums are masked: then nothing else of any row is sent to others."""
-        return self.holders.masks is not None
-
-    @property
-    def numbers(self) -> NDArray[np.intp]:
-        """The user's numbers of this process's rows, worker by worker, shape (m,)."""
-        if self._order is None:
-            return np.arange(self.rows.start, self.rows.stop)
-        return self._order[self.rows]
+        if n_here != n_own:
+            raise InputError(
+                f"the workers hold {n_own} rows, but the data have {n_here}; make the workers for "
+                "these data"
+            )
+        return self.n_samples
 
     def everyones(self, values: AnyArray) -> AnyArray:
-        """Return what all processes have of their rows, as the user numbers them, (M, ...).
-
-        ``values`` (m, ...) are of this process's rows, worker by worker.
-        """
+        """Return what all processes have of their rows; under masks, what this one has."""
+        if self.masked or not self.holders.apart:
+            return values
         joined: AnyArray = np.concatenate(self.holders.engine.allgather(values))
-        if self._order is None:
+        if self.workers.in_order:
             return joined
         ordered = np.empty_like(joined)
-        ordered[self._order] = joined
+        ordered[self.workers.order] = joined
         return ordered
 
-    def count(self, flags: NDArray[np.bool_]) -> int:
-        """How many rows of all have a flag, of this process's (m,); masked, none knows whose."""
-        counts = np.array([[float(flags[run].sum())] for run in self.own_runs]).reshape(-1, 1)
+    def mine(self, values: AnyArray) -> AnyArray:
+        """Return values of this process's rows, of those of all."""
+        return values[self.numbers]
+
+    def seen(self, flags: Mask) -> Mask:
+        """Of which of these rows this process, which alone has them, has a value."""
+        return flags
+
+    def number(self, row: int) -> int:
+        """Return the user's number of a row that is here."""
+        return int(self.numbers[row])
+
+    def in_columns(self, flags: Mask) -> Mask:
+        """Which columns have a value in any row, of any process."""
+        return self.any(flags)
+
+    def count(self, flags: Mask) -> int:
+        """How many rows of all have a flag; under masks none learns whose they are."""
+        if not self.masked:
+            return super().count(flags)
+        counts = np.array([[float(flags[rows].sum())] for rows in self._groups]).reshape(-1, 1)
         return round(float(self.holders.add(counts)[0]))
 
-    def keeping(self, rows: NDArray[np.intp] | None, n_rows: int) -> LocalRows:
-        """Return the same of some rows of this process, where all have so many."""
-        if rows is None and n_rows == self.n_samples:
-            return self
-        runs = self.own_runs
-        changed = copy(self)
-        if rows is not None:
-            counts = self.counts.copy()
-            counts[self.own] = [((rows >= run.start) & (rows < run.stop)).sum() for run in runs]
-            changed = LocalRows(self.holders, counts)
-        changed.n_samples = n_rows
-        return changed
-
-    def constant(self, ends: Extremes) -> NDArray[np.bool_]:
-        """Say which features (d,) have one value in all rows, by the extremes of each process's."""
-        if self.holders.masks is None:
+    def constant(self, ends: Extremes) -> Mask:
+        """Say which features (d,) have one value in all rows of all processes."""
+        if not self.masked:
             lowest, highest = self.holders.allreduce(np.stack([-ends[0], ends[1]]), "max")
             return np.asarray(-lowest == highest)
         # No worker's own value is sent: how far workers' only values are from the mean of these.
-        varies = self.holders.any(ends[0] < ends[1])
+        varies = self.any(ends[0] < ends[1])
         some = (self.counts[self.own] > 0).astype(np.float64)
         has = ends[0] <= ends[1]
         only = np.where(varies | ~has, 0.0, ends[0])
@@ -363,32 +466,63 @@ class LocalRows:
         mean, count = total.reshape(2, len(only))
         mean /= np.maximum(count, 1.0)
         apart = np.abs(only - mean) > 1e-12 * np.abs(mean)
-        return ~(varies | self.holders.any(apart & has & bool(some.any())))
+        return ~(varies | self.any(apart & has & bool(some.any())))
+
+    def by_worker(self, X: Any) -> Any:
+        """Return rows (m, d) of this process, or what is known of them, worker by worker."""
+        in_order = self.holders.apart or self.workers.in_order
+        return X if in_order else select_rows(X, self.workers.rows)
 
 
-def by_worker(X: Any, sample_weight: Any, workers: Workers, holders: Placement) -> tuple[Any, Any]:
-    """Return rows and their weights, where sums are masked as several processes have them.
+class UsedRows(LocalRows):
+    """Rows that count, which from here on stand worker by worker, in the units of the user.
 
-    That is worker by worker. What has not as many rows is refused where it is looked at.
+    Of the rows of ``data`` (m, d), which are this process's, ``weights`` (m,) are what they weigh;
+    ``every_weight`` (M,) has those of all workers, and is None where sums are masked, too. None:
+    all weigh 1. ``order`` (M,) are numbers of rows among those that the user has of these; None:
+    0, 1, ...
     """
-    X = as_matrix("data", X)
-    if sample_weight is not None:
-        sample_weight = as_array("sample weights", sample_weight)
-    if holders.masks is None or holders.apart or workers.in_order:
-        return X, sample_weight
-    if sample_weight is not None and sample_weight.shape == (workers.n_samples,):
-        sample_weight = sample_weight[workers.order]
-    if len(X) != workers.n_samples:
-        return X, sample_weight
-    return select_rows(X, workers.rows), sample_weight
 
+    def __init__(
+        self, local: LocalRows, X: Any, weights: Doubles | None, kept: Indices | None, n_used: int
+    ) -> None:
+        workers, counts = local.workers, None
+        if kept is not None and local.masked and local.holders.apart:
+            counts = local.counts.copy()  # of others none knows how many they use
+            ends = [[run.start, run.stop] for run in local.own_runs]
+            counts[local.own] = np.diff(np.searchsorted(kept, ends)).ravel()
+        elif kept is not None:
+            workers = workers.of_rows(kept)
+        super().__init__(local.holders, workers, counts)
+        self.n_samples = n_used
+        self.public_counts = local.counts if self.masked else self.counts
+        """Rows (N,) that all know of: under masks of each worker those it holds, used or not."""
+        self.data = self.by_worker(X)
+        self.order = None if workers.in_order else workers.order
+        everywhere = not (self.masked and self.holders.apart)
+        if weights is not None and self.order is not None and everywhere:
+            weights = weights[self.order]
+        self.every_weight = None if self.masked else weights
+        self.weights = weights if weights is None or self.masked else weights[self.rows]
 
-def check_rows_held(workers: Workers, n_samples: int) -> None:
-    """Raise InputError unless workers hold as many rows as the data have."""
-    if workers.n_samples != n_samples:
-        raise InputError(
-            f"the workers hold {workers.n_samples} rows, but the data have {n_samples}"
-        )
+    def places(self, rows: Indices) -> Indices:
+        """Return the places, worker by worker, of rows that are numbered as the user has these."""
+        return rows if self.order is None else np.argsort(self.order)[rows]
+
+    def at_places(self, places: Indices) -> Indices:
+        """Return the numbers of such rows by their places."""
+        return places if self.order is None else self.order[places]
+
+    def parts(self) -> list[HeldPart]:
+        """Rows of each worker of this process, in the user's units, and their weights (m,)."""
+        width = self.data.shape[1]
+        rows = arrange_rows(self.data, Blocks.one(width), Scaling.none(width), np.float64)
+        parts = []
+        for run in self.own_runs:
+            heavy = None if self.weights is None else self.weights[run]
+            mass = float(run.stop - run.start) if heavy is None else float(heavy.sum())
+            parts.append(HeldPart(rows.slice_rows(run), heavy, mass))
+        return parts
 
 
 class SharedRows:
@@ -457,24 +591,6 @@ ROUNDED = 2.0**-48
 
 WIDE = 1024
 """Features beyond which covariances are left out, which are only to draw points by."""
-
-
-def parts_of(
-    X: Floats | FileMatrix, local: LocalRows, row_weights: Doubles | None = None
-) -> list[HeldPart]:
-    """Rows of each worker of this process, in the user's units, and their weights (m,)."""
-    width = X.shape[1]
-    rows = arrange_rows(X, Blocks.one(width), Scaling.none(width), np.float64)
-    if row_weights is None:
-        return [
-            HeldPart(rows.slice_rows(run), None, float(run.stop - run.start))
-            for run in local.own_runs
-        ]
-    weights = [row_weights[run] for run in local.own_runs]
-    return [
-        HeldPart(rows.slice_rows(run), heavy, float(heavy.sum()))
-        for run, heavy in zip(local.own_runs, weights, strict=True)
-    ]
 
 
 def parts_to_seed(rows: Rows, runs: Sequence[slice]) -> WorkerRows:

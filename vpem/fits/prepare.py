@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,8 +28,8 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten, warn
 from vpem.files.matrix import FileMatrix, select_rows
+from vpem.fits.local_rows import AllRows, LocalRows, UsedRows
 from vpem.network.graph import make_graph
-from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks
 from vpem.network.schema import Report
 from vpem.records import Sentence, sentence
@@ -44,11 +44,8 @@ from vpem.terms.families.mixture import check_values_of
 from vpem.terms.features import FeatureTerms
 from vpem.terms.priors import MapTerms, wishart_sizes
 from vpem.terms.rows import check_columns, check_missing, observed_moments
-from vpem.terms.units import Reach, Scaling, alone, floor_of, floors_of, sharing
+from vpem.terms.units import Reach, Scaling, floor_of, floors_of, sharing
 from vpem.terms.variational import variational_terms
-
-if TYPE_CHECKING:
-    from vpem.fits.local_rows import LocalRows
 
 
 def refuse_first(*cases: tuple[object, tuple[str | Setting, ...]]) -> None:
@@ -74,61 +71,36 @@ def weighed(
     return float(weights @ scores), used
 
 
-def _warn_of_blank(count: int, n_samples: int) -> None:
-    warn(
-        f"{count} of {n_samples} rows have no values and are left out; the log-likelihood per "
-        "sample is the mean over the others",
-        level=5,
-    )
-
-
 Used = tuple[NDArray[np.float64] | None, NDArray[np.intp] | None, int, NDArray[np.intp] | None]
-"""Weights of rows that are used, their numbers (None: all), how many of all; numbers here."""
+"""Weights of rows that are used, their numbers (None: all), how many of all; which of those here,
+if not all."""
 
 
-def used_of_all(
-    blank: NDArray[np.bool_], sample_weight: Any, n_samples: int, local: LocalRows | None
-) -> Used:
-    """Rows of positive weight that have a value, as all know them."""
-    weights = sample_weight
-    if sample_weight is not None and local is not None:
-        weights = local.everyones(sample_weight)
-    if blank.any():
-        every = np.ones(len(blank)) if weights is None else weights
-        weights = np.where(blank, 0.0, check_weights(every, len(blank)))
-        if not weights.any():
-            raise InputError(NOTHING_USED)
-        _warn_of_blank(int(blank.sum()), len(blank))
-    if weights is None:
+def used_rows(rows: AllRows, n_samples: int, there: NDArray[np.bool_] | None, weights: Any) -> Used:
+    """Find the rows of positive weight that have a value, as all know them.
+
+    Where sums are masked, those of this process: no agent learns whose they are.
+    """
+    if weights is None and there is None:
         return None, None, n_samples, None
-    weights = check_weights(weights, n_samples)
-    positive = np.flatnonzero(weights > 0)
-    local_rows = positive if local is None else np.flatnonzero(weights[local.numbers] > 0)
-    weighs = None if sample_weight is None else weights[positive]
-    if len(positive) == n_samples:
-        return weighs, None, n_samples, None
-    return weighs, positive, len(positive), local_rows
-
-
-def used_here(
-    blank: NDArray[np.bool_], weights: NDArray[np.float64] | None, misses: bool, local: LocalRows
-) -> Used:
-    """Rows of this process of positive weight that have a value; no agent learns whose they are."""
-    used = np.ones(local.rows.stop - local.rows.start, dtype=np.bool_)
-    if weights is None and not misses:
-        return None, None, local.n_samples, None
-    if misses:
-        used = ~blank
-        n_blank = local.n_samples - local.count(used)
-        if n_blank:
-            _warn_of_blank(n_blank, local.n_samples)
+    n_blank = 0 if there is None else n_samples - rows.count(there)
+    used = np.ones(1, dtype=np.bool_) if there is None else there
     if weights is not None:
         used = used & (weights > 0)
-    n_used = local.count(used)
+    n_used = rows.count(used)
     if not n_used:
         raise InputError(NOTHING_USED)
-    local_rows = None if used.all() else np.flatnonzero(used)
-    return None if weights is None else weights[used], local_rows, n_used, local_rows
+    if n_blank:
+        warn(
+            f"{n_blank} of {n_samples} rows have no values and are left out; the log-likelihood "
+            "per sample is the mean over the others",
+            level=4,
+        )
+    weighs = None if weights is None else weights[used]
+    if used.all():
+        return weighs, None, n_used, None
+    kept = np.flatnonzero(used)
+    return weighs, kept, n_used, kept if rows.masked else np.flatnonzero(rows.mine(used))
 
 
 def refuse_with_kinds(settings: FitSettings, *, private: bool) -> None:
@@ -152,9 +124,6 @@ MARGINALIZE = ("integrate them out with ", Setting("missing", "marginalize"))
 LARGEST_VALUE = {8: 1e140, 4: 1e17}
 """Largest value to be squared and summed, by bytes of the precision."""
 
-LEAST_OF_BATCH = 5
-"""Rows of a batch where sums over rows are masked: consecutive totals differ by these."""
-
 
 @dataclass
 class Prepared:
@@ -164,8 +133,7 @@ class Prepared:
     this one. ``row_weights`` (m,) are those of all rows of positive weight, as the user numbers
     them; None: all alike. ``kept`` (m,) are their numbers; None: all rows. Where sums are masked
     both are those of this process. ``rows`` (K,) of ``X`` are those to start at, where init says
-    so. Of ``n_samples`` rows ``n_used`` have a positive weight. Without ``kinds`` all features are
-    Gaussian.
+    so. Of ``n_samples`` rows ``n_used`` count. Without ``kinds`` all features are Gaussian.
 
     Of k-means all rows stay, and ``centres`` (K, d) are those to start at, where init says so. It
     clusters in the units of ``scaling``; data and centres are in the user's, as are standard
@@ -191,73 +159,38 @@ class Prepared:
             return None
         return tuple(int(row if self.kept is None else self.kept[row]) for row in rows)
 
-
-def refuse_masked(
-    local: LocalRows, settings: MixtureSettings | KmeansSettings, instead: str
-) -> None:
-    """Raise InputError where a row would be shown to others.
-
-    ``instead`` is a start that takes masked sums alone.
-    """
-    init, batch_size = settings.init, getattr(settings, "batch_size", None)
-    secure = Setting("secure_sum", True)
-    n_parties = np.count_nonzero(local.counts)
-    if n_parties < FEWEST:
-        raise InputError(
-            secure, f" needs at least {FEWEST} workers that hold rows, got {n_parties}: with two "
-            "each could subtract its own part and have the other's; leave it out",
-        )  # fmt: skip
-    if batch_size is not None and batch_size < LEAST_OF_BATCH:
-        raise InputError(
-            Setting("batch_size", batch_size), " changes a masked sum by so few rows that it "
-            "reveals them; with ", secure, f" take at least {LEAST_OF_BATCH}",
-        )  # fmt: skip
-    if isinstance(init, str) and init == "random":
-        raise InputError(
-            Setting("init", init), " starts at rows, which their holders would have to show to "
-            "all; with ", secure, " take ", Setting("init", instead), ", which starts at means of "
-            "many rows",
-        )  # fmt: skip
-    shape = np.shape(init) if isinstance(init, Sequence | np.ndarray) else ()
-    if not isinstance(init, str) and len(shape) == 1:
-        raise InputError(
-            "the holders of the rows to start at would have to show them to all; with ", secure,
-            " take ", Setting("init", instead), ", which starts at means of many rows",
-            "" if isinstance(settings, KmeansSettings) else ", or a model",
-        )  # fmt: skip
+    def held(self, rows: LocalRows) -> UsedRows:
+        """Return these rows worker by worker."""
+        return UsedRows(rows, self.X, self.row_weights, self.kept, self.n_used)
 
 
 def prepare(
     X: Any,
     n_features: int,
     settings: MixtureSettings,
+    rows: AllRows,
     *,
     sample_weight: Any = None,
     feature_names: Sequence[str] | None = None,
     dtype: DTypeLike = np.float64,
     missing: str | None = None,
-    some: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] | None = None,
-    local: LocalRows | None = None,
     kinds: Kinds | None = None,
 ) -> Prepared:
     """Check the data of a fit of a mixture, and what settings require of them.
 
-    ``some`` says of flags whether any process has them, where features are spread over several.
-    With ``local`` X and weights are those of this process's workers, and others have more rows; the
-    weights of `Prepared` are those of all rows.
+    ``rows`` says what other processes have. Where workers hold rows, X and weights are those of
+    this process's, and the weights of `Prepared` those of all.
     """
     precision = precision_of(dtype)
-    if local is not None and local.masked:
-        refuse_masked(local, settings, "kmeans")
+    rows.refuse_showing(settings, "kmeans")
     advice = () if missing is None else MARGINALIZE
-    X, misses, ends = look_at(X, n_features, feature_names, missing, advice, local)
-    n_samples = len(X) if local is None else local.n_samples
+    X, misses, ends = look_at(X, n_features, feature_names, missing, advice, rows)
+    n_samples = rows.count_all(len(X))
     n_components, init, start_rows = settings.n_components, settings.init, None
     if init is None:
         raise InputError(f"init must be {', '.join(INITS)}, row indices or a Mixture, got None")
     if not isinstance(init, str | Density):
         start_rows = init
-    any_has = some or (np.asarray if local is None else local.holders.any)
     if kinds is not None:
         check_kind("kinds must be vpem.Kinds", kinds, Kinds)
         if kinds.n_features != X.shape[1]:
@@ -265,19 +198,16 @@ def prepare(
                 f"there are families for {kinds.n_features} features, the data have {X.shape[1]}"
             )
         # Where any process has others than Gaussian ones, all fit families.
-        mixed = any_has(np.array([not kinds.is_gaussian]))[0]
+        mixed = rows.any(np.array([not kinds.is_gaussian]))[0]
         kinds = kinds.counted(X) if mixed else None
-    of_rows = some or (np.asarray if local is None or local.masked else local.everyones)
     if missing == "marginalize":
-        misses = bool(any_has(np.array([misses]))[0])
-    blank = ~of_rows(~np.isnan(X).all(axis=1)) if misses else np.zeros(0, dtype=bool)
-    if sample_weight is not None and local is not None:
-        sample_weight = check_weights(sample_weight, len(X), some=True)
-    if local is not None and local.masked:
-        used = used_here(blank, sample_weight, misses, local)
-    else:
-        used = used_of_all(blank, sample_weight, n_samples, local)
-    weights, kept, n_used, own = used
+        misses = bool(rows.any(np.array([misses]))[0])
+    there = rows.everyones(rows.seen(~np.isnan(X).all(axis=1))) if misses else None
+    if sample_weight is not None:
+        sample_weight = check_weights(sample_weight, len(X), some=not rows.here)
+        if not rows.masked:
+            sample_weight = check_weights(rows.everyones(sample_weight), n_samples)
+    weights, kept, n_used, own = used_rows(rows, n_samples, there, sample_weight)
     if weights is not None and len(weights):
         limits = np.finfo(precision)
         # A responsibility in this precision must be able to be times each of them.
@@ -287,20 +217,21 @@ def prepare(
                 f"with in {precision.name}; divide them by their mean, or use float64"
             )
     if start_rows is not None and kept is not None:
-        rows = check_rows(start_rows, n_components, n_samples)
-        unused = np.setdiff1d(rows, kept)
+        chosen = check_rows(start_rows, n_components, n_samples)
+        unused = np.setdiff1d(chosen, kept)
         if len(unused):
             raise InputError(
                 "init rows must have a positive sample weight"
-                f"{', and a value' if blank.any() else ''}; take another for row {unused[0]}"
+                f"{'' if there is None or there.all() else ', and a value'}; take another for row "
+                f"{unused[0]}"
             )
-        start_rows = np.searchsorted(kept, rows)
+        start_rows = np.searchsorted(kept, chosen)
     if own is not None:
         X = select_rows(X, [own])
         ends = None
     if misses:
-        check_columns(X, feature_names, elsewhere=np.asarray if local is None else any_has)
-        misses = bool(any_has(np.array([np.isnan(X).any()]))[0])
+        check_columns(X, feature_names, elsewhere=rows.in_columns)
+        misses = bool(rows.any(np.array([np.isnan(X).any()]))[0])
     kind = "" if weights is None else " with a positive weight"
     check_count(n_components, n_used, kind)
     if start_rows is not None:
@@ -309,10 +240,10 @@ def prepare(
     if kinds is not None:
         check_values_of(kinds, X, feature_names)
     refuse_large(X, ends, feature_names, precision)
-    flat = ends[0] == ends[1] if local is None else local.constant(ends)
+    flat = rows.constant(ends)
     if kinds is not None:
         flat = flat & kinds.located
-    if flat.any() and (len(X) if local is None else local.n_samples) > 1:
+    if flat.any() and n_used > 1:
         constant = np.flatnonzero(flat).tolist()
         names = constant if feature_names is None else [repr(feature_names[j]) for j in constant]
         warn(
@@ -320,7 +251,7 @@ def prepare(
             Setting("reg_covar"),
             f" ({floor_of(settings.reg_covar):g}) alone",
             level=2,
-            kind=VpemWarning if local is not None else OwnDataWarning,
+            kind=OwnDataWarning if rows.here else VpemWarning,
         )
     return Prepared(X, n_samples, weights, kept, start_rows, precision, misses, n_used, kinds)
 
@@ -331,7 +262,7 @@ def look_at(
     feature_names: Sequence[str] | None,
     missing: str | None,
     advice: Sentence,
-    local: LocalRows | None,
+    rows: AllRows,
     watch: Callable[[Any], Any] = lambda data: data,
 ) -> tuple[Any, bool, Extremes | None]:
     """Check the values: the data, whether this process misses some, and extremes where none may.
@@ -347,7 +278,7 @@ def look_at(
         else:
             ends = check_finite(watch(data), names, advice)
 
-    data = check_data(X, n_features, feature_names, finite=finite, least_rows=int(local is None))
+    data = check_data(X, n_features, feature_names, finite=finite, least_rows=int(rows.here))
     return data, misses, ends
 
 
@@ -430,18 +361,17 @@ def units_of(
     row_weights: NDArray[np.float64] | None,
     blocks: Blocks,
     settings: FitSettings,
-    misses: bool = False,
-    local: LocalRows | None = None,
+    misses: bool,
+    rows: AllRows,
 ) -> Scaling:
     """Units to fit in, which change no result: features about their means, of variance 1.
 
     Spheres in the data's units stay spheres, unless features are standardized: a hub has one unit.
     """
-    add = alone if local is None else local.holders.allreduce
     hubs = sharing(blocks, settings.covariance_type, settings.scale)
     if misses:
-        return Scaling.standardize(*observed_moments(X, row_weights, add), hubs)
-    return Scaling.standard(X, row_weights, add, hubs)
+        return Scaling.standardize(*observed_moments(X, row_weights, rows.add), hubs)
+    return Scaling.standard(X, row_weights, rows.add, hubs)
 
 
 def make_terms(
@@ -451,7 +381,7 @@ def make_terms(
     scaling: Scaling,
     prepared: Prepared,
     settings: FitSettings,
-    local: LocalRows | None = None,
+    rows: AllRows,
     reach: Reach | None = None,
 ) -> FeatureTerms:
     """Return the terms of a fit of a mixture, with as many threads as its settings say."""
@@ -460,8 +390,8 @@ def make_terms(
     kind: Any = partial(FeatureTerms, missing=prepared.misses)
     if settings.n_factors:
         kind = partial(FactorTerms, n_factors=settings.n_factors)
-    if local is not None and prepared.misses:
-        others = {"add": local.holders.allreduce} if reach is None else {"reach": reach}
+    if prepared.misses:
+        others = {"add": rows.add} if reach is None else {"reach": reach}
     terms: FeatureTerms = kind(
         data,
         blocks,

@@ -35,12 +35,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_data, check_finite, check_number, precision_of, read_float
+from vpem.checks import (
+    Floats,
+    as_matrix,
+    check_data,
+    check_finite,
+    check_number,
+    precision_of,
+    read_float,
+)
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, shorten, warn
-from vpem.files.matrix import FileMatrix, select_rows
+from vpem.files.matrix import FileMatrix
 from vpem.fits.labels import responsibilities_of_agents
-from vpem.fits.local_rows import LocalRows, by_worker, check_rows_held
+from vpem.fits.local_rows import AllRows, LocalRows
 from vpem.fits.parts import complete, own_columns_of_hubs
 from vpem.fits.prepare import make_terms, prepare, refuse_first
 from vpem.fits.results import Fit, RowFit
@@ -509,7 +517,7 @@ def fit_private_rows(
             "consensus rounds neighbours see the terms of workers; take the topology star, or ",
             Setting("sum", "tree"),
         )  # fmt: skip
-    X, _ = by_worker(X, None, workers, network.total.holders)
+    X = as_matrix("data", X)
     if len(X.shape) != 2:
         raise InputError(f"the data must be 2-D (rows, features), got {len(X.shape)} dimension(s)")
     n_features = X.shape[1]
@@ -568,19 +576,15 @@ def fit_private_rows(
 def _rows(
     X: Any, workers: Workers, network: Network, feature_names: Sequence[str] | None
 ) -> list[Rows]:
-    local, n_features = LocalRows.find(network.total.holders, workers, X), X.shape[1]
+    local, n_features = LocalRows(network.total.holders, workers), X.shape[1]
     data: Any = check_data(
-        X, n_features, feature_names, least_rows=int(local is None),
+        X, n_features, feature_names, least_rows=int(local.here),
         finite=lambda rows, names: check_finite(rows, names, ("fill it in, or leave the row out",)),
     )  # fmt: skip
-    if local is None:
-        check_rows_held(workers, len(data))
-        if not workers.in_order:
-            data = select_rows(data, workers.rows)
-    runs = workers.runs if local is None else local.own_runs
+    local.count_all(len(data))
     blocks = Blocks.one(n_features, workers.n_workers)
-    whole = arrange_rows(data, blocks, Scaling.none(n_features), data.dtype)
-    return [whole.slice_rows(run) for run in runs]
+    whole = arrange_rows(local.by_worker(data), blocks, Scaling.none(n_features), data.dtype)
+    return [whole.slice_rows(run) for run in local.own_runs]
 
 
 def check_grid(foretold: Foretold, grid: Grid) -> None:
@@ -664,9 +668,10 @@ def release_vpem(
     if privacy.epsilon is not None:
         raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
     _check(network, settings, sample_weight, saver)
+    rows = AllRows(network.total.holders)
     prepared = prepare(
-        X, network.blocks.n_features, settings, feature_names=feature_names, dtype=settings.dtype,
-        missing=settings.missing, some=network.total.holders.any,
+        X, network.blocks.n_features, settings, rows, feature_names=feature_names,
+        dtype=settings.dtype, missing=settings.missing,
     )  # fmt: skip
     settings = settings.changed(
         n_threads=thread_count(settings.n_threads), dtype=prepared.precision.name
@@ -699,7 +704,7 @@ def release_vpem(
         bounds = bounds[:, own_columns_of_hubs(network)]
     scaling = Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms = make_terms(prepared.X, None, network.blocks, scaling, prepared, settings)
+        terms = make_terms(prepared.X, None, network.blocks, scaling, prepared, settings, rows)
         complete(terms, network)
         ledger = Ledger(network.graph)
         network.charge_setup(ledger, prepared.n_samples, terms.itemsize)

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_kind
+from vpem.checks import Floats, as_matrix, check_kind
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, PartitionedError, Setting
 from vpem.files.checkpoints import checksum
-from vpem.files.matrix import FileMatrix, is_stored, select_rows
+from vpem.files.matrix import FileMatrix, is_stored
 from vpem.fits.clustering import (
     Callback,
     Clustering,
@@ -32,10 +32,9 @@ from vpem.fits.clustering import (
 )
 from vpem.fits.local_rows import (
     LocalRows,
+    UsedRows,
     agree_on_rows,
-    by_worker,
     charge_weights,
-    parts_of,
     units_by_reach,
 )
 from vpem.fits.prepare import Prepared, network_of_all, restart_numbers
@@ -63,25 +62,20 @@ from vpem.terms.units import Reach, Scaling
 
 
 def agreed_units(
-    inputs: Prepared,
-    workers: Workers,
-    local: LocalRows,
-    network: Network,
-    ledger: Ledger,
-    settings: KmeansSettings,
+    inputs: Prepared, used: UsedRows, network: Network, ledger: Ledger, settings: KmeansSettings
 ) -> tuple[Prepared, Reach | None]:
     """Return the data in units that workers agree on, and where rows lie if sums are masked.
 
     Counted is what workers send each other of their rows before they start. Clusters can do without
     standard deviations where links fail so often that no sum of all can be had.
     """
-    weights = inputs.row_weights
-    if not local.masked:
+    weights = used.weights
+    if not used.masked:
         d, total = inputs.X.shape[1], uncompressed(network).counted_on(ledger)
         if settings.scale == "standard":
             charge_scaling(total, d)
         if weights is not None:
-            charge_weights(total, workers.counts)
+            charge_weights(total, used.counts)
         if inputs.misses:
             # Every feature's weight and mean, by which missing values of starts are filled.
             total.begin("setup", 0, 0, 8, 2 * d)
@@ -93,22 +87,22 @@ def agreed_units(
         return inputs, None
     with one_blas_thread():
         reach = agree_on_rows(
-            parts_of(inputs.X, local, weights), network.total.counted_on(ledger), local.n_samples,
-            n_columns(inputs.X), misses=inputs.misses, weighted=weights is not None,
+            used.parts(), network.total.counted_on(ledger), used.n_samples, n_columns(used.data),
+            misses=inputs.misses, weighted=weights is not None,
         )  # fmt: skip
     deviations = np.where(reach.constant, 0.0, np.sqrt(reach.points.variances))
     scaling = inputs.scaling if settings.scale == "none" else units_by_reach(reach)
     inputs = replace(inputs, scaling=scaling, deviations=deviations)
     reach = reach.scaled(inputs.scaling)
     # The inertia must have digits beside the distance of the farthest row.
-    sizes = np.zeros(len(local.own_runs))
-    for worker, run in enumerate(local.own_runs):
+    sizes = np.zeros(len(used.own_runs))
+    for worker, run in enumerate(used.own_runs):
         some = run.start + spread_rows(run.stop - run.start)
-        rows = inputs.X[some] if isinstance(inputs.X, np.ndarray) else inputs.X.take(some)
+        rows = used.data[some] if isinstance(used.data, np.ndarray) else used.data.take(some)
         squares = usual_squares(rows)
         sizes[worker] = (squares / inputs.scaling.scale**2).sum()
     exponent = int(reach.exponents((reach.radius**2).sum())[0])
-    check_digits(local.holders, sizes, exponent, reach.mass)
+    check_digits(used.holders, sizes, exponent, reach.mass)
     return inputs, reach
 
 
@@ -117,60 +111,50 @@ class ClusteredRows:
 
     They are in the units of clustering. ``parts`` are rows (m_i, d) of each worker, with missing
     values, where ``observed`` (m, d) is 0, filled by the mean of what all have of the feature.
-    ``every_weight`` (M,) has the rows of all processes, worker by worker, and is None where sums
-    are masked; ``weights`` (m,) has those of this process. ``reach`` says where rows lie, if sums
-    are masked.
+    ``reach`` says where rows lie, if sums are masked.
     """
 
     def __init__(
         self,
         inputs: Prepared,
-        workers: Workers,
-        local: LocalRows,
+        used: UsedRows,
         network: Network,
         settings: KmeansSettings,
         callback: Callback | None,
         reach: Reach | None,
     ) -> None:
-        self.inputs, self.order, self.reach = inputs, workers.order, reach
+        self.inputs, self.used, self.reach = inputs, used, reach
         self.network, self.settings, self.callback = network, settings, callback
         self.n_threads = thread_count(settings.n_threads)
         self.n_here = len(inputs.X)
         self.width = inputs.X.shape[1]
         self.runs = kept_of_lloyd(
-            (settings.n_clusters, self.width), local.n_samples, network.total, self.n_here,
+            (settings.n_clusters, self.width), used.n_samples, network.total, self.n_here,
             undo=inputs.scaling.undo, drawn=reach is not None,
         )  # fmt: skip
         self.observed: NDArray[np.uint8] | None = None
-        order, weights = workers.order, inputs.row_weights
-        apart = local.holders.apart
-        self.every_weight = None if weights is None or local.masked else weights[order]
-        self.weights = weights if self.every_weight is None else self.every_weight[local.rows]
-        in_order = apart or local.masked or bool((np.diff(order) > 0).all())
-        data = inputs.X if in_order else select_rows(inputs.X, workers.rows)
+        data, self.weights = used.data, used.weights
         if is_stored(data):
             rows: Rows = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.precision)
         else:
             values = np.ascontiguousarray(inputs.scaling.apply(data), dtype=inputs.precision)
             if inputs.misses:
                 there = ~np.isnan(values)
-                means = self._means(local, values, there) if reach is None else reach.points.centre
+                means = self._means(values, there) if reach is None else reach.points.centre
                 self.observed = there.astype(np.uint8)
                 values = np.where(there, values, means.astype(values.dtype))
             rows = MemoryRows.wrap(values)
-        self.parts = WorkerRows(rows, local.counts[local.own])
+        self.parts = WorkerRows(rows, used.counts[used.own])
 
-    def _means(
-        self, local: LocalRows, values: Floats, there: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
+    def _means(self, values: Floats, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Means (d,) of the observed values of all workers' rows."""
         known = np.where(there, values, 0)
         weights = np.ones(self.n_here) if self.weights is None else self.weights
         sums = [
             [weights[run] @ known[run].astype(np.float64), weights[run] @ there[run]]
-            for run in local.own_runs
+            for run in self.used.own_runs
         ]
-        sums_of_all = local.holders.add_up(np.array(sums).reshape(len(sums), 2 * self.width))
+        sums_of_all = self.used.holders.add_up(np.array(sums).reshape(len(sums), 2 * self.width))
         total, count = sums_of_all.reshape(2, self.width)
         means: NDArray[np.float64] = total / np.where(count > 0, count, 1.0)
         return means
@@ -193,7 +177,8 @@ class ClusteredRows:
         stream: RowStream
         points: PointStream | None = None
         if self.reach is None:
-            stream = RowStream(restart.rng, self.every_weight, len(self.order), self.order)
+            used = self.used
+            stream = RowStream(restart.rng, used.every_weight, used.n_samples, used.order)
         else:
             stream = points = PointStream(restart.rng, self.reach, self.weights)
         start, chosen = self._start(restart, stream, points)
@@ -233,17 +218,15 @@ class ClusteredRows:
                 n_threads=self.n_threads, observed=self.observed,
             )  # fmt: skip
             return HeldRows(parts, total).gather_rows(chosen), chosen
-        if inputs.rows is None:
-            chosen = stream.draw_distinct(k)
-        else:
-            chosen = np.argsort(self.order)[inputs.rows]
+        rows = inputs.rows
+        chosen = stream.draw_distinct(k) if rows is None else self.used.places(rows)
         return HeldRows(parts, total).share(chosen), chosen
 
     def clustering(
         self, run: Lloyd, chosen: NDArray[np.intp] | None, n_samples: int, outcome: Report
     ) -> Clustering:
         """Return the result of the best run, in the user's rows and units."""
-        inputs, order = self.inputs, self.order
+        inputs, order = self.inputs, self.used.workers.order
         network, holders = self.network, self.network.total.holders
         whole = network.whole
         roots, inertia = run.centres, run.inertia
@@ -353,9 +336,8 @@ def private_kmeans(
     )  # fmt: skip
     centres = np.clip(fit.mixture.assembled_means, bounds[0], bounds[1])
     # In one process rows are in the user's order, else worker by worker.
-    holders, threads = network.total.holders, thread_count(settings.n_threads)
-    rows = X if not holders.apart else by_worker(X, None, workers, holders)[0]
-    labels, squares = nearest(rows, centres, Scaling.none(len(centres[0])), threads)
+    threads = thread_count(settings.n_threads)
+    labels, squares = nearest(as_matrix("data", X), centres, Scaling.none(len(centres[0])), threads)
     return Clustering(
         centres=centres,
         labels=labels,
@@ -452,21 +434,13 @@ def kmeans_rows(
             X, workers, network, settings, privacy, sample_weight=sample_weight,
             feature_names=feature_names, saver=saver,
         )  # fmt: skip
-    holders = network.total.holders
-    X, sample_weight = by_worker(X, sample_weight, workers, holders)
-    local = LocalRows.find(holders, workers, X)
+    X, local = as_matrix("data", X), LocalRows(network.total.holders, workers)
     inputs = prepare(X, n_columns(X), settings, sample_weight, feature_names, local)
-    n_samples = len(inputs.X) if local is None else local.n_samples
-    if workers.n_samples != n_samples:
-        raise InputError(
-            f"the workers hold {workers.n_samples} rows, but the data have {n_samples}; make the "
-            "workers for these data"
-        )
-    local = local or LocalRows(holders, workers.counts)
+    n_samples, used = inputs.n_samples, inputs.held(local)
     ledger = Ledger(network.graph)
     network.charge_setup(ledger, n_samples, inputs.precision.itemsize)
-    inputs, reach = agreed_units(inputs, workers, local, network, ledger, settings)
-    rows = ClusteredRows(inputs, workers, local, network, settings, callback, reach)
+    inputs, reach = agreed_units(inputs, used, network, ledger, settings)
+    rows = ClusteredRows(inputs, used, network, settings, callback, reach)
     if saver is not None:
         facts = describe_kmeans("kmeans-rows", inputs, network, settings)
         saver.begin({**facts, "who holds which rows": checksum(workers.order, workers.counts)})

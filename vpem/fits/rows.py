@@ -14,19 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Floats, check_int, check_kind
+from vpem.checks import Floats, as_matrix, check_int, check_kind
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, warn
 from vpem.files.checkpoints import checksum, describe_run
-from vpem.files.matrix import FileMatrix, is_stored, select_rows
+from vpem.files.matrix import FileMatrix, is_stored
 from vpem.fits.local_rows import (
     LocalRows,
     SharedRows,
+    UsedRows,
     agree_on_rows,
-    by_worker,
     charge_weights,
-    check_rows_held,
-    parts_of,
     parts_to_seed,
     units_by_reach,
 )
@@ -95,31 +93,25 @@ Started = tuple[list[Mixture], NDArray[np.float64], NDArray[np.intp] | None]
 
 
 class RowRestart:
-    """Where one restart of EM over rows starts, and its run.
-
-    Weights (M,) are of all rows, worker by worker; None: alike. ``order`` (M,) has the numbers of
-    the workers' rows as the user has them; None: rows stand so.
-    """
+    """Where one restart of EM over rows starts, and its run."""
 
     def __init__(
         self,
         terms: WorkerTerms,
-        weights: NDArray[np.float64] | None,
+        used: UsedRows,
         runs: Kept[Run],
-        order: NDArray[np.intp] | None,
         restart: Restart,
     ) -> None:
-        self.terms = terms
+        self.terms, self.used = terms, used
         self.restart = restart
         self.total = restart.total
         self.runs = runs
         whole = terms.whole
-        self.order = order
-        self.stream = RowStream(restart.rng, weights, whole.n_samples, order)
+        self.stream = RowStream(restart.rng, used.every_weight, whole.n_samples, used.order)
         self.points: PointStream | None = None
         if terms.reach is not None:  # points are drawn in the place of rows
             self.points = PointStream(restart.rng, terms.reach, whole.row_weights)
-            self.stream, self.order = self.points, None
+            self.stream = self.points
         self.roots: list[FeatureTerms] = []
         self.tell: Tell | None = None
 
@@ -140,8 +132,7 @@ class RowRestart:
         elif isinstance(init, Mixture):
             starts, shifts, rows = self._at_model(init)
         elif start_rows is not None:
-            places = start_rows if self.order is None else np.argsort(self.order)[start_rows]
-            starts, shifts, rows = self._at(places)
+            starts, shifts, rows = self._at(self.used.places(start_rows))
         else:
             starts, shifts, rows = self._drawn(init)
         if self.restart.saved is None and self.restart.start is None:
@@ -183,8 +174,7 @@ class RowRestart:
         for owner in np.searchsorted(ends, places, side="right"):
             self.total.agree("flooding", size, int(owner))
         self.roots = sample_roots(self.terms, self.total, centres[0])
-        rows = places if self.order is None else self.order[places]
-        return [root.start(centres) for root in self.roots], centres, rows
+        return [root.start(centres) for root in self.roots], centres, self.used.at_places(places)
 
     def _at_model(self, model: Mixture) -> Started:
         """Parameters of a model, which all know."""
@@ -323,14 +313,12 @@ def fit_em(
             feature_names=feature_names, callback=callback, saver=saver,
         )  # fmt: skip
     began_at, settings = started(settings)
-    X, sample_weight = by_worker(X, sample_weight, workers, network.total.holders)
-    local = LocalRows.find(network.total.holders, workers, X)
+    X, local = as_matrix("data", X), LocalRows(network.total.holders, workers)
     prepared = prepare(
-        X, n_columns(X), settings, sample_weight=sample_weight, feature_names=feature_names,
-        dtype=settings.dtype, missing=settings.missing, local=local,
+        X, n_columns(X), settings, local, sample_weight=sample_weight, feature_names=feature_names,
+        dtype=settings.dtype, missing=settings.missing,
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
-    check_rows_held(workers, prepared.n_samples)
     settings = settings.changed(
         n_threads=thread_count(settings.n_threads), dtype=prepared.precision.name
     )
@@ -343,16 +331,12 @@ def fit_em(
         )
         facts["who holds which rows"] = checksum(workers.order, workers.counts)
         saver.begin(describe_run("em-rows", prepared.X, prepared.row_weights, network, **facts))
-    if local is not None and local.masked:
-        used, local = workers, local.keeping(prepared.kept, prepared.n_used)
-    else:
-        used = workers if prepared.kept is None else workers.of_rows(prepared.kept)
-        local = None if local is None else LocalRows(local.holders, used.counts)
+    used = prepared.held(local)
     ledger, total = Ledger(network.graph), network.total
     if network.faults is not None and network.faults.agent_dropout:
         total = HeardByNeighbours(total)
     with one_blas_thread(), np.errstate(over="ignore"):
-        terms, weights = _terms(prepared, used, local, settings, network.total.counted_on(ledger))
+        terms = _terms(prepared, used, settings, network.total.counted_on(ledger))
         counted, d = network.total.counted_on(ledger), terms.whole.blocks.n_features
         network.charge_setup(ledger, prepared.n_samples, terms.whole.itemsize)
         if terms.reach is None:
@@ -370,8 +354,7 @@ def fit_em(
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
-        order = None if used.in_order else used.order
-        start = partial(RowRestart, terms, weights, runs, order)
+        start = partial(RowRestart, terms, used, runs)
         run, start_rows = restarts.best(
             total, lambda one: start(one).run(began_at, prepared.rows, settings, pace)
         )
@@ -398,56 +381,44 @@ def fit_em(
     return fit
 
 
-def _terms(
-    prepared: Prepared, workers: Workers, local: LocalRows | None, settings: FitSettings, total: Sum
-) -> tuple[WorkerTerms, NDArray[np.float64] | None]:
-    """Return the terms of the workers' rows, worker by worker, and the weights of all rows.
+def _terms(prepared: Prepared, used: UsedRows, settings: FitSettings, total: Sum) -> WorkerTerms:
+    """Return the terms of the workers' rows, worker by worker.
 
-    Under masks nothing is shown but sums: weights are None, and ``counts`` those of rows that each
-    worker holds, since how many it uses is not shown either.
+    Under masks nothing is shown but sums: ``counts`` are those of rows that each worker holds,
+    since how many it uses is not shown either.
     """
-    data, weights = prepared.X, prepared.row_weights
-    check_distinct(data, settings, local is None and workers.counts.max() == len(data))
-    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(workers.n_workers)),))
-    if local is not None and local.masked:
+    data, weights = used.data, used.weights
+    alone = used.here and used.counts.max() == used.n_samples
+    check_distinct(data, settings, alone)
+    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(used.workers.n_workers)),))
+    hubs = sharing(blocks, settings.covariance_type, settings.scale)
+    reach, weighs = None, {}
+    if used.masked:
         reach = agree_on_rows(
-            parts_of(data, local, weights), total, local.n_samples, blocks.n_features,
-            misses=prepared.misses, weighted=weights is not None,
+            used.parts(), total, used.n_samples, blocks.n_features, misses=prepared.misses,
+            weighted=weights is not None,
         )  # fmt: skip
-        scaling = units_by_reach(reach, sharing(blocks, settings.covariance_type, settings.scale))
+        scaling = units_by_reach(reach, hubs)
         reach = reach.scaled(scaling)
-        whole = make_terms(data, weights, blocks, scaling, prepared, settings, local, reach)
-        whole = believing(whole, settings)
-        own_rows = whole.rows
-        rows = SharedRows(own_rows, local, reach.points)
-        whole = whole.among(rows, local.n_samples, reach.mass, reach.lightest)
-        return WorkerTerms(whole, local.own_runs, workers.counts, own_rows, reach), None
-    if not workers.in_order:
-        weights = None if weights is None else weights[workers.order]
-        if local is None:
-            data = select_rows(data, workers.rows)
-    row_weights = weights if local is None or weights is None else weights[local.rows]
-    scaling = units_of(data, row_weights, blocks, settings, prepared.misses, local)
-    whole = believing(
-        make_terms(data, row_weights, blocks, scaling, prepared, settings, local), settings
-    )
-    if local is None:
-        return WorkerTerms(whole, workers.runs, workers.counts, whole.rows), weights
+        weighs = {"total": reach.mass, "lightest": reach.lightest}
+    else:
+        scaling = units_of(data, weights, blocks, settings, prepared.misses, used)
+    if used.every_weight is not None:
+        weighs["total"] = float(used.every_weight.sum())
+        weighs["lightest"] = float(used.every_weight.min(initial=np.inf))
+    whole = make_terms(data, weights, blocks, scaling, prepared, settings, used, reach)
+    whole = believing(whole, settings)
     own_rows = whole.rows
-    weighs: dict[str, float] = {}
-    if weights is not None:
-        weighs["total"] = float(weights.sum())
-        weighs["lightest"] = float(weights.min(initial=np.inf, where=weights > 0))
-    whole = whole.among(SharedRows(own_rows, local), local.n_samples, **weighs)
-    return WorkerTerms(whole, local.own_runs, workers.counts, own_rows), weights
+    rows = SharedRows(own_rows, used, None if reach is None else reach.points)
+    whole = whole.among(rows, used.n_samples, **weighs)
+    return WorkerTerms(whole, used.own_runs, used.public_counts, own_rows, reach)
 
 
-def _for_user(recovery: Recovery, prepared: Prepared, workers: Workers) -> Recovery:
+def _for_user(recovery: Recovery, prepared: Prepared, used: UsedRows) -> Recovery:
     """Return a recovery with the user's number of the row."""
     row = recovery.row
     if row is not None and row != DRAWN:
-        row = row if workers.in_order else int(workers.order[row])
-        row = row if prepared.kept is None else int(prepared.kept[row])
+        [row] = prepared.number(used.at_places(np.array([row]))) or ()
     return replace(recovery, hub=0, row=row)
 
 

@@ -23,6 +23,7 @@ from vpem.fits.labels import (
     refuse_labels,
     responsibilities_of_agents,
 )
+from vpem.fits.local_rows import AllRows
 from vpem.fits.parts import complete, own_columns_of_hubs
 from vpem.fits.prepare import (
     Prepared,
@@ -211,9 +212,9 @@ def fit_vpem(
         )  # fmt: skip
     began_at, settings = started(settings)
     prepared = prepare(
-        X, network.blocks.n_features, settings, sample_weight=sample_weight,
-        feature_names=feature_names, dtype=settings.dtype, missing=settings.missing,
-        some=network.total.holders.any, kinds=kinds,
+        X, network.blocks.n_features, settings, AllRows(network.total.holders),
+        sample_weight=sample_weight, feature_names=feature_names, dtype=settings.dtype,
+        missing=settings.missing, kinds=kinds,
     )  # fmt: skip
     first_restart = check_int("first_restart", first_restart, least=0)
     # What is tried beyond M-steps, once it is clear that what is kept fits in memory.
@@ -310,12 +311,9 @@ def _terms(
         )
         terms.least_rows = settings.least_rows
     else:
-        scaling = units_of(
-            prepared.X, prepared.row_weights, network.blocks, settings, prepared.misses
-        )
-        terms = make_terms(
-            prepared.X, prepared.row_weights, network.blocks, scaling, prepared, settings
-        )
+        rows, X, weights = AllRows(network.total.holders), prepared.X, prepared.row_weights
+        scaling = units_of(X, weights, network.blocks, settings, prepared.misses, rows)
+        terms = make_terms(X, weights, network.blocks, scaling, prepared, settings, rows)
     terms.known = None if labelled is None else labelled.known
     return terms
 

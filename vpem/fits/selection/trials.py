@@ -34,7 +34,7 @@ from vpem.errors import (
     VpemWarning,
 )
 from vpem.files.matrix import FileMatrix, select_rows
-from vpem.fits.local_rows import LocalRows
+from vpem.fits.local_rows import AllRows, LocalRows
 from vpem.fits.parts import outline
 from vpem.fits.prepare import check_count, prepare
 from vpem.fits.results import Fit
@@ -93,19 +93,19 @@ class _Held:
 
     def __init__(
         self, X: Any, network: Network, sample_weight: ArrayLike | None,
-        feature_names: Sequence[str] | None, missing: str, n_features: int, **where: Any,
+        feature_names: Sequence[str] | None, missing: str, n_features: int, rows: AllRows,
+        kinds: Kinds | None = None,
     ) -> None:  # fmt: skip
         self.X, self._network, self._weights = X, network, sample_weight
         self._names, self._missing, self._n_features = feature_names, missing, n_features
-        self._where = where
-        """What `prepare` needs to know of other processes, and of families."""
+        self._rows, self._kinds = rows, kinds
 
     def check(self, settings: FitSettings) -> None:
         """Look at the data as a fit does."""
         prepare(
-            self.X, self._n_features, settings, sample_weight=self._weights,
+            self.X, self._n_features, settings, self._rows, sample_weight=self._weights,
             feature_names=self._names, dtype=settings.dtype, missing=settings.missing,
-            **self._where,
+            kinds=self._kinds,
         )  # fmt: skip
 
     @cached_property
@@ -134,15 +134,14 @@ class ByFeatures(_Held):
     ) -> None:  # fmt: skip
         self._apart = network.agents.apart
         # Levels are those of all rows, of which a fold may have fewer.
-        self._kinds = None if kinds is None or X is None else kinds.counted(X)
+        kinds = None if kinds is None or X is None else kinds.counted(X)
         if self._apart:
-            self._kinds = bring_kinds(self._kinds, X, network)
+            kinds = bring_kinds(kinds, X, network)
             weights = None if sample_weight is None else np.asarray(sample_weight)
             sample_weight = network.agents.bcast(weights)
             X, feature_names = bring(X, network, feature_names, missing)
-        where = {"some": network.total.holders.any, "kinds": self._kinds}
-        n_features = network.blocks.n_features
-        super().__init__(X, network, sample_weight, feature_names, missing, n_features, **where)
+        n_features, rows = network.blocks.n_features, AllRows(network.total.holders)
+        super().__init__(X, network, sample_weight, feature_names, missing, n_features, rows, kinds)
 
     def fit(self, rows: Indices | None, options: Report) -> Fit:
         """Fit by VP-EM."""
@@ -193,14 +192,13 @@ class ByRows(_Held):
         feature_names: Sequence[str] | None, missing: str,
     ) -> None:  # fmt: skip
         self._workers = workers
-        self._local = LocalRows.find(network.total.holders, workers, X)
-        super().__init__(
-            X, network, sample_weight, feature_names, missing, X.shape[1], local=self._local
-        )
+        self._local = LocalRows(network.total.holders, workers)
+        self._local.count_all(len(X))
+        super().__init__(X, network, sample_weight, feature_names, missing, X.shape[1], self._local)
 
     def _own(self, rows: Indices | None) -> Indices | None:
         """Return which of the rows that are here some of all are."""
-        if rows is None or self._local is None:
+        if rows is None:
             return rows
         return np.flatnonzero(np.isin(self._local.numbers, rows))
 
@@ -227,7 +225,7 @@ class ByRows(_Held):
         holders = self._network.total.holders
         # Which worker, of those in this process, has each of these rows.
         every: Indices = self._workers.worker_of
-        if self._local is not None:
+        if holders.apart:
             runs = self._local.own_runs
             every = np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])
         owners = every if local_rows is None else every[local_rows]
