@@ -188,7 +188,7 @@ class _FeaturePasses(Passes):
         local = self.log_likelihoods.sum(axis=0) + self.terms.log_constant
         small = self.record_pass(roots.join(local))
         heard = 2 * roots.join(self.heard) > self.n_batches
-        self.run.converged = small and bool(heard.all()) and not self.reinitialised
+        self.conclude(small, undisturbed=bool(heard.all()) and not self.reinitialised)
 
     def begin_sum(self, number: int, n_samples: int, kind: str = "estep") -> bool:
         """Begin a sum over a batch; False if the network is disconnected, which is noted."""
@@ -658,7 +658,8 @@ class _RowPasses(Passes):
     def advance(self) -> None:
         log_likelihoods = self._visit()
         if log_likelihoods is not None:
-            self.run.converged = self.record_pass(log_likelihoods) and not self.full_pass
+            small = self.record_pass(log_likelihoods)
+            self.conclude(small, undisturbed=not self.full_pass)
 
     def _visit(self) -> Doubles | None:
         """Visit all batches: log-likelihoods (R,) of the roots; None: it did not get there."""

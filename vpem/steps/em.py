@@ -182,10 +182,18 @@ class Loop(Stateful):
         """Record what roots (R,) found in a pass; whether it changed by less than tol."""
         check_finite(log_likelihoods, len(self.run.history) + 1)
         self.iteration += 1
-        terms, total = self.reinitialiser.terms, self.reinitialiser.total
+        terms, total = self.step.whole, self.step.total
         return self.run.record_iteration(
             terms, total, log_likelihoods, self.settings, self.callback
         )
+
+    def conclude(self, small: bool, *, undisturbed: bool) -> None:
+        """Decide whether the run is over: the one place in which EM does, in batches or not.
+
+        It is after a ``small`` change, in an iteration that was one of EM and that was
+        ``undisturbed``: nothing was re-initialised, and no root silent.
+        """
+        self.run.converged = small and undisturbed
 
     def take(self, found: tuple[list[Mixture], list[Factors], bool]) -> bool:
         """Take on what the reinitialiser returns; True where components had collapsed."""
@@ -195,7 +203,7 @@ class Loop(Stateful):
         return again
 
     def schema(self) -> dict[str, Schema]:
-        run, total, terms = self.run, self.reinitialiser.total, self.reinitialiser.terms
+        run, total, terms = self.run, self.step.total, self.step.whole
         k, d = run.mixture.n_components, run.mixture.n_features
         component = Integer(most=k - 1)
         mixtures = saved_parameters(run.mixture, total.n_roots, run.over_rows)
@@ -246,7 +254,7 @@ class Loop(Stateful):
         if pace.refuses(log_likelihoods, emptied, small):
             run.mixtures, self.factors = pace.undo()
             run.lost.append(iteration)
-            run.converged = pace.ended
+            self.conclude(pace.ended, undisturbed=True)
             total.agree("stopping")
             return
         check_finite(log_likelihoods if silent is None else log_likelihoods[~silent], iteration)
@@ -255,7 +263,8 @@ class Loop(Stateful):
             step.whole, total, log_likelihoods, self.settings, self.callback, pace.decides
         )
         again = self.take(self.reinitialiser.check(step.roots, updated, counts, iteration))
-        run.converged = small and not again and silent is None and pace.tried == "step"
+        undisturbed = not again and silent is None and pace.tried == "step"
+        self.conclude(small, undisturbed=undisturbed)
         if again:
             pace.restart()
         elif not run.converged:
