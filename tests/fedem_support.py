@@ -5,7 +5,7 @@ import numpy as np
 from vpem import fit_fedem
 from vpem.network.partition import Blocks, Workers, evenly
 from vpem.terms.features import FeatureTerms
-from vpem.terms.fedem_statistics import MixtureStatistics, StatisticMap
+from vpem.terms.fedem_statistics import MixtureStatistics
 from vpem.terms.units import Scaling
 
 ROWS = [3, 90, 170]
@@ -27,11 +27,8 @@ def mixture_model(
     scaling = Scaling(X.mean(axis=0), np.ones(d))
     centred = scaling.apply(X)
     second = centred.T @ centred / len(X)
-    one, common = Blocks.one(d), {"reg_covar": reg_covar}
-    mapping = StatisticMap(
-        one, covariance_type, k, scaling, second, n_rows=len(X), **common, **options
-    )
     terms = FeatureTerms(
-        X, one, covariance_type, scaling=scaling, row_weights=row_weights, **common
-    )
-    return MixtureStatistics(terms, evenly(len(X), workers).runs, mapping)
+        X, Blocks.one(d), covariance_type, scaling=scaling, row_weights=row_weights,
+        reg_covar=reg_covar,
+    )  # fmt: skip
+    return MixtureStatistics(terms, evenly(len(X), workers).runs, k, second, **options)

@@ -111,8 +111,8 @@ def test_any_statistic_gives_a_valid_model(X, covariance_type, seed):
         assert mixture.assembled_weights.min() > 0
         assert np.isfinite(mixture.score_samples(X)).all()
         # No mean lies farther out than the rows do.
-        far = np.sqrt(model.to_mixture.squared_norms(mixture.means))
-        assert far.max() <= model.to_mixture.radius * (1 + 1e-6)
+        far = np.sqrt(model.squared_norms(mixture.means))
+        assert far.max() <= model.radius * (1 + 1e-6)
         if noisy[:3].min() < 0:
             assert projected > 0
 
@@ -129,20 +129,20 @@ def test_an_emptied_component_comes_back_as_a_wide_one(X):
     assert mixture.weights[0, 1] == pytest.approx(1 / len(X), rel=0.2)
     np.testing.assert_allclose(mixture.means[1], 0, atol=1e-12)
     own = mixture.covariance_blocks[0][1]
-    np.testing.assert_allclose(own, model.to_mixture.second + 1e-6 * np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(own, model.second + 1e-6 * np.eye(4), atol=1e-12)
 
 
 def test_negative_variances_are_raised_to_their_own_size(X):
     model, rows = model_of(X)
     statistic = model.expect(0, model.start(rows[[3, 90, 170]]), None)
     matrices = symmetric(statistic[15:].reshape(3, -1), 4)
-    scale = np.diagonal(model.to_mixture.second)
+    scale = np.diagonal(model.second)
     # By so much that one eigenvalue of the second component's becomes negative.
     matrices[1] -= 0.8 * statistic[1] * np.diag(scale)
     mixture, projected = model.maximize(np.r_[statistic[:15], lower_half(matrices).ravel()])
     assert projected == 1
     before = matrices[1] / statistic[1] - np.outer(mixture.means[1], mixture.means[1])
-    into, back = model.to_mixture._white
+    into, back = model._white
     np.testing.assert_allclose(into @ back, np.eye(4), atol=1e-10)
     worst = np.linalg.eigvalsh(into @ (before + 1e-6 * np.eye(4)) @ into.T).min()
     assert worst < 0

@@ -68,7 +68,7 @@ from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import copies_in_noise, degenerate_in_hubs
 from vpem.terms.features import FeatureTerms
-from vpem.terms.fedem_statistics import FLOOR, MixtureStatistics, StatisticMap, in_order
+from vpem.terms.fedem_statistics import FLOOR, MixtureStatistics, in_order
 from vpem.terms.mixture import Mixture, mixture_of_start, start_of_mixture
 from vpem.terms.units import floors_of, sharing
 
@@ -142,18 +142,6 @@ class FedSetup:
         blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(n_workers)),))
         hubs = sharing(blocks, settings.covariance_type, settings.scale)
         scaling, second, there = agreement.moments(parts, weights, hubs, misses)
-        to_mixture = StatisticMap(
-            blocks,
-            settings.covariance_type,
-            settings.n_components,
-            scaling,
-            second,
-            there,
-            n_rows=max(float(masses.sum()), float(n_rows)),
-            reg_covar=floors_of(settings.reg_covar, settings.scale, scaling),
-            known=known_covariance,
-            floor=settings.floor,
-        )
         self.reach = reach if reach is None else reach.scaled(scaling)
         terms = FeatureTerms(
             self.used.data,
@@ -162,21 +150,24 @@ class FedSetup:
             missing=misses,
             scaling=scaling,
             row_weights=self.used.weights,
-            reg_covar=to_mixture.reg_covar,
+            reg_covar=floors_of(settings.reg_covar, settings.scale, scaling),
             n_threads=thread_count(settings.n_threads),
             add=self.used.add,
         )
-        model = MixtureStatistics(
+        return MixtureStatistics(
             terms,
             self.used.runs,
-            to_mixture,
+            settings.n_components,
+            second,
+            there,
             counts=self.counts,
             masses=masses,
+            known=known_covariance,
+            floor=settings.floor,
             add_up=self._add_up,
+            largest=self.largest,
             reach=self.reach,
         )
-        to_mixture.radius = self.largest(to_mixture.radius)
-        return model
 
     def _add_up(self, values: Doubles) -> float:
         """Add up a number of each worker (n,), of which those of this process are here."""
@@ -263,11 +254,11 @@ class FedSetup:
         common: Report,
     ) -> Doubles:
         """Statistics (n, P) of the clusters that Lloyd's iterations find from some centres."""
-        fill = not model.to_mixture.is_diagonal
+        fill = not model.is_diagonal
         if model.misses:
             common = common | {"fill": fill}
         total = self._lloyd(means, model.misses and not fill)
-        variance = float(np.diagonal(model.to_mixture.second).mean())
+        variance = float(np.diagonal(model.second).mean())
         pace = Pace(tolerances=np.full(self.total.n_roots, LLOYD_TOLERANCE * variance))
         run = lloyd_rows(
             parts, total, means, stream, kind="setup", max_iter=MOST_LLOYD_OF_START, pace=pace,
@@ -615,7 +606,7 @@ def fit_fedem(
             settings.into(FedSettings),
             codec=codec,
             first_codec=codec_of_first(codec),
-            basis=model.to_mixture,
+            basis=model,
             network=network,
             ledger=ledger,
             rng=rng,
@@ -625,12 +616,11 @@ def fit_fedem(
     if run.spoiled:
         run.converged = run.in_noise = False
     warn_of_noise(run, settings, codec, network.whole.compress)
-    to_mixture, flags = model.to_mixture, np.zeros(settings.n_components, dtype=np.bool_)
+    flags = np.zeros(settings.n_components, dtype=np.bool_)
     if known_covariance is None:
-        floors = np.broadcast_to(to_mixture.reg_covar, to_mixture.n_features)
-        flags = degenerate_in_hubs(run.parameters, floors, to_mixture.n_rows)
-        if to_mixture.floor > 0:
-            flags |= to_mixture.at_floor(run.parameters)
+        flags = degenerate_in_hubs(run.parameters, model.reg_covar, model.n_rows)
+        if model.floor > 0:
+            flags |= model.at_floor(run.parameters)
     fit = FedFit(
         mixture=run.parameters,
         history=np.array(run.history.objective)[:, None] * model.total_weight,
@@ -641,10 +631,10 @@ def fit_fedem(
         init_rows=rows,
         options=options_of(run, settings, network.compress if codec is None else codec.name),
         degenerate=np.flatnonzero(flags).tolist(),
-        copies=copies_in_noise(run.parameters, to_mixture.floor > 0),
+        copies=copies_in_noise(run.parameters, model.floor > 0),
         **saving.took(began, run.converged, run.history.bytes),
     )
-    warn_of_degenerate(fit, settings, to_mixture.floor)
+    warn_of_degenerate(fit, settings, model.floor)
     warn_of_few_values(fit, prepared.X, feature_names, settings, over_rows=True)
     warn_of_copies(fit)
     return fit

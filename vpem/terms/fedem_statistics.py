@@ -1,12 +1,11 @@
 """A Gaussian mixture as a model of mean statistics: what FedEM's workers compute of their rows.
 
-The M-step makes a mixture of a mean statistic, whatever noise has made of it (`StatisticMap`).
+The M-step makes a mixture of a mean statistic, whatever noise has made of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,13 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, Setting
-from vpem.network.partition import Blocks
 from vpem.network.schema import As, Stateful
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, is_diagonal
 from vpem.terms.statistics import Statistics
-from vpem.terms.units import FLOOR as RIDGE
-from vpem.terms.units import Reach, Scaling, are_positive, lower_half, symmetric
+from vpem.terms.units import Reach, are_positive, lower_half, symmetric
 
 FLOOR = 1e-4
 """Least variance in any direction, relative to the features' own variances, where statistics are
@@ -51,48 +48,111 @@ def in_order(values: Doubles) -> float:
 
 
 class MixtureStatistics(Stateful):
-    """Mean statistics of a Gaussian mixture whose rows are held by workers, n in all processes."""
+    """Mean statistics of a Gaussian mixture whose rows are held by workers, n in all processes.
+
+    And the map from a mean statistic to the parameters. With a covariance a component the statistic
+    is ``(mean g_k, mean g_k y, mean g_k y y^T)``, of symmetric matrices the lower half; for "diag"
+    ``mean g_k y^2`` and for "spherical" ``mean g_k |y|^2``. With one covariance for all, or a known
+    one, it is ``(mean g_k, mean g_k y)``: ``mean y y^T`` does not depend on parameters and is known
+    from the setup (Dieuleveut et al. 2021, F.1). y is in the units of fitting, the terms'
+    ``scaling``, which are about the mean.
+
+    Where values are missing, full matrices are of what is expected of the rows given what is there,
+    and one covariance for all has ``mean y y^T`` besides, which then depends on parameters. With
+    diagonal ones a component's means and variances are of the values that are there, and ``mean g_k
+    o`` comes second, o 1 where a value is there.
+
+    ``terms`` are rows of this process, worker by worker, of features in one block. Each worker's
+    are in ``runs`` (n), empty ones for others' workers; of all processes they are ``counts`` (n,),
+    those of positive weight, and weigh ``masses`` (n,) (None: here are all, and weigh 1). A number
+    (n,) is added up, and the ``largest`` found, over all processes. ``reach`` says where rows lie,
+    in units of fitting, where sums are masked.
+
+    ``second`` is ``mean y y^T`` (d, d) over all rows, each weighing as in the algorithm's means,
+    where missing values are filled by the mean and have the variance of those that are there.
+    ``there`` (d,) are the shares of rows that have a value of each feature; None: all have all.
+    ``known`` are covariances (d, d) or (K, d, d) in the user's units that are not estimated; the
+    covariance type is then "tied" or "full". ``floor`` is the least variance in any direction,
+    relative to the features' own variances; 0: statistics are exact, and only those that no rows
+    can have are projected. Raises InputError for known covariances that are not positive definite,
+    or of another shape, and NumericalError if a feature is constant and ``reg_covar`` is 0.
+
+    A statistic has ``size`` numbers, P. Its ``pieces`` (weights, first moments, second moments of
+    each component) have a scale of their own each where statistics are quantized. The slices
+    ``first``, ``seen`` and ``squares`` are its parts, of which the last two may be empty.
+    """
 
     def __init__(
         self,
-        terms: FeatureTerms,  # rows of this process, worker by worker; features in one block
-        runs: Sequence[slice],  # each worker's rows in it; n, empty ones for others' workers
-        to_mixture: StatisticMap,  # whose ``radius`` becomes that of these rows
+        terms: FeatureTerms,
+        runs: Sequence[slice],
+        n_components: int,
+        second: Doubles,
+        there: Doubles | None = None,
         *,
-        counts: Indices | None = None,  # (n,) rows of positive weight; None: here are all
-        masses: Doubles | None = None,  # (n,) what they weigh; None: a row weighs 1
-        add_up: Callable[[Doubles], float] = in_order,  # of a number (n,), over all processes
-        reach: Reach | None = None,  # of rows, in units of fitting, where sums are masked
+        counts: Indices | None = None,
+        masses: Doubles | None = None,
+        known: ArrayLike | None = None,
+        floor: float = FLOOR,
+        add_up: Callable[[Doubles], float] = in_order,
+        largest: Callable[[float], float] = float,
+        reach: Reach | None = None,
     ) -> None:
-        self.terms = terms
-        self.runs = list(runs)
-        self.to_mixture = to_mixture
-        self.n_components = to_mixture.n_components
+        self.terms, self.runs, self.add_up = terms, list(runs), add_up
         self.blocks, self.covariance_type = terms.blocks, terms.covariance_type
-        self.scaling = terms.scaling
-        self.size, self.pieces = to_mixture.size, to_mixture.pieces
-        self.start = to_mixture.start
-        squares = to_mixture.squares
-        self.least_batch = 1
-        """Rows that have second moments which are not singular, where statistics have such."""
-        if squares.start != squares.stop:
-            self.least_batch = 2 if to_mixture.is_diagonal else to_mixture.n_features + 1
-        self.bounds: Doubles | None = None
-        """Of a mean statistic (P,) of rows that are within reach."""
-        if reach is not None:
-            off, k = reach.off(np.zeros(to_mixture.n_features)), self.n_components
-            parts = [np.ones(k), np.tile(off, k)]
-            if squares.start != squares.stop:
-                parts.append(np.tile(to_mixture.second_moments(np.outer(off, off)), k))
-            self.bounds = np.concatenate(parts)
+        self.scaling, self.misses = terms.scaling, terms.misses
+        self.n_components, self.n_features = n_components, terms.blocks.n_features
         local_counts = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
         self.counts = local_counts if counts is None else counts
         self.masses = self.counts if masses is None else masses
         self.n_samples = int(self.counts.sum())
         self.total_weight = float(self.masses.sum())
+        self.n_rows = max(self.total_weight, float(self.n_samples))
+        """What rows weigh where they weigh more than 1."""
         self.own = np.flatnonzero(local_counts * self.counts)
         """Workers with rows in this process."""
-        self.add_up = add_up
+        self._held: list[int] = self.counts.tolist()
+        self.weighs = terms.row_weights is not None
+        self._prepared: tuple[Mixture, Factors] | None = None
+        self._passes: dict[int, tuple[Mixture, Doubles, float]] = {}
+        self._constant: float | None = None
+        self.second, self.there, self.floor = second, there, floor
+        self.reg_covar = reg_covar = terms.reg_covar
+        self._is_tied = self.covariance_type.startswith("tied")
+        self.is_diagonal = is_diagonal(self.covariance_type)
+        self.is_spherical = self.covariance_type.endswith("spherical")
+        self._own_variances = np.diagonal(second) + reg_covar
+        if not (self._own_variances > 0).all():
+            raise NumericalError(
+                f"feature {int(np.argmin(self._own_variances))} is constant, so that its variance "
+                "is 0; try a larger ",
+                Setting("reg_covar"),
+            )
+        matrix = second + np.diag(reg_covar)
+        deviations = np.sqrt(np.diagonal(matrix))
+        if self.is_spherical:
+            deviations = np.full(self.n_features, np.sqrt(np.diagonal(matrix).mean()))
+        self._white = np.diag(1 / deviations), np.diag(deviations)
+        if not self.is_diagonal:
+            # Features may be in units of any size.
+            values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
+            roots = np.sqrt(np.maximum(values, SMALLEST))
+            self._white = (vectors / roots).T / deviations, deviations[:, None] * vectors * roots
+        self._metric = np.linalg.pinv(matrix, hermitian=True)
+        self._known = None if known is None else self._checked(known)
+        self._lay_out()
+        self.least_batch = 1
+        """Rows that have second moments which are not singular, where statistics have such."""
+        if self._has_squares:
+            self.least_batch = 2 if self.is_diagonal else self.n_features + 1
+        self.bounds: Doubles | None = None
+        """Of a mean statistic (P,) of rows that are within reach."""
+        if reach is not None:
+            off, k = reach.off(np.zeros(self.n_features)), n_components
+            parts = [np.ones(k), np.tile(off, k)]
+            if self._has_squares:
+                parts.append(np.tile(self.second_moments(np.outer(off, off)), k))
+            self.bounds = np.concatenate(parts)
         # Negligible among all rows, of which some are here.
         terms.least *= terms.n_samples / max(self.n_samples, 1)
         self.parts: dict[int, FeatureTerms] = {}
@@ -100,22 +160,67 @@ class MixtureStatistics(Stateful):
             # After a worker's rows those of the next are read.
             part = terms.slice_rows(self.runs[worker], self.runs[following])
             self.parts[int(worker)] = self._threaded(part)
-        self.misses = terms.misses
-        self.weighs = terms.row_weights is not None
-        self._held: list[int] = self.counts.tolist()
-        # Distance of the row farthest from the mean in the metric of the covariance of all rows.
+        self.radius = largest(self._farthest())
+        """Distance that no mean is beyond, in the metric of the covariance of all rows."""
+
+    def _checked(self, known: ArrayLike) -> Doubles:
+        """Return known covariances in the units of fitting, one after the other."""
+        d, k, covariance_type = self.n_features, self.n_components, self.covariance_type
+        try:
+            covariances = np.asarray(known, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"known covariances must be numbers, got {known!r}") from None
+        expected = {"tied": (d, d), "full": (k, d, d)}.get(covariance_type)
+        if covariances.shape != expected:
+            raise InputError(
+                f"known covariances are of shape ({d}, {d}) with covariance type tied or "
+                f"({k}, {d}, {d}) with full, got shape {covariances.shape} with "
+                f"{covariance_type}"
+            )
+        covariances = covariances / np.outer(self.scaling.scale, self.scaling.scale)
+        good = np.isfinite(covariances).all() and np.allclose(
+            covariances, covariances.swapaxes(-1, -2)
+        )
+        if not good or np.linalg.eigvalsh(covariances).min() <= 0:
+            raise InputError("known covariances must be symmetric and positive definite")
+        return covariances.ravel()
+
+    def _lay_out(self) -> None:
+        """Say where in a statistic its parts are."""
+        d, k, there = self.n_features, self.n_components, self.there
+        self._lower = np.tril_indices(d)
+        misses = there is not None
+        widths = [k, k * d]
+        if misses and self.is_diagonal:
+            widths.insert(1, k * d)
+        n_first = len(widths)
+        each = 1 if self.is_spherical else d if self.is_diagonal else d * (d + 1) // 2
+        if self._known is None and not self._is_tied:
+            widths += [each] * k if each > 1 else [k]
+        elif self._known is None and misses and not self.is_diagonal:
+            widths.append(each)
+        ends = np.cumsum([0, *widths]).tolist()
+        self.pieces = tuple(slice(*pair) for pair in pairwise(ends))
+        self.size = int(ends[-1])
+        self.first = self.pieces[n_first - 1]
+        self.seen = slice(k, self.first.start)
+        self.squares = slice(self.first.stop, self.size)
+        self._has_seen, self._has_squares = n_first > 2, self.size > self.first.stop
+        second = self.second
+        if there is not None and self.is_diagonal:  # each feature counts its own values
+            second = second * there
+        self._of_all_rows = self.second_moments(second)
+
+    def _farthest(self) -> float:
+        """Distance of this process's row that is farthest from the mean."""
         # Means of what is expected where values are missing may lie farther out than any row.
-        farthest = np.inf if self.misses and to_mixture.floor == 0 else 0.0
-        for run in terms.rows.runs() if farthest == 0 else ():
-            rows = terms.rows.read(run).astype(np.float64, copy=False)
-            norms = to_mixture.squared_norms(rows)
-            if terms.row_weights is not None:
-                norms = norms[terms.row_weights[run] > 0]
+        farthest, rows = np.inf if self.misses and self.floor == 0 else 0.0, self.terms.rows
+        for run in rows.runs() if farthest == 0 else ():
+            norms = self.squared_norms(rows.read(run).astype(np.float64, copy=False))
+            if self.terms.row_weights is not None:
+                norms = norms[self.terms.row_weights[run] > 0]
             farthest = max(farthest, float(norms.max(initial=0.0)))
-        to_mixture.radius = float(np.sqrt(farthest))
-        self._prepared: tuple[Mixture, Factors] | None = None
-        self._passes: dict[int, tuple[Mixture, Doubles, float]] = {}
-        self._constant: float | None = None
+        return float(np.sqrt(farthest))
 
     def _threaded(self, part: FeatureTerms) -> FeatureTerms:
         if part.n_samples * part.blocks.n_features * self.n_components < WORTH_THREADS:
@@ -193,7 +298,7 @@ class MixtureStatistics(Stateful):
                 self._prepared = mixture, self.terms.prepare(mixture)
             factors = self._prepared[1]
         log_likelihood = part.sweep(mixture, factors, ONE, statistics)
-        return self.to_mixture.packed(statistics) / part.total_weight, float(log_likelihood[0])
+        return self.packed(statistics) / part.total_weight, float(log_likelihood[0])
 
     def assigned(
         self, worker: int, labels: NDArray[np.int32], centres: Doubles | None = None
@@ -206,10 +311,10 @@ class MixtureStatistics(Stateful):
         part = self.parts[worker]
         if self.misses:
             statistics = part.of_labels(labels, np.asarray(centres))
-            return self.to_mixture.packed(statistics) / part.total_weight
+            return self.packed(statistics) / part.total_weight
         k, d = self.n_components, self.blocks.n_features
         n, first = np.zeros(k), np.zeros((k, d))
-        second = np.zeros((k, self.to_mixture.second_moments(np.zeros((d, d))).size))
+        second = np.zeros((k, self.second_moments(np.zeros((d, d))).size))
         for run in part.rows.runs():
             rows, own_labels = part.rows.read(run), labels[run]
             weights = None if part.row_weights is None else part.row_weights[run]
@@ -220,141 +325,9 @@ class MixtureStatistics(Stateful):
                 if weights is not None:
                     heavy = of_component * weights[members, None]
                 first[component] += heavy.sum(axis=0)
-                second[component] += self.to_mixture.second_moments(heavy.T @ of_component)
+                second[component] += self.second_moments(heavy.T @ of_component)
         every = np.concatenate([n, first.ravel(), second.ravel()])
         return np.asarray(every[: self.size] / part.total_weight)
-
-    # ---- parameters ------------------------------------------------------------------------------
-
-    def maximize(self, statistic: Doubles, root: int = 0) -> tuple[Mixture, int]:
-        """Mixture of a statistic (P,), and how many of its parts had to be projected."""
-        return self.to_mixture.maximize(statistic)
-
-    def parameters_schema(self) -> As:
-        blank = Mixture.blank(self.blocks, self.covariance_type, self.n_components)
-        like = replace(blank, scaling=self.scaling)
-        return As(like.schema(), lambda mixture: mixture.arrays(), like.having)
-
-
-class StatisticMap:
-    """The map from a mean statistic to the parameters of a Gaussian mixture.
-
-    With a covariance a component the statistic is ``(mean g_k, mean g_k y, mean g_k y y^T)``, of
-    symmetric matrices the lower half; for "diag" ``mean g_k y^2`` and for "spherical" ``mean g_k
-    |y|^2``. With one covariance for all, or a known one, it is ``(mean g_k, mean g_k y)``: ``mean y
-    y^T`` does not depend on parameters and is known from the setup (Dieuleveut et al. 2021, F.1). y
-    is in the units of fitting, which are about the mean.
-
-    Where values are missing, full matrices are of what is expected of the rows given what is there,
-    and one covariance for all has ``mean y y^T`` besides, which then depends on parameters. With
-    diagonal ones a component's means and variances are of the values that are there, and ``mean g_k
-    o`` comes second, o 1 where a value is there.
-
-    Features are one block; ``n_rows`` is what rows weigh where they weigh more than 1. ``known``
-    are covariances (d, d) or (K, d, d) in the user's units that are not estimated; the covariance
-    type is then "tied" or "full". ``floor`` is the least variance in any direction, relative to the
-    features' own variances; 0: statistics are exact, and only those that no rows can have are
-    projected. Raises InputError for known covariances that are not positive definite, or of another
-    shape, and NumericalError if a feature is constant and ``reg_covar`` is 0.
-
-    ``scaling`` says how the units of fitting, y, come from the user's; ``second`` is ``mean y y^T``
-    (d, d) over all rows, each weighing as in the algorithm's means, where missing values are filled
-    by the mean and have the variance of those that are there. ``there`` (d,) are the shares of rows
-    that have a value of each feature; None: all have all.
-
-    A statistic has ``size`` numbers, P. Its ``pieces`` (weights, first moments, second moments of
-    each component) have a scale of their own each where statistics are quantized. The slices
-    ``counts``, ``seen``, ``first`` and ``squares`` are its parts, of which ``seen`` and ``squares``
-    may be empty.
-    """
-
-    def __init__(
-        self,
-        blocks: Blocks,
-        covariance_type: str,
-        n_components: int,
-        scaling: Scaling,
-        second: Doubles,
-        there: Doubles | None = None,
-        *,
-        n_rows: float,
-        reg_covar: float | Doubles = RIDGE,
-        known: ArrayLike | None = None,
-        floor: float = FLOOR,
-    ) -> None:
-        self.blocks, self.covariance_type = blocks, covariance_type
-        self.n_components = n_components
-        self.n_features = d = blocks.n_features
-        self.scaling, self.second, self.there = scaling, second, there
-        self.n_rows = n_rows
-        self.reg_covar = reg_covar = np.broadcast_to(reg_covar, (d,))
-        self.floor = floor
-        self.radius = np.inf  # that no mean is beyond, in the metric of all rows' covariance
-        self._is_tied, self.is_diagonal = (
-            covariance_type.startswith("tied"),
-            is_diagonal(covariance_type),
-        )
-        self.is_spherical = covariance_type.endswith("spherical")
-        self._own_variances = np.diagonal(self.second) + reg_covar
-        if not (self._own_variances > 0).all():
-            raise NumericalError(
-                f"feature {int(np.argmin(self._own_variances))} is constant, so that its variance "
-                "is 0; try a larger ",
-                Setting("reg_covar"),
-            )
-        matrix = self.second + np.diag(reg_covar)
-        deviations = np.sqrt(np.diagonal(matrix))
-        if self.is_spherical:
-            deviations = np.full(d, np.sqrt(np.diagonal(matrix).mean()))
-        self._white = np.diag(1 / deviations), np.diag(deviations)
-        if not self.is_diagonal:
-            # Features may be in units of any size.
-            values, vectors = np.linalg.eigh(matrix / np.outer(deviations, deviations))
-            roots = np.sqrt(np.maximum(values, SMALLEST))
-            self._white = (vectors / roots).T / deviations, deviations[:, None] * vectors * roots
-        self._metric = np.linalg.pinv(matrix, hermitian=True)
-        self._known: Doubles | None = None
-        if known is not None:
-            try:
-                covariances = np.asarray(known, dtype=np.float64)
-            except (TypeError, ValueError):
-                raise InputError(f"known covariances must be numbers, got {known!r}") from None
-            k = n_components
-            expected = {"tied": (d, d), "full": (k, d, d)}.get(covariance_type)
-            if covariances.shape != expected:
-                raise InputError(
-                    f"known covariances are of shape ({d}, {d}) with covariance type tied or "
-                    f"({k}, {d}, {d}) with full, got shape {covariances.shape} with "
-                    f"{covariance_type}"
-                )
-            covariances = covariances / np.outer(self.scaling.scale, self.scaling.scale)
-            good = np.isfinite(covariances).all() and np.allclose(
-                covariances, covariances.swapaxes(-1, -2)
-            )
-            if not good or np.linalg.eigvalsh(covariances).min() <= 0:
-                raise InputError("known covariances must be symmetric and positive definite")
-            self._known = covariances.ravel()
-        self._lower = np.tril_indices(d)
-        k, misses = n_components, there is not None
-        widths = [k, k * d]
-        if misses and self.is_diagonal:
-            widths.insert(1, k * d)
-        n_first = len(widths)
-        each = 1 if self.is_spherical else d if self.is_diagonal else d * (d + 1) // 2
-        if self._known is None and not self._is_tied:
-            widths += [each] * k if each > 1 else [k]
-        elif self._known is None and misses and not self.is_diagonal:
-            widths.append(each)
-        ends = np.cumsum([0, *widths]).tolist()
-        self.pieces = tuple(slice(*pair) for pair in pairwise(ends))
-        self.size = int(ends[-1])
-        self.counts, self.first = self.pieces[0], self.pieces[n_first - 1]
-        self.seen = slice(k, self.first.start)
-        self.squares = slice(self.first.stop, self.size)
-        self._has_seen, self._has_squares = n_first > 2, self.size > self.first.stop
-        if there is not None and self.is_diagonal:  # each feature counts its own values
-            second = second * there
-        self._of_all_rows = self.second_moments(second)
 
     def second_moments(self, matrix: Doubles) -> Doubles:
         """What a component's piece of the statistic has of second moments (d, d)."""
@@ -434,7 +407,7 @@ class StatisticMap:
 
     # ---- the M-step ------------------------------------------------------------------------------
 
-    def maximize(self, statistic: Doubles) -> tuple[Mixture, int]:
+    def maximize(self, statistic: Doubles, root: int = 0) -> tuple[Mixture, int]:
         """Mixture of a statistic (P,), and how many of its parts had to be projected.
 
         * A weight below that of one row is raised to it, by so much of all rows together: a
@@ -581,3 +554,7 @@ class StatisticMap:
             (matrices,), (into, _) = mixture.covariance_blocks, self._white
             smallest = np.linalg.eigvalsh(into @ matrices @ into.T)[:, 0]
         return np.broadcast_to(smallest <= most, self.n_components)
+
+    def parameters_schema(self) -> As:
+        like = self.terms.blank(self.n_components)
+        return As(like.schema(), lambda mixture: mixture.arrays(), like.having)
