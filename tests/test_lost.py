@@ -16,6 +16,7 @@ from vpem import (
     kmeans_rows,
     make_graph,
 )
+from vpem.engines.engine import Engine
 from vpem.errors import VpemWarning
 from vpem.files.checkpoints import FileSaver
 from vpem.fits.local_rows import read_rows
@@ -27,6 +28,7 @@ from vpem.terms.mixture import Mixture
 from vpem.terms.units import Scaling
 
 from .cli_support import overlapping
+from .resume_support import Breaking, Broken
 from .tables import each
 from .thread_engine import over_queues, together
 
@@ -125,6 +127,24 @@ def test_the_others_go_on_from_their_own_parameters(fit, held, options, n_iter):
     np.testing.assert_allclose(ours.history, alone.history, rtol=1e-10)
     if fit in (fit_vpem, fit_em):
         assert np.all(np.diff(ours.history[:, 0]) > 0)
+
+
+@each(("fit", "held", "width"), [(kmeans_features, over_features, 6), (kmeans_rows, over_rows, 3)])
+def test_those_who_went_on_are_resumed(fit, held, width):
+    """Their restart began at no rows, but at the centres that they had kept."""
+    options = LLOYD | {"n_init": 1, "max_iter": 7}
+
+    def go_on(inner):
+        kept = {4: {0: {"centres": X[:3, :width]}}}
+        return held(fit, 3, None, Keeper(inner, Engine(), [("d", 4)], kept), **options)
+
+    breaking = Breaking(3)
+    with pytest.raises(Broken):
+        go_on(breaking)
+    resumed, whole = held(fit, 3, None, Breaking(saved=breaking.state), **options), go_on(None)
+    assert resumed.history == whole.history
+    np.testing.assert_array_equal(resumed.labels, whole.labels)
+    np.testing.assert_allclose(resumed.centres, whole.centres, rtol=1e-13)
 
 
 def joined(fit, kept, done, held):

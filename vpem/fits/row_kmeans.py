@@ -210,6 +210,8 @@ class ClusteredRows:
             return draw_cells(parts, total, k, points, self.n_threads, tell), None
         if restart.saved is not None:
             chosen = restart.drawn()
+            if chosen is None:  # it began where a run was whose agent was lost
+                return self.runs.parameters(restart.loop)[0], None
             return HeldRows(parts, total).gather_rows(chosen), chosen
         if inputs.rows is None and self.settings.init == "k-means++":
             # Each row was sent to all when it was drawn.
