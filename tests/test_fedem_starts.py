@@ -103,7 +103,7 @@ def test_white_units_are_undone(X):
 
     model = mixture_model(X * np.array([1.0, 1e3, 1e-1, 1.0]))
     given = first_statistics(model, model.start(model.terms.at_rows(np.array(ROWS))))
-    white = model.into(given)
-    np.testing.assert_allclose(model.back(white), given, rtol=1e-9, atol=1e-12)
+    white = model.apply(given)
+    np.testing.assert_allclose(model.undo(white), given, rtol=1e-9, atol=1e-12)
     total = white.mean(axis=0)[12 + 3 :].reshape(3, -1).sum(axis=0)
     np.testing.assert_allclose(symmetric(total, 4), np.eye(4), atol=1e-4)

@@ -354,7 +354,7 @@ TALKERS = {
     "vpem/fits": "contribution feature_kmeans fedem labels likely_hubs local_rows "
     "mixture_imputation observers parts privacy row_kmeans rows spread spread_rows",
     "vpem/fits/selection": "search trials",
-    "vpem/saem": "individuals results saem server",
+    "vpem/saem": "individuals results saem",
     "vpem/saem/formats": "individuals",
     "vpem/steps": "feature_lloyd fedem fedem_sums private recovery row_lloyd row_sampling runs "
     "starts",

@@ -15,7 +15,8 @@ from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.saem import run_saem
 from vpem.saem.samplers import Exact
-from vpem.saem.server import SaemServer, Units
+from vpem.saem.server import SaemServer
+from vpem.terms.units import Scaling
 
 from .tables import each_once
 
@@ -81,7 +82,7 @@ def test_the_server_has_the_mean_of_all_on_average(participation):
     total = np.zeros(2)
     n, step = 4000, 0.05
     server = SaemServer(weights, None, "none", (slice(0, 2),))
-    server.begin(np.zeros((3, 2)), Units(np.ones(2)), participation, rng)
+    server.begin(np.zeros((3, 2)), Scaling.none(2), participation, rng)
     for _ in range(n):
         server.statistic = np.zeros(2)
         active = server.draw(2)
@@ -113,7 +114,7 @@ def test_averaged_models_keep_those_of_inactive_devices(boys):
 def test_damping_is_that_of_the_codec():
     rng = np.random.default_rng(0)
     values = rng.normal(size=(3, 4))
-    units = Units(np.ones(4))
+    units = Scaling.none(4)
     for codec, feedback, damping in (
         ("topk:0.25", "none", 1.0),
         ("topk:0.25", "change", 0.125),

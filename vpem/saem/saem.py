@@ -42,11 +42,12 @@ from vpem.network.schema import (
 from vpem.saem.individuals import Streams
 from vpem.saem.models.model import Counts, SaemModel, check_model
 from vpem.saem.samplers import Chains, Sampler
-from vpem.saem.server import SaemNeighbours, SaemServer, Units
+from vpem.saem.server import SaemNeighbours, SaemServer
 from vpem.saem.stopping import PerplexityWatch, Watch
 from vpem.settings import SaemSettings
 from vpem.steps.recovery import COUNTED_STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import note_partition
+from vpem.terms.units import Scaling
 
 DRAWN = (1 << 20) - 1
 """Use of an individual's random numbers, the last, by which batches are drawn."""
@@ -263,7 +264,8 @@ class _Loop(Stateful):
         if model.wide:
             n_bytes = KEPT_STATISTICS * 8 * devices.n_workers * model.size
             check_memory(n_bytes, f"the statistics of {devices.n_workers} devices")
-        self.units = Units(model.expand_about(theta).units(z[None]))
+        units = model.expand_about(theta).units(z[None])
+        self.units = Scaling(np.zeros(len(units)), units)
         n_chains = chains_of(sampler, devices.n_samples, settings.n_chains)
         self.chains = sampler.begin(model, theta, z, n_chains, settings.seed)
         self._hold(devices, z, theta)
@@ -347,7 +349,7 @@ class _Loop(Stateful):
         # A device that is seldom active takes larger steps, so that all forget alike.
         rate = min(server.damping, step / self.given.participation)
         self.smoothed[active] += rate * (drawn - self.smoothed[active])
-        if isinstance(server, SaemServer) and self.given.average == "models":
+        if self.given.average == "models":  # at a server
             # The mean of the last models of all devices (D, p), by shares (D,).
             thetas, shares = self.maximize(run.theta, active, self.weights)
             server.total.send(thetas[active], active)

@@ -7,27 +7,27 @@ of it.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
 
 from vpem.checks import Doubles, Indices
 from vpem.errors import check_choice
 from vpem.network.codecs import Codec
-from vpem.network.graph import make_graph
-from vpem.network.ledger import Ledger
 from vpem.network.mixing import grow_tree
 from vpem.network.schema import Array, As, Schema, State, Stateful
 from vpem.settings import FEEDBACKS
-from vpem.steps.fedem_sums import check_keeper
+from vpem.steps.fedem_sums import (
+    NeighbourKeepers,
+    StatisticKeeper,
+    check_keeper,
+    disagreement,
+)
 from vpem.sums.connect import Network
-from vpem.sums.counted import AtServer, add_vectors
-from vpem.sums.partial import Uplink
+from vpem.sums.counted import AtServer
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.sums.server import ServerSum
 from vpem.sums.tree import TreeSum
-from vpem.terms.units import exponents_of
+from vpem.terms.units import Scaling, exponents_of
 
 LEAST = 1e-3
 
@@ -36,22 +36,7 @@ ROOM, SMALLER = 2.0**20, 2.0**8
 largest of a piece."""
 
 
-@dataclass(frozen=True)
-class Units:
-    """Units (P,) in which all numbers of a statistic vary alike, so that one scale fits them."""
-
-    sizes: Doubles
-
-    def into(self, statistics: Doubles) -> Doubles:
-        """Vectors (m, P) in these units."""
-        return statistics / self.sizes
-
-    def back(self, statistics: Doubles) -> Doubles:
-        """Vectors (m, P) as they were."""
-        return statistics * self.sizes
-
-
-class SaemServer(Stateful):
+class SaemServer(StatisticKeeper, Stateful):
     """The server's mean statistic, and how it moves by what active devices send.
 
     Vectors of devices that live in other processes are zero. A network sums at a server, or along a
@@ -83,26 +68,20 @@ class SaemServer(Stateful):
         pieces: tuple[slice, ...],
         network: Network | None = None,
     ) -> None:
-        n = len(weights)
-        self.weights = weights
+        super().__init__(network, weights)
         self.codec = codec
         self.feedback = check_choice("feedback", feedback, FEEDBACKS)
         self.pieces = pieces
-        self.network = network
-        self.ledger = Ledger(make_graph("star", n) if network is None else network.graph)
-        total: AtServer = ServerSum(n) if network is None else network.total.server
-        self.total = total.counted_on(self.ledger).weighted(weights)
-        self.holders = self.total.holders
         # Whether messages of other processes come to the server as a codec's bytes.
         self._carries = codec is not None and self.total.carries
         self.omega, self.alpha = 0.0, 1.0
         self.longest: float | None = None
         self.damping = self.safe = 1.0
         self.statistic = np.zeros(pieces[-1].stop)
-        self.left_out = np.zeros((n, pieces[-1].stop))
+        self.left_out = np.zeros((len(weights), pieces[-1].stop))
 
     def begin(
-        self, local: Doubles, units: Units, participation: float, rng: np.random.Generator
+        self, local: Doubles, units: Scaling, participation: float, rng: np.random.Generator
     ) -> None:
         """Send first statistics (D, P) exactly, and what the units are made of."""
         if self.network is not None:
@@ -119,10 +98,10 @@ class SaemServer(Stateful):
             self.total.broadcast(size)
         self.join(local.copy(), units, participation, rng)
         if self._carries:
-            self.statistic = self.devices.total()[0]
+            self.statistic = self.members.total()[0]
 
     def join(
-        self, memories: Doubles, units: Units, participation: float, rng: np.random.Generator
+        self, memories: Doubles, units: Scaling, participation: float, rng: np.random.Generator
     ) -> None:
         """Say how devices send from now on, and what the server has of each (D, P)."""
         # Where a run goes on it was counted when units were chosen first.
@@ -142,8 +121,8 @@ class SaemServer(Stateful):
         self.damping = self.longest or self.safe
         self._tell(memories)
         self.total.charge_as("estep")
-        self.devices = Uplink(self.total, quantizer, rng, participation)
-        self.devices.remember(self.alpha, memories)
+        self.take_part(participation, rng, quantizer)
+        self.members.remember(self.alpha, memories)
 
     def _tell(self, memories: Doubles) -> None:
         """Send the server what each device begins from (D, P), where those are elsewhere."""
@@ -164,12 +143,9 @@ class SaemServer(Stateful):
 
     def draw(self, size: int) -> Indices:
         """Draw the active devices, and send them so many parameters, or what these are made of."""
-        self.holders.begin("estep", 1)
-        self.devices.draw()
         if self.codec is not None and self.feedback in ("change", "error"):
             size = len(self.statistic)
-        self.devices.broadcast(ITEM * size)
-        return self.devices.senders
+        return super().draw(size)
 
     def gather(self, local: Doubles, smoothed: Doubles, step: float) -> None:
         """Send statistics of the active devices, and approximate the mean of all.
@@ -178,12 +154,12 @@ class SaemServer(Stateful):
         averaged over iterations by the device (``smoothed``).
         """
         if self.feedback == "memory":
-            self.statistic = self.devices.add(smoothed)[0]
+            self.statistic = self.members.add(smoothed)[0]
             return
         # Of all devices in the mean; at most to where the active ones are.
-        active, send = self.devices.senders, self.devices.send
+        active, send = self.members.senders, self.members.send
         whole = 1.0 / float(self.weights[active].sum())
-        step = min(step / self.devices.probability, self.damping, whole)
+        step = min(step / self.members.probability, self.damping, whole)
         if self.feedback == "none":
             moves = step * self._here(send(local) - self.statistic)
         elif self.feedback == "change":
@@ -192,11 +168,11 @@ class SaemServer(Stateful):
             exact = step * self._here(local - self.statistic) + self.left_out[active]
             moves = self.alpha * send(exact)
             self.left_out[active] = self.total.ours(exact - moves, active)
-        self.statistic = self.statistic + self.devices.aggregate(moves)[0]
+        self.statistic = self.statistic + self.members.aggregate(moves)[0]
 
     def _here(self, values: Doubles) -> Doubles:
         """Vectors (a, P) of the active devices, zero of those that others add."""
-        return values if self._carries else self.total.ours(values, self.devices.senders)
+        return values if self._carries else self.total.ours(values, self.members.senders)
 
     def sum_up(self, more: int = 2, wide: bool = False) -> None:
         """Count what devices send: moments of statistics, none of a wide model, and what else.
@@ -218,7 +194,7 @@ class SaemServer(Stateful):
         return {
             "statistic": Array("f8", self.statistic.shape),
             "left_out": each,
-            "memories": As(each, at="devices.values"),
+            "memories": As(each, at="members.values"),
             "sum": self.total,
         }
 
@@ -227,7 +203,7 @@ class SaemServer(Stateful):
         super().restore(state)
 
 
-class SaemNeighbours(Stateful):
+class SaemNeighbours(NeighbourKeepers, Stateful):
     """Devices on a graph, each of which has its own estimate of the mean statistic of all.
 
     Device i adds to its estimate what has changed in its smoothed statistic since it last did, and
@@ -243,76 +219,51 @@ class SaemNeighbours(Stateful):
     longest: float | None = None
 
     def __init__(self, network: Network, weights: Doubles, size: int) -> None:
-        self.network, self.weights = network, weights
-        self.ledger = Ledger(network.graph)
-        self.total = network.total.counted_on(self.ledger)
-        self.holders = self.total.holders
-        n_roots = network.whole.total.n_roots
-        self._apart = self.holders.apart and n_roots > 1
-        self.estimates = np.zeros((n_roots, size))
+        super().__init__(network, weights)
+        self.estimates = np.zeros((self.n_roots, size))
         self.reported = np.zeros((len(weights), size))
         # What is needed of all devices at some times is added up exactly.
         tree = grow_tree(network.graph)
         self._tree = TreeSum(tree, np.arange(len(weights))).counted_on(self.ledger)
 
     def begin(
-        self, local: Doubles, units: Units, participation: float, rng: np.random.Generator
+        self, local: Doubles, units: Scaling, participation: float, rng: np.random.Generator
     ) -> None:
         """Average first statistics (D, P)."""
         self.network.charge_setup(self.ledger, 0, ITEM)
         grow_tree(self.network.graph, self.ledger)
         self.reported = local.copy()
-        self.estimates = self._add(self.weights[:, None] * local, "setup")
+        self.estimates = self.collect(local)[1]
         self.join(local, units, participation, rng)
 
     def join(
-        self, memories: Doubles, units: Units, participation: float, rng: np.random.Generator
+        self, memories: Doubles, units: Scaling, participation: float, rng: np.random.Generator
     ) -> None:
         """Say who draws the devices that take part."""
         self.damping = self.longest or self.safe
-        self.devices = Uplink(ServerSum(len(self.weights)), None, rng, participation)
-
-    def _add(self, values: Doubles, kind: str = "estep") -> Doubles:
-        """Add up a vector a device (D, P), as each finds it (R, P); zero of those elsewhere."""
-        total = add_vectors(self.total, values[self.holders.own], kind)
-        shared: Doubles = self.holders.padded(total) if self._apart else total
-        return shared[: len(self.estimates)]
-
-    def _every(self) -> Doubles:
-        """Return what all devices have, (R, P)."""
-        if not self._apart:
-            return self.estimates
-        return self.holders.allreduce(self.estimates, announced=True)
+        self.take_part(participation, rng)
 
     @property
     def statistic(self) -> Doubles:
         """Mean (P,) of the devices' estimates."""
-        mean: Doubles = self._every().mean(axis=0)
+        mean: Doubles = self.every(self.estimates).mean(axis=0)
         return mean
 
     @property
     def disagreement(self) -> float:
         """How far the farthest estimate is from their mean, of the size of that."""
-        every = self._every()
-        mean = every.mean(axis=0)
-        apart = np.sqrt(((every - mean) ** 2).sum(axis=1).max())
-        return float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
-
-    def draw(self, size: int) -> Indices:
-        """Draw the active devices, each of which has parameters."""
-        self.devices.draw()
-        return self.devices.senders
+        return disagreement(self.every(self.estimates))
 
     def gather(self, local: Doubles, smoothed: Doubles, step: float) -> None:
         """Let all know what has changed in the active devices' smoothed statistics (a, P).
 
         If the network is disconnected (PartitionedError), they send it when they next take part.
         """
-        active = self.devices.senders
+        active = self.members.senders
         moves = np.zeros_like(self.reported)
         moves[active] = smoothed - self.reported[active]
         known = np.broadcast_to(self.estimates, self.reported.shape) / len(self.reported)
-        self.estimates = self._add(known + self.weights[:, None] * moves)
+        self.estimates = self.add_up(known + self.weights[:, None] * moves)
         self.reported[active] = smoothed
 
     def sum_up(self, more: int = 2, wide: bool = False) -> None:

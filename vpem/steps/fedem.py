@@ -38,12 +38,12 @@ from vpem.network.schema import (
 from vpem.settings import FedSettings
 from vpem.steps.fedem_steps import Drift, Rest, SafeSteps, looks_needed
 from vpem.steps.fedem_sums import (
-    Central,
     FedHistory,
     FedProgress,
     FedRun,
-    Local,
+    StatisticKeeper,
     StatisticModel,
+    disagreement,
     parse_step_size,
     statistic_keeper,
     weights_of,
@@ -145,10 +145,9 @@ def run_fedem(
             f" must be 1, got {alpha:g}",
         )
     among = np.flatnonzero(model.counts)
-    keeper = statistic_keeper(
-        network, ledger, weights, first, later, settings.participation, among, rng,
-        getattr(model, "bounds", None),
-    )  # fmt: skip
+    bounds = getattr(model, "bounds", None)
+    keeper = statistic_keeper(network, ledger, weights, codec, settings.participation, bounds)
+    keeper.take_part(settings.participation, rng, later, among, first)
     counts = model.counts[model.counts > 0]
     # Whether corrections stay noisy however long the run is.
     drawn = settings.batch_size is not None and settings.batch_size < int(counts.max())
@@ -194,7 +193,7 @@ class _Loop(Stateful):
         model: StatisticModel,
         settings: FedSettings,
         weights: Doubles,
-        keeper: Central | Local,
+        keeper: StatisticKeeper,
         reduced: bool,
         rest: Rest,
         rng: np.random.Generator,
@@ -224,7 +223,7 @@ class _Loop(Stateful):
         if saver.saved is None:
             assert start is not None
             run.statistics, run.memories, run.memory = self._first(start)
-            everywhere = np.broadcast_to(keeper.every(run.statistics), run.memories.shape)
+            everywhere = np.broadcast_to(self._everyones(), run.memories.shape)
             run.statistic = self.weights @ everywhere
             keeper.remember(run)
             self._maximize()
@@ -354,8 +353,13 @@ class _Loop(Stateful):
             if last:
                 break
         run.epochs = self.epochs
-        run.projections = self.keeper.count(run.projections)
+        run.projections = int(self.keeper.every(np.array([run.projections]))[0])
         return run
+
+    def _everyones(self) -> Doubles:
+        """Statistics (R, P) of all roots."""
+        with set_topic(self.keeper.holders.engine, "check"):
+            return self.keeper.every(self.run.statistics)
 
     def _first(self, start: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Statistics (R, P), memories (n, P) and their mean (P,) to start from."""
@@ -442,14 +446,11 @@ class _Loop(Stateful):
     def _record(self) -> None:
         """Record the history; none of this is part of the algorithm."""
         run, model = self.run, self.model
-        statistics = self.keeper.every(run.statistics)
+        statistics = self._everyones()
         mean = statistics.mean(axis=0)
-        far = 0.0
         run.statistic, run.parameters = mean, self.parameters[0]
         if len(statistics) > 1:
             run.parameters, _ = model.maximize(mean, len(statistics))
-            apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
-            far = float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
         with set_topic(self.keeper.holders.engine, "check"):
             full = self.keeper.add(first_statistics(model, run.parameters))
         history = run.history
@@ -467,4 +468,4 @@ class _Loop(Stateful):
                 f"the objective or the mean field is no longer finite at iteration {run.n_iter}: "
                 "the statistic is too large; try scaled data, a smaller step size or a finer codec"
             )
-        history.disagreement.append(far)
+        history.disagreement.append(disagreement(statistics))

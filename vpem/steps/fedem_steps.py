@@ -92,7 +92,7 @@ class Rest(Stateful):
             with np.errstate(over="ignore", invalid="ignore"):
                 corrections, sizes = (moved - statistics) / step, moved
                 if self.basis is not None:
-                    corrections, sizes = self.basis.into(corrections), self.basis.into(sizes)
+                    corrections, sizes = self.basis.apply(corrections), self.basis.apply(sizes)
                 squares = (corrections**2).sum(axis=1)
                 moving = [not bool((squares <= self.tol * (sizes**2).sum(axis=1)).all())]
         if self.drift is not None:
@@ -160,7 +160,7 @@ class Drift(Stateful):
             with np.errstate(over="ignore", invalid="ignore"):
                 between = [a - b, c - d, c + d - a - b]
                 if self.basis is not None:
-                    between = [self.basis.into(one) for one in between]
+                    between = [self.basis.apply(one) for one in between]
                 first, second, halves = ((one**2).sum(axis=1) for one in between)
                 over = bool((halves <= CHANCE * (first + second)).all())
         self.length, self.quarter = round(GROWTH * self.length), 0

@@ -1,13 +1,14 @@
 """What FedEM works on and returns (the model's protocol, steps, history, run), and its sums.
 
-The statistic moves at a server that keeps it (`Central`), or at every worker on a graph (`Local`).
+The statistic moves at a server that keeps it (`StatisticKeeper`), or at every worker on a graph
+(`NeighbourKeepers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import As, Report, Stateful
 from vpem.rules import MASKED_ABSENT, MASKED_CODES
 from vpem.sums.connect import Network
-from vpem.sums.counted import AtServer, add_vectors
+from vpem.sums.counted import add_vectors
 from vpem.sums.partial import Uplink
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
@@ -230,88 +231,76 @@ def weights_of(model: StatisticModel, weighting: str) -> Doubles:
     return np.full(len(counts), 1.0 / len(counts))
 
 
-class _Keeping:
-    """Who keeps a statistic, by a sum; all roots share one, or each has its own."""
+class StatisticKeeper:
+    """A server, or the root of a tree, keeps the mean statistic of members, and of their memories.
 
-    holders: Placement
-    weights: Doubles
-    workers: Uplink
+    ``weights`` (n,) are the members' shares of a mean; a network of None is a server's. Messages
+    are counted in ``ledger``. Vectors of members that live in other processes are zero.
+    """
+
+    central = True
+    n_roots = 1
+    is_noisy = False
+    members: Uplink
+    """Who takes part, from `take_part` on."""
     _apart = False
     """Whether roots that have their own live in several processes."""
 
-    def add(self, values: Doubles) -> Doubles:
-        """Average a vector a worker (n, P), zero of others', exactly: what all find (P,)."""
-        average: Doubles = self.holders.allreduce(self.weights @ values)
-        return average
-
-    def mean(self, received: Doubles, local: Doubles) -> Doubles:
-        """Average what a root has received of all workers (n, P), of which ``local`` are here."""
-        return self.add(local)
-
-    def remember(self, run: FedRun) -> None:
-        """Begin with the memories of a run, which are moved in place."""
-        self.workers.remember(run.alpha, run.memories, run.memory[None])
-
-    def every(self, values: Doubles) -> Doubles:
-        """Values of all roots, given this process's."""
-        if not self._apart:
-            return values
-        with set_topic(self.holders.engine, "check"):
-            return self.holders.allreduce(values, announced=True)
-
-    def others(self, worker: int) -> bool:
-        """Whether a root lives in another process."""
-        return self._apart and not self.holders.mine(worker)
-
-    def count(self, local_count: int) -> int:
-        """Count of all roots, given this process's."""
-        if not self._apart:
-            return local_count
-        return int(self.holders.allreduce(np.array([local_count]), announced=True)[0])
-
-
-class Central(_Keeping):
-    """A server keeps the statistic and the mean of the memories, as in the paper.
-
-    ``first`` and ``later`` are how first statistics and corrections are sent, ``participation`` the
-    probability that a worker is active, ``among`` those that have rows; ``rng`` draws active
-    workers and the codec's keys.
-    """
-
-    central: Literal[True] = True
-    n_roots = 1
-    is_noisy = False
-
     def __init__(
-        self,
-        total: AtServer,
-        first: Quantizer,
-        later: Quantizer,
-        participation: float,
-        among: Indices,
-        rng: np.random.Generator,
+        self, network: Network | None, weights: Doubles, ledger: Ledger | None = None
     ) -> None:
-        assert total.weights is not None
-        self.total, self.weights = total, total.weights
-        self.holders = total.holders
-        self.first = Uplink(total, first, rng)
-        self.workers = Uplink(total, later, rng, participation, among)
+        n = len(weights)
+        if ledger is None:
+            ledger = Ledger(make_graph("star", n) if network is None else network.graph)
+        self.network, self.weights, self.ledger = network, weights, ledger
+        total: Any = ServerSum(n) if network is None else network.total
+        total = total.server.weighted(weights) if total.at_server else total
+        self.total = total.counted_on(ledger)
+        self.holders: Placement = self.total.holders
+
+    def take_part(
+        self,
+        participation: float,
+        rng: np.random.Generator,
+        quantizer: Quantizer | None = None,
+        among: Indices | None = None,
+        first: Quantizer | None = None,
+    ) -> None:
+        """Say who of the members sends, with which probability (None: any may), and how.
+
+        ``first`` is how first statistics are sent; ``rng`` draws active members and codecs' keys.
+        """
+        self.first = Uplink(self.total, first, rng)
+        self.members = Uplink(self.total, quantizer, rng, participation, among)
+
+    def draw(self, size: int) -> Indices:
+        """Draw the active members, and send them the statistic of so many numbers."""
+        self.members.begin("estep", 1, size, ITEM)
+        return self.members.senders
+
+    # ---- what FedEM sends ------------------------------------------------------------------------
 
     def add(self, values: Doubles) -> Doubles:
+        """Average a vector a member (n, P) exactly: what all find (P,)."""
+        average: Doubles
         if self.holders.masks is None:
-            return super().add(values)
+            average = self.holders.allreduce(self.weights @ values)
+            return average
         self.holders.begin("check", 1)
-        average: Doubles = self.total.aggregate(values)[0]
+        average = self.total.aggregate(values)[0]
         return average
 
     def mean(self, received: Doubles, local: Doubles) -> Doubles:
-        """Average what the server has received of all workers (n, P), since `keep` began."""
+        """Average what the server has received of all (n, P), since `keep` began.
+
+        ``local`` are those of members here.
+        """
         if self.holders.masks is not None:
             return np.asarray(self.total.aggregate(local)[0])
         return np.asarray(self.first.aggregate(received)[0])
 
     def collect(self, values: Doubles) -> tuple[Doubles, Doubles]:
-        """Send a vector a worker (n, P) to the server, once: what it receives, and the mean (1, P).
+        """Send a vector a member (n, P) to the server, once: what it receives, and the mean (1, P).
 
         The mean is that of what was received, which each sender knows too.
         """
@@ -326,122 +315,130 @@ class Central(_Keeping):
         self.total.charge_as("estep")
         return received
 
-    def draw(self, size: int) -> Indices:
-        """Draw the active workers, and send them the statistic of so many numbers."""
-        self.workers.begin("estep", 1, size, ITEM)
-        return self.workers.senders
+    def remember(self, run: FedRun) -> None:
+        """Begin with the memories of a run, which are moved in place."""
+        self.members.remember(run.alpha, run.memories, run.memory[None])
 
     def move(self, run: FedRun, local: Doubles, step: float) -> Doubles:
-        """Move memories by the corrections of the active workers; the new statistic (1, P)."""
-        moved: Doubles = run.statistics + step * self.workers.estimate(local, run.statistics)
+        """Move memories by the corrections of the active members; the new statistics (R, P)."""
+        moved: Doubles = run.statistics + step * self.members.estimate(local, run.statistics)
         return moved
 
+    # ---- what roots have -------------------------------------------------------------------------
 
-class Local(_Keeping):
-    """Workers on a graph, each of which keeps a statistic of its own.
+    def every(self, values: Doubles) -> Doubles:
+        """Values of all roots, given this process's."""
+        return self.holders.allreduce(values, announced=True) if self._apart else values
 
-    Worker i has ``x_i = S_i + step H_i``, ``H_i`` its memory plus its correction, and the network's
+    def others(self, member: int) -> bool:
+        """Whether a root lives in another process."""
+        return self._apart and not self.holders.mine(member)
+
+
+class NeighbourKeepers(StatisticKeeper):
+    """Members on a graph, each of which keeps a statistic of its own.
+
+    Member i has ``x_i = S_i + step H_i``, ``H_i`` its memory plus its correction, and the network's
     sum gives each its estimate of the mean of them. That mean moves as the server's statistic does,
-    and how far workers are apart is mixed away again in every iteration, so that errors of the
+    and how far members are apart is mixed away again in every iteration, so that errors of the
     rounds do not pile up. Corrections stay where they are: what is compressed are the rounds.
     """
 
-    central: Literal[False] = False
+    network: Network
+    central = False
 
-    def __init__(
-        self,
-        network: Network,
-        weights: Doubles,
-        ledger: Ledger,
-        participation: float,
-        among: Indices,
-        rng: np.random.Generator,
-    ) -> None:
-        self.weights = weights
-        self.ledger = ledger
-        self.total = network.total.counted_on(ledger)
-        self.holders = self.total.holders
+    def __init__(self, network: Network, weights: Doubles, ledger: Ledger | None = None) -> None:
+        super().__init__(network, weights, ledger)
         self.n_roots = network.whole.total.n_roots
         self._apart = self.holders.apart and self.n_roots > 1
         self.is_noisy = network.compress is not None or network.faults is not None
-        self.workers = Uplink(ServerSum(len(weights)), None, rng, participation, among)
 
-    def collect(self, values: Doubles) -> tuple[Doubles, Doubles]:
-        """Average a vector a worker (n, P): them, and what each root has (R, P)."""
-        return values, self._average(values, "setup")
-
-    def _average(self, values: Doubles, kind: str = "estep") -> Doubles:
-        """Average a vector a worker (n, P), as each root finds it (R, P); zeros for others."""
-        workers = self.holders.own
-        averages = add_vectors(self.total, (self.weights[:, None] * values)[workers], kind)
-        if self._apart:
-            averages = self.holders.padded(averages)
-        shared: Doubles = averages[: self.n_roots]
-        return shared
-
-    def keep(self, values: Doubles) -> Doubles:
-        """First memories (n, P): a worker's is its own, and nothing is sent."""
-        return values
+    def take_part(
+        self,
+        participation: float,
+        rng: np.random.Generator,
+        quantizer: Quantizer | None = None,
+        among: Indices | None = None,
+        first: Quantizer | None = None,
+    ) -> None:
+        here = ServerSum(len(self.weights))  # vectors stay where they are
+        self.members = Uplink(here, None, rng, participation, among)
 
     def draw(self, size: int) -> Indices:
-        """Draw the active workers; each has a statistic."""
-        self.workers.draw()
-        return self.workers.senders
+        """Draw the active members; each has a statistic."""
+        self.members.draw()
+        return self.members.senders
+
+    def add_up(self, values: Doubles, kind: str = "estep") -> Doubles:
+        """Sum a vector a member (n, P), as each root finds it (R, P); zeros for others."""
+        sums = add_vectors(self.total, values[self.holders.own], kind)
+        shared: Doubles = self.holders.padded(sums) if self._apart else sums
+        return shared[: self.n_roots]
+
+    def mean(self, received: Doubles, local: Doubles) -> Doubles:
+        return self.add(local)
+
+    def collect(self, values: Doubles) -> tuple[Doubles, Doubles]:
+        """Average a vector a member (n, P): them, and what each root has (R, P)."""
+        return values, self.add_up(self.weights[:, None] * values, "setup")
+
+    def keep(self, values: Doubles) -> Doubles:
+        """First memories (n, P): a member's is its own, and nothing is sent."""
+        return values
 
     def move(self, run: FedRun, local: Doubles, step: float) -> Doubles:
-        """Move memories by the corrections of the active workers; the new statistics (R, P)."""
-        active = self.workers.senders
+        active = self.members.senders
         statistics = np.broadcast_to(run.statistics, run.memories.shape)
-        corrections = self.workers.differ(local, statistics[active])
+        corrections = self.members.differ(local, statistics[active])
         if not self._apart and self.holders.apart:
             is_local = np.isin(active, self.holders.own)
             corrections = np.where(is_local[:, None], corrections, 0.0)
         moves = run.memories.copy()
-        moves[active] += corrections / self.workers.probability
-        moved = self._average(statistics + step * moves)
-        self.workers.add_received(corrections)
+        moves[active] += corrections / self.members.probability
+        moved = self.add_up(self.weights[:, None] * (statistics + step * moves))
+        self.members.add_received(corrections)
         with set_topic(self.holders.engine, "check"):
             run.memory[...] = self.holders.allreduce(self.weights @ run.memories)
         return moved
+
+
+def disagreement(statistics: Doubles) -> float:
+    """Largest distance of a statistic (R, P) from their mean, relative to it; 0 of one."""
+    mean = statistics.mean(axis=0)
+    apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
+    return float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
 
 
 def statistic_keeper(
     network: Network | None,
     ledger: Ledger | None,
     weights: Doubles,
-    first: Quantizer,
-    later: Quantizer,
+    codec: Codec | None,
     participation: float,
-    among: Indices,
-    rng: np.random.Generator,
     bounds: Doubles | None,
-) -> Central | Local:
+) -> StatisticKeeper:
     """Choose who keeps the statistic: a server, the root of a tree, or every worker.
 
     Masked numbers are counted in units of powers of two that suit ``bounds`` (P,), which no
     statistic is beyond, where these are known.
     """
     n = len(weights)
-    if ledger is None:
-        ledger = Ledger(make_graph("star", n) if network is None else network.graph)
-    total: AtServer
     if network is None:
-        total = ServerSum(n).counted_on(ledger).weighted(weights)
-        return Central(total, first, later, participation, among, rng)
+        return StatisticKeeper(None, weights, ledger)
     if network.total.at_server:
-        check_masked(network, later.codec, participation)
-        check_keeper(network, n, later.codec, "FedEM", "worker", "its corrections")
-        total = network.total.server.counted_on(ledger).weighted(weights)
-        if bounds is not None and total.holders.masks is not None:
-            total.exponents = exponents_of(ROOM * bounds, total.holders.n_agents)
-        return Central(total, first, later, participation, among, rng)
-    if network.graph.n_agents != n or network.total.roots.n_agents not in (1, n):
+        check_masked(network, codec, participation)
+    elif network.graph.n_agents != n or network.total.roots.n_agents not in (1, n):
         raise InputError(
             f"the graph joins {network.graph.n_agents} agents, but there are {n} workers; set "
             "it up by connect_workers, each a root of its own"
         )
-    check_keeper(network, n, later.codec, "FedEM", "worker", "its corrections")
-    return Local(network, weights, ledger, participation, among, rng)
+    check_keeper(network, n, codec, "FedEM", "worker", "its corrections")
+    if not network.total.at_server:
+        return NeighbourKeepers(network, weights, ledger)
+    keeper = StatisticKeeper(network, weights, ledger)
+    if bounds is not None and keeper.holders.masks is not None:
+        keeper.total.exponents = exponents_of(ROOM * bounds, keeper.holders.n_agents)
+    return keeper
 
 
 def check_keeper(

@@ -20,12 +20,12 @@ ROUNDING = 1e-6
 
 
 class Basis(Protocol):
-    """Units in which one scale fits a whole vector; both ways are linear."""
+    """Units in which one scale fits a whole vector, as those of a `Scaling` about zero; linear."""
 
-    def into(self, statistics: Doubles) -> Doubles:
+    def apply(self, statistics: Doubles, /) -> Doubles:
         """Vectors (m, P) in these units."""
 
-    def back(self, statistics: Doubles) -> Doubles:
+    def undo(self, statistics: Doubles, /) -> Doubles:
         """Vectors (m, P) as they were."""
 
 
@@ -129,7 +129,7 @@ class Quantizer:
         keys = [draw(len(values))[local] for _ in self.pieces]
         values = values[local]
         if self._units is not None:
-            values = self._units.into(values)
+            values = self._units.apply(values)
         parts = [
             self.codec.pack(np.ascontiguousarray(values[:, piece]), piece_keys, self.n_threads)
             for piece, piece_keys in zip(self.pieces, keys, strict=True)
@@ -153,7 +153,7 @@ class Quantizer:
                 begin = end
         if self.n_exact:
             received[:, self.n_values :] = np.ascontiguousarray(messages[:, begin:]).view("<f8")
-        return received if self._units is None else self._units.back(received)
+        return received if self._units is None else self._units.undo(received)
 
     def _compress(self, values: Doubles, keys: list[Keys]) -> tuple[Doubles, NDArray[np.int64]]:
         """Send every row, each piece by keys of its own."""
@@ -162,7 +162,7 @@ class Quantizer:
             return np.empty_like(values), np.zeros(0, dtype=np.int64)
         basis = self._units
         if basis is not None:
-            values = basis.into(values)
+            values = basis.apply(values)
         received: Any
         if len(self.pieces) == 1 and not self.n_exact:
             received, sizes = self.codec.transmit(
@@ -180,4 +180,4 @@ class Quantizer:
                     part, piece_keys, self.n_threads
                 )
                 sizes += bytes_of_piece
-        return received if basis is None else basis.back(received), sizes
+        return received if basis is None else basis.undo(received), sizes

@@ -370,8 +370,8 @@ class MixtureStatistics(Stateful):
 
     # ---- in white units --------------------------------------------------------------------------
 
-    def into(self, statistics: Doubles) -> Doubles:
-        """Statistics (m, P) of ``A y``; linear, as `back` is.
+    def apply(self, statistics: Doubles) -> Doubles:
+        """Statistics (m, P) of ``A y``; linear, as `undo` is.
 
         With ``A = C^(-1/2)``, C the second moments of the data about which all know, the
         statistic's numbers are alike in size whatever the units of the features and however they
@@ -382,7 +382,7 @@ class MixtureStatistics(Stateful):
         """
         return self._moved(statistics, self._white[0])
 
-    def back(self, statistics: Doubles) -> Doubles:
+    def undo(self, statistics: Doubles) -> Doubles:
         """Statistics (m, P) in the units of fitting, of those of the white data."""
         return self._moved(statistics, self._white[1])
 
