@@ -22,6 +22,7 @@ from vpem.fits.local_rows import (
     SHORT,
     LocalRows,
     MomentSums,
+    RowStarts,
     UsedRows,
     agree_on_rows,
     charge_weights,
@@ -44,21 +45,14 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Integer, Maybe, Report
 from vpem.settings import FedMixtureSettings, FedSettings
-from vpem.steps.cells import draw_cells
 from vpem.steps.fedem import first_statistics, run_fedem
 from vpem.steps.fedem_sums import FEW, FedProgress, FedRun, check_masked
-from vpem.steps.lloyd import Pace
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
-from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, WorkerRows
+from vpem.steps.row_sampling import PointStream, RowStream
 from vpem.steps.runs import Progress
 from vpem.steps.starts import (
-    LLOYD_TOLERANCE,
-    MOST_LLOYD_OF_START,
     Tell,
-    seed_rows,
-    step_of_lloyd,
     teller,
 )
 from vpem.sums.connect import Network
@@ -219,51 +213,30 @@ class FedSetup:
                     f"{model.n_components}"
                 )
             return first_statistics(model, start), None
-        parts = parts_to_seed(model.terms.rows, self.used.own_runs)
-        rng = np.random.default_rng([seed, 0])
+        parts, used = parts_to_seed(model.terms.rows, self.used.own_runs), self.used
+        at_random = start_rows is not None or init == "random"
+        rng, order = np.random.default_rng([seed, 0]), used.order if at_random else None
+        stream = RowStream(rng, used.every_weight, used.n_samples, order)
         if self.reach is not None:
-            # Among means of cells, since no row may be shown.
-            k, n_threads = model.n_components, model.terms.n_threads
-            points = PointStream(rng, self.reach)
-            means = draw_cells(parts, self.total, k, points, n_threads, tell)
-            if init == "kmeans":
-                return self._clusters(model, parts, means, points, {"n_threads": n_threads}), None
-            return first_statistics(model, model.start(means)), None
-        if start_rows is not None or init == "random":
-            stream = RowStream(rng, self.prepared.row_weights, self.used.n_samples)
-            rows = stream.draw_distinct(model.n_components) if start_rows is None else start_rows
-            means = HeldRows(parts, self.total).share(self.used.places(rows), self.item)
-            return first_statistics(model, model.start(means)), self.prepared.number(rows)
-        stream = RowStream(rng, self.used.every_weight, self.used.n_samples)
-        common: Report = {"n_threads": model.terms.n_threads, "observed": model.terms.observed}
-        total: Sum = self.total if self.codec is None else _OwnPlaces(self.total.server)
-        places = seed_rows(parts, total, model.n_components, stream, tell=tell, **common)
-        means = HeldRows(parts, self.total).gather_rows(places)
-        numbers = self.prepared.number(self.used.at_places(places))
-        if init == "kmeans":
-            common["callback"] = step_of_lloyd(tell)
-            return self._clusters(model, parts, means, stream, common), numbers
-        return first_statistics(model, model.start(means)), numbers
-
-    def _clusters(
-        self,
-        model: MixtureStatistics,
-        parts: WorkerRows,
-        means: Doubles,
-        stream: RowStream,
-        common: Report,
-    ) -> Doubles:
-        """Statistics (n, P) of the clusters that Lloyd's iterations find from some centres."""
+            stream = PointStream(rng, self.reach)
+        starts = RowStarts(
+            parts, self.total, stream, model.n_components, model.terms.n_threads,
+            model.terms.observed, tell, self.item,
+        )  # fmt: skip
+        places: Indices | None
+        if start_rows is not None:
+            places = used.places(start_rows)
+            means = starts.rows(places)
+        else:
+            seeding = None if self.codec is None else _OwnPlaces(self.total.server)
+            means, places = starts.draw(init, seeding)
+        rows = None if places is None else self.prepared.number(used.at_places(places))
+        if at_random or init != "kmeans":
+            return first_statistics(model, model.start(means)), rows
         fill = not model.is_diagonal
-        if model.misses:
-            common = common | {"fill": fill}
         total = self._lloyd(means, model.misses and not fill)
         variance = float(np.diagonal(model.second).mean())
-        pace = Pace(tolerances=np.full(self.total.n_roots, LLOYD_TOLERANCE * variance))
-        run = lloyd_rows(
-            parts, total, means, stream, kind="setup", max_iter=MOST_LLOYD_OF_START, pace=pace,
-            **common,
-        )  # fmt: skip
+        run = starts.clusters(means, np.full(self.total.n_roots, variance), fill, total)
         hard = np.zeros((len(self.counts), model.size))
         for place, worker in enumerate(self.own.tolist()):
             if worker not in model.parts:
@@ -271,7 +244,7 @@ class FedSetup:
             centres = run.centres[0 if len(run.centres) == 1 else place]
             labels = run.labels[self.used.runs[worker]]
             hard[worker] = model.assigned(worker, labels, centres)
-        return hard
+        return hard, rows
 
 
 class _OwnPlaces(Uplink):

@@ -23,7 +23,17 @@ from vpem.network.codecs import Cast, Codec, Natural
 from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks, Workers
 from vpem.settings import KmeansSettings, MixtureSettings
-from vpem.steps.row_sampling import ROW_BYTES, WorkerRows
+from vpem.steps.cells import draw_cells
+from vpem.steps.lloyd import Lloyd, Pace
+from vpem.steps.row_lloyd import lloyd_rows
+from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, WorkerRows
+from vpem.steps.starts import (
+    LLOYD_TOLERANCE,
+    MOST_LLOYD_OF_START,
+    Tell,
+    seed_rows,
+    step_of_lloyd,
+)
 from vpem.sums.counted import add_vectors
 from vpem.sums.partial import Uplink
 from vpem.sums.private import powers_above
@@ -553,6 +563,66 @@ class SharedRows:
         rows[inside] = some
         with set_topic(self._local.holders.engine, "flooding"):
             return self._local.holders.allreduce(rows)
+
+
+@dataclass(frozen=True)
+class RowStarts:
+    """Draws where to start of rows that workers hold, worker by worker.
+
+    The stream draws rows, or if none may be shown points; a row is sent to all in ``itemsize``
+    bytes a number. What is missing is not ``observed`` (M, d). ``tell`` gets messages of what is
+    done.
+    """
+
+    parts: WorkerRows
+    total: Sum
+    stream: RowStream
+    n_components: int
+    n_threads: int = 1
+    observed: NDArray[np.uint8] | None = None
+    tell: Tell | None = None
+    itemsize: int = 8
+
+    def choose(self, init: str, total: Sum | None = None) -> Indices:
+        """Draw rows (K,): at "random", else far from each other, by this sum of potentials."""
+        if init == "random":
+            return self.stream.draw_distinct(self.n_components)
+        return seed_rows(
+            self.parts, self.total if total is None else total, self.n_components, self.stream,
+            n_threads=self.n_threads, observed=self.observed, tell=self.tell,
+        )  # fmt: skip
+
+    def cells(self) -> Doubles:
+        """Draw centres (K, d) among means of cells."""
+        k, stream = self.n_components, self.stream
+        return draw_cells(self.parts, self.total, k, stream, self.n_threads, self.tell)
+
+    def rows(self, places: Indices, *, known: bool = False) -> Doubles:
+        """Rows (K, d), which are sent to all unless these ``known`` them since they were drawn."""
+        data = HeldRows(self.parts, self.total)
+        return data.gather_rows(places) if known else data.share(places, self.itemsize)
+
+    def draw(self, init: str, total: Sum | None = None) -> tuple[Doubles, Indices | None]:
+        """Draw centres (K, d): rows by `choose`, and which, or `cells` if none may be shown."""
+        if self.stream.reach is not None:
+            return self.cells(), None
+        places = self.choose(init, total)
+        return self.rows(places, known=init != "random"), places
+
+    def clusters(
+        self, centres: Doubles, variances: Doubles, fill: bool, total: Sum | None = None
+    ) -> Lloyd:
+        """Find clusters from some centres, by Lloyd's iterations and this sum.
+
+        ``variances`` (R,) are means over features as each root knows them; by ``fill`` what is
+        missing counts as in `vpem.steps.row_lloyd.lloyd_rows`.
+        """
+        return lloyd_rows(
+            self.parts, self.total if total is None else total, centres, self.stream, kind="setup",
+            max_iter=MOST_LLOYD_OF_START, pace=Pace(tolerances=LLOYD_TOLERANCE * variances),
+            n_threads=self.n_threads, observed=self.observed, callback=step_of_lloyd(self.tell),
+            fill=fill and self.observed is not None,
+        )  # fmt: skip
 
 
 def charge_weights(total: Sum, counts: NDArray[np.intp]) -> None:

@@ -32,6 +32,7 @@ from vpem.fits.clustering import (
 )
 from vpem.fits.local_rows import (
     LocalRows,
+    RowStarts,
     UsedRows,
     agree_on_rows,
     charge_weights,
@@ -45,14 +46,13 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
 from vpem.settings import FitSettings, KmeansSettings
-from vpem.steps.cells import draw_cells
 from vpem.steps.lloyd import Lloyd, kept_of_lloyd
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, WorkerRows
+from vpem.steps.row_sampling import PointStream, RowStream, WorkerRows
 from vpem.steps.runs import DRAWN
-from vpem.steps.starts import seed_rows, teller
+from vpem.steps.starts import teller
 from vpem.sums.connect import Network, uncompressed
 from vpem.sums.private import check_digits
 from vpem.terms.missing import nearest, spread_rows, usual_squares, weighed
@@ -175,13 +175,12 @@ class ClusteredRows:
     def run(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at, worker by worker."""
         stream: RowStream
-        points: PointStream | None = None
         if self.reach is None:
             used = self.used
             stream = RowStream(restart.rng, used.every_weight, used.n_samples, used.order)
         else:
-            stream = points = PointStream(restart.rng, self.reach, self.weights)
-        start, chosen = self._start(restart, stream, points)
+            stream = PointStream(restart.rng, self.reach, self.weights)
+        start, chosen = self._start(restart, stream)
         network, settings = self.network, self.settings
         more = {} if self.reach is None else {"start": start}
         run = lloyd_rows(
@@ -194,35 +193,28 @@ class ClusteredRows:
         return run, chosen
 
     def _start(
-        self, restart: Restart, stream: RowStream, points: PointStream | None
+        self, restart: Restart, stream: RowStream
     ) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
-        inputs, parts, total = self.inputs, self.parts, restart.total
-        k = self.settings.n_clusters
+        inputs, settings = self.inputs, self.settings
         if restart.start is not None:
             return inputs.scaling.apply(self.runs.begun_at(restart.start)), None
         if inputs.centres is not None:
             return inputs.scaling.apply(inputs.centres), None
-        if points is not None:
-            # Among means of cells, since no row may be shown.
-            if restart.saved is not None:
-                return restart.drawn("start"), None
-            tell = teller(self.callback)
-            return draw_cells(parts, total, k, points, self.n_threads, tell), None
+        starts = RowStarts(
+            self.parts, restart.total, stream, settings.n_clusters, self.n_threads, self.observed,
+            teller(self.callback),
+        )  # fmt: skip
+        if restart.saved is not None and self.reach is not None:
+            return restart.drawn("start"), None
         if restart.saved is not None:
             chosen = restart.drawn()
             if chosen is None:  # it began where a run was whose agent was lost
                 return self.runs.parameters(restart.loop)[0], None
-            return HeldRows(parts, total).gather_rows(chosen), chosen
-        if inputs.rows is None and self.settings.init == "k-means++":
-            # Each row was sent to all when it was drawn.
-            chosen = seed_rows(
-                parts, total, k, stream, tell=teller(self.callback),
-                n_threads=self.n_threads, observed=self.observed,
-            )  # fmt: skip
-            return HeldRows(parts, total).gather_rows(chosen), chosen
-        rows = inputs.rows
-        chosen = stream.draw_distinct(k) if rows is None else self.used.places(rows)
-        return HeldRows(parts, total).share(chosen), chosen
+            return starts.rows(chosen, known=True), chosen
+        if inputs.rows is not None:
+            chosen = self.used.places(inputs.rows)
+            return starts.rows(chosen), chosen
+        return starts.draw(settings.init)
 
     def clustering(
         self, run: Lloyd, chosen: NDArray[np.intp] | None, n_samples: int, outcome: Report

@@ -21,6 +21,7 @@ from vpem.files.checkpoints import checksum, describe_run
 from vpem.files.matrix import FileMatrix, is_stored
 from vpem.fits.local_rows import (
     LocalRows,
+    RowStarts,
     SharedRows,
     UsedRows,
     agree_on_rows,
@@ -58,21 +59,15 @@ from vpem.network.schema import Report, State
 from vpem.rules import refuse
 from vpem.settings import FitSettings
 from vpem.steps.batches import fit_row_batches, step
-from vpem.steps.cells import draw_cells
 from vpem.steps.em import OverRows, add_messages, iterate, sample_roots
-from vpem.steps.lloyd import Pace
+from vpem.steps.lloyd import Lloyd
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
-from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import ROW_BYTES, PointStream, RowStream, WorkerRows
+from vpem.steps.row_sampling import ROW_BYTES, PointStream, RowStream
 from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures
 from vpem.steps.starts import (
-    LLOYD_TOLERANCE,
-    MOST_LLOYD_OF_START,
     GivenStart,
     Tell,
-    seed_rows,
-    step_of_lloyd,
     teller,
 )
 from vpem.sums.connect import Network
@@ -108,10 +103,8 @@ class RowRestart:
         self.runs = runs
         whole = terms.whole
         self.stream = RowStream(restart.rng, used.every_weight, whole.n_samples, used.order)
-        self.points: PointStream | None = None
         if terms.reach is not None:  # points are drawn in the place of rows
-            self.points = PointStream(restart.rng, terms.reach, whole.row_weights)
-            self.stream = self.points
+            self.stream = PointStream(restart.rng, terms.reach, whole.row_weights)
         self.roots: list[FeatureTerms] = []
         self.tell: Tell | None = None
 
@@ -192,37 +185,19 @@ class RowRestart:
 
         Where no row may be shown, centres among means of cells.
         """
-        if init == "random":
-            return self._at(self.stream.draw_distinct(self.n_components))
         terms, whole = self.terms, self.terms.whole
-        parts = parts_to_seed(terms.local, terms.runs)
-        options: Report = {"n_threads": whole.n_threads, "observed": whole.observed}
-        if self.points is not None:
-            centres = draw_cells(
-                parts, self.total, self.n_components, self.points, whole.n_threads, self.tell
-            )
-            self.roots = sample_roots(terms, self.total, self.points.reach.points.centre)
-            if init == "k-means++":
-                return [root.start(centres) for root in self.roots], centres, None
-            return self._from_clusters(parts, centres, options), centres, None
-        places = seed_rows(
-            parts, self.total, self.n_components, self.stream, tell=self.tell, **options
-        )
-        starts, centres, rows = self._at(places)
-        if init == "k-means++":
-            return starts, centres, rows
-        return self._from_clusters(parts, centres, options), centres, rows
-
-    def _from_clusters(
-        self, parts: WorkerRows, centres: NDArray[np.float64], options: Report
-    ) -> list[Mixture]:
-        """Parameters of the clusters that Lloyd's iterations find from some centres."""
-        whole = self.terms.whole
-        n_parts = len(self.terms.parts)
-        known: Sequence[NDArray[np.float64] | None] = [None] * n_parts
-        misses = whole.observed is not None
-        if misses:
-            options["fill"] = not is_diagonal(whole.covariance_type)
+        starts = RowStarts(
+            parts_to_seed(terms.local, terms.runs), self.total, self.stream, self.n_components,
+            whole.n_threads, whole.observed, self.tell,
+        )  # fmt: skip
+        if terms.reach is None:
+            begun, centres, rows = self._at(starts.choose(init))
+        else:
+            centres, rows = starts.cells(), None
+            self.roots = sample_roots(terms, self.total, terms.reach.points.centre)
+            begun = [root.start(centres) for root in self.roots]
+        if init != "kmeans":
+            return begun, centres, rows
         variances = [  # the mean of the features', by the sample covariance as a root knows it
             float(known.mean())
             if is_diagonal(root.covariance_type)
@@ -230,15 +205,16 @@ class RowRestart:
             for root in self.roots
             for known, d in [(root.sample_covariance, root.blocks.n_features)]
         ]
-        tolerances = LLOYD_TOLERANCE * np.array(variances)
-        clusters = lloyd_rows(
-            parts, self.total, centres, self.stream, kind="setup", max_iter=MOST_LLOYD_OF_START,
-            pace=Pace(tolerances=tolerances), callback=step_of_lloyd(self.tell),
-            **options,
-        )  # fmt: skip
-        layout = Message(whole, centres)
-        if misses:
-            known = list(np.broadcast_to(clusters.centres, (n_parts, *centres.shape)))
+        fill = not is_diagonal(whole.covariance_type)
+        clusters = starts.clusters(centres, np.array(variances), fill)
+        return self._at_clusters(clusters, centres), centres, rows
+
+    def _at_clusters(self, clusters: Lloyd, shifts: NDArray[np.float64]) -> list[Mixture]:
+        """Parameters of clusters, by one sum of statistics about points that all know."""
+        layout, n_parts = Message(self.terms.whole, shifts), len(self.terms.parts)
+        known: Sequence[NDArray[np.float64] | None] = [None] * n_parts
+        if self.terms.whole.observed is not None:
+            known = list(np.broadcast_to(clusters.centres, (n_parts, *shifts.shape)))
         values = [
             self.terms.hard(worker, clusters.labels[run], layout, fill)
             for worker, (run, fill) in enumerate(zip(self.terms.runs, known, strict=True))

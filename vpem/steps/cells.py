@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vpem._core.assign import nearest_rows
 from vpem.checks import Doubles
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import HeldRows, PointStream, RowStream, WorkerRows
+from vpem.steps.row_sampling import HeldRows, RowStream, WorkerRows
 from vpem.steps.starts import seed_rows
 from vpem.sums.counted import add_vectors
 from vpem.sums.server import ServerSum
@@ -43,7 +43,7 @@ def draw_cells(
     parts: WorkerRows,
     total: Sum,
     n_clusters: int,
-    stream: PointStream,
+    stream: RowStream,  # of points
     n_threads: int = 1,
     tell: Callable[[str], None] | None = None,
 ) -> Doubles:
@@ -52,6 +52,7 @@ def draw_cells(
     They are the best of some starts of k-means among the means of cells. Where cells are fewer than
     clusters, points are drawn besides. ``tell`` gets a message of what is done.
     """
+    assert stream.reach is not None
     if tell is not None:
         tell("means of groups of rows, by masked sums")
     means, weights = find_cells(parts, total, n_clusters, stream, n_threads)
@@ -75,7 +76,7 @@ def find_cells(
     parts: WorkerRows,
     total: Sum,
     n_clusters: int,
-    stream: PointStream,
+    stream: RowStream,
     n_threads: int,
 ) -> tuple[Doubles, Doubles]:
     """Find cells by masked sums: means (L, d), and what rows of each weigh (L,).
@@ -84,6 +85,7 @@ def find_cells(
     rows are enough.
     """
     rng, reach = stream.rng, stream.reach
+    assert reach is not None
     data = HeldRows(parts, total, stream.row_weights, reach=reach)
     points = reach.points
     most = data.n_rows // (2 * LEAST_OF_CELL)
