@@ -316,7 +316,7 @@ class FedFit(MixtureResult):
             "step_ceiling": run.steps.ceiling,
             "safe_step": run.steps.safe,
             "theorem_step": run.steps.theorem,
-            "inner": run.steps.inner,
+            "inner": run.settings.inner,
             "statistic_size": len(run.statistic),
             "mixing_weights": mixture.assembled_weights.tolist(),
             **reported(self, "log_likelihood", "bic", "aic", "converged"),
@@ -337,10 +337,10 @@ def options_of(run: FedRun, settings: FedMixtureSettings, compress: str | None) 
     """Return what a report says of the algorithm's options, as they were taken."""
     return {
         "compress": compress,
-        "step_size": "function" if callable(settings.step_size) else run.steps.taken,
+        "step_size": "function" if callable(settings.step_size) else run.settings.step_size,
         "alpha": run.alpha,
         "participation": settings.participation,
-        "batch_size": run.steps.batch_size,
+        "batch_size": run.settings.batch_size,
         "variance_reduction": bool(settings.variance_reduction),
         **reported(settings, "weighting", "memory", "scale", "tol"),
     }

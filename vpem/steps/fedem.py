@@ -155,9 +155,7 @@ def run_fedem(
     if settings.memory == "none":
         stays_on = stays_on or later.omega > 0 or settings.participation < 1
     least = getattr(model, "least_batch", 1)
-    steps = SafeSteps.choose(settings, alpha, later, counts, least, stays_on)
-    chosen = {"step_size": steps.taken, "batch_size": steps.batch_size, "inner": steps.inner}
-    settings = settings.changed(max_iter=steps.max_iter, **chosen)
+    steps, settings = SafeSteps.choose(settings, alpha, later, counts, least, stays_on)
     reduced = settings.variance_reduction and settings.batch_size is not None
     noisy = later.omega > 0 or settings.participation < 1 or settings.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, settings.participation, settings.inner or 0)
@@ -167,7 +165,7 @@ def run_fedem(
     saver = saver or NoSaver()
     loop.begin(saver, start, alpha, later.omega)
     run = loop.iterate(saver, callback)
-    run.steps = steps
+    run.steps, run.settings = steps, settings
     return run
 
 

@@ -170,15 +170,11 @@ class Drift(Stateful):
 
 @dataclass(frozen=True)
 class SafeSteps:
-    """Which steps noise allows a run, and which it takes."""
+    """Which steps noise allows a run."""
 
     ceiling: float  # the longest step that noise does not outgrow
     safe: float  # the default
     theorem: float  # of `theorem_step`
-    taken: str | float | StepSize  # for `vpem.steps.fedem_sums.parse_step_size`
-    batch_size: int | None
-    inner: int | None
-    max_iter: int
 
     @classmethod
     def choose(
@@ -189,8 +185,8 @@ class SafeSteps:
         rows: Indices,
         least: int,
         stays: bool,
-    ) -> SafeSteps:
-        """Choose what settings leave open, and warn of long steps.
+    ) -> tuple[SafeSteps, FedSettings]:
+        """Choose what settings leave open, and return these, too; warn of long steps.
 
         Workers have so many ``rows`` (n,), a batch so many at least (`batches_of`); ``stays`` says
         whether noise remains however long the run goes on.
@@ -210,7 +206,6 @@ class SafeSteps:
         auto = isinstance(settings.step_size, str) and settings.step_size == "auto"
         taken = f"constant:{safe:g}" if auto else settings.step_size
         enough = enough_iterations(taken, stays) if settings.max_iter is None else settings.max_iter
-        steps = cls(ceiling, safe, theorem, taken, batch_size, inner, enough)
         longest = float(parse_step_size(taken)(max(1, enough // 2)))
         if longest > ceiling and longest > safe:
             warn(
@@ -219,7 +214,10 @@ class SafeSteps:
                 f"outgrow: {safe:.3g} is safe; take ",
                 Setting("step_size", "auto"),
             )
-        return steps
+        settings = settings.changed(
+            step_size=taken, batch_size=batch_size, inner=inner, max_iter=enough
+        )
+        return cls(ceiling, safe, theorem), settings
 
 
 def enough_iterations(step_size: str | float | StepSize, noise_stays: bool = False) -> int:

@@ -191,6 +191,7 @@ class FedRun:
     """Iterations in which the network was disconnected, and how; nothing changed in them."""
     projected: list[int] = field(default_factory=list)  # iterations after which something was
     steps: Any = None  # `vpem.steps.fedem_steps.SafeSteps`
+    settings: Any = None  # `vpem.settings.FedSettings`, with what was chosen of them
 
     @property
     def spoiled(self) -> bool:
