@@ -349,8 +349,8 @@ class LabelFile:
 
         if not self:
             return
-        assert fit.people.probabilities is not None
-        table = {"id": np.array(fit.people.names, np.str_), **columns_of(fit.people.probabilities)}
+        assert fit.probabilities is not None
+        table = {"id": np.array(fit.names, np.str_), **columns_of(fit.probabilities)}
         columns = of_each(table, devices, holders)
         if not self.parties:
             columns = stacked(columns, devices, holders)

@@ -94,7 +94,7 @@ def same(found, wanted, tolerance=1e-9):
     for name in ("means", "covariances", "shrinkage"):
         ours, theirs = getattr(found.given, name), getattr(wanted.given, name)
         np.testing.assert_allclose(ours, theirs, tolerance, tolerance)
-    assert found.people.names == wanted.people.names
+    assert found.names == wanted.names
     likelihoods = (found.log_likelihood.each, wanted.log_likelihood.each)
     np.testing.assert_allclose(*likelihoods, 10 * tolerance)
     assert abs(found.log_likelihood.value - wanted.log_likelihood.value) < 1e-6
@@ -334,7 +334,7 @@ def compare_over(run, ways):
     wanted = [*(fit(**how) for how in runs), fit(**few)]
     found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):
-        if len(ours.people.names) == len(theirs.people.names):
+        if len(ours.names) == len(theirs.names):
             same(ours, theirs)
         assert ours.ledger.summary() == theirs.ledger.summary()
         if ours.network and ours.network.get("secure_sum"):

@@ -107,7 +107,7 @@ def test_a_fit_is_used_on_tables_that_miss_items(model):
     some = Predictor(found, level=0.9)
     if model == "gmm":
         classes = some.responsibilities(data.take([0, 1, 2]))
-        np.testing.assert_allclose(classes, found.people.probabilities[:3])
+        np.testing.assert_allclose(classes, found.probabilities[:3])
     else:
         assert some.latents(data.take([0, 1, 2])).means.shape == (3, 3)
     assert some.score(data.take([0, 1])).each.shape == (2,)

@@ -267,10 +267,10 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
 
 def describe_fit(fit: SaemFit, devices: Workers) -> Report:
     """Report a fit, and what it says of each individual that it has, and of its device."""
-    model, people, likelihood, saved = fit.model, fit.people, fit.log_likelihood, fit.saved
-    given, odds, rates, followed = fit.given, people.probabilities, fit.accepted, model.parameters
+    model, likelihood, saved = fit.model, fit.log_likelihood, fit.saved
+    given, odds, rates, followed = fit.given, fit.probabilities, fit.accepted, model.parameters
     columns: Report = {
-        "id": people.names,
+        "id": fit.names,
         "device": [devices.names[device] for device in devices.worker_of],
         "log_likelihood": likelihood.each,
     }
@@ -281,7 +281,7 @@ def describe_fit(fit: SaemFit, devices: Workers) -> Report:
         found = topics.as_json() | {name: getattr(topics, name) for name in more}
     else:
         shrinkage = dict(zip(model.latents, given.shrinkage, strict=False))
-        columns["rows"] = people.rows
+        columns["rows"] = fit.rows
         columns["acceptance"] = repeat(None) if fit.acceptance is None else fit.acceptance
         if odds is not None:
             columns |= {"component": odds.argmax(axis=1), "probabilities": odds}
@@ -293,15 +293,15 @@ def describe_fit(fit: SaemFit, devices: Workers) -> Report:
             "estimates": fit.estimates,
             "standard_errors": fit.errors,
             "log_likelihood": likelihood.describe(fit.least_effective),
-            "criteria": criteria_of(saved, likelihood.value, people.n_individuals, people.n_rows),
+            "criteria": criteria_of(saved, likelihood.value, fit.n_individuals, fit.n_rows),
             "summary": summary_of(saved).as_json(),
             "shrinkage": None if model.discrete else shrinkage,
             "acceptance": rates and dict(zip(("mean", "least", "most"), rates, strict=True)),
         }
     return {
         "algorithm": "saem",
-        "n_individuals": people.n_individuals,
-        "n_samples": people.n_rows,
+        "n_individuals": fit.n_individuals,
+        "n_samples": fit.n_rows,
         "n_devices": devices.n_workers,
         "device_names": list(devices.names),
         "device_individuals": devices.counts,

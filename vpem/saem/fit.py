@@ -27,7 +27,7 @@ from vpem.saem.conditional import (
 )
 from vpem.saem.individuals import AllIndividuals, Individuals
 from vpem.saem.models.model import INCOMPLETE, OWN, SaemModel, all_options, make_model, model_class
-from vpem.saem.results import People, SaemFit, SavedSaem, spread_of, warn_of_few
+from vpem.saem.results import SaemFit, SavedSaem, individuals_of, spread_of, warn_of_few
 from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, exact_at, run_saem
 from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, keeper_of
@@ -173,31 +173,30 @@ def fit_saem(
         joined = network.whole.describe(*facts)
         joined |= {"partitions": partitions, "disagreement": server.disagreement}
     return SaemFit(
-        built,
-        built.parameters,
-        theta,
-        certain.errors,
-        certain.information,
-        likelihood,
-        conditional,
-        People.from_model(built, theta),
-        acceptance,
-        None if acceptance is None else spread_of(individuals, acceptance),
-        -float(individuals.largest(-likelihood.effective.min(initial=np.inf))),
-        trace,
-        np.array(run.bytes, dtype=np.int64),
-        run.n_iter,
-        run.converged,
-        run.change,
-        run.grounds,
-        server.ledger,
-        str(model) if named else OWN,
-        {**all_options(str(model), model_options or {}), **built.found} if named else {},
-        _settings(individuals, workers, chosen, server, settings),
-        joined,
-        corpus_facts(built, theta, conditional, workers, run.looks),
-        saving.seconds + time.perf_counter() - began,
-        certain,
+        model=built,
+        parameters=built.parameters,
+        theta=theta,
+        standard_errors=certain.errors,
+        information=certain.information,
+        log_likelihood=likelihood,
+        given=conditional,
+        **individuals_of(built, theta),
+        acceptance=acceptance,
+        accepted=None if acceptance is None else spread_of(individuals, acceptance),
+        least_effective=-float(individuals.largest(-likelihood.effective.min(initial=np.inf))),
+        trace=trace,
+        bytes=np.array(run.bytes, dtype=np.int64),
+        **{name: getattr(run, name) for name in ("n_iter", "converged", "change", "grounds")},
+        ledger=server.ledger,
+        model_name=str(model) if named else OWN,
+        model_options={**all_options(str(model), model_options or {}), **built.found}
+        if named
+        else {},
+        settings=_settings(individuals, workers, chosen, server, settings),
+        network=joined,
+        corpus=corpus_facts(built, theta, conditional, workers, run.looks),
+        seconds=saving.seconds + time.perf_counter() - began,
+        certain=certain,
     )
 
 

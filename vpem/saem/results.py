@@ -33,50 +33,33 @@ FEWEST = 0.01
 
 OF_GIVEN = ("means", "covariances", "lower", "upper")
 CERTAIN = ("covariance", "freedom", "test_errors")
-OF_PEOPLE = ("names", "covariates", "time_range", "doses")
 OF_FIT = (
-    "model_options", "theta", "standard_errors", "information", "log_likelihood", "acceptance",
-    "trace", "bytes", "n_iter", "converged", "change", "grounds", "corpus",
+    "names", "covariates", "time_range", "doses", "model_options", "theta", "standard_errors",
+    "information", "log_likelihood", "acceptance", "trace", "bytes", "n_iter", "converged",
+    "change", "grounds", "corpus",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class People:
-    """The individuals of a fit, and what does not depend on it."""
-
-    names: tuple[str, ...]  # (n,)
-    rows: Indices  # (n,)
-    covariates: dict[str, Doubles]  # (n,) constant within individuals
-    probabilities: Doubles | None  # (n, K) of a mixture's components
-    time_range: tuple[float, float]  # of all rows, of other processes too
-    n_individuals: int  # in all processes
-    n_rows: int  # in all processes
-    doses: Doses | None = None
-
-    @staticmethod
-    def from_model(model: SaemModel, theta: Doubles) -> People:
-        """Take the individuals of this process."""
-        data = model.individuals
-        ends = [-data.times.min(initial=np.inf), data.times.max(initial=-np.inf)]
-        first, last = data.largest(np.array(ends)).tolist()
-        return People(
-            data.names,
-            data.counts,
-            data.constant_covariates(),
-            model.responsibilities(theta),
-            (-first, last),
-            *data.number,
-            data.doses,
-        )
+def individuals_of(model: SaemModel, theta: Doubles) -> Report:
+    """What a `SaemFit` says of the individuals of this process, and how many there are in all."""
+    data = model.individuals
+    ends = [-data.times.min(initial=np.inf), data.times.max(initial=-np.inf)]
+    first, last = data.largest(np.array(ends)).tolist()
+    found = {
+        "names": data.names, "rows": data.counts, "covariates": data.constant_covariates(),
+        "probabilities": model.responsibilities(theta), "time_range": (-first, last),
+        "doses": data.doses,
+    }  # fmt: skip
+    return found | dict(zip(("n_individuals", "n_rows"), data.number, strict=True))
 
 
 def collect(fit: SaemFit, workers: Workers, place: Placement) -> SaemFit:
     """Bring what a fit says of individuals together in the first process; others keep their own."""
-    doses = fit.people.doses
+    doses = fit.doses
     dosing = [] if doses is None else [doses.first, *doses.columns]
     local = _columns(fit)
     with set_topic(place.engine, "result"):
-        parts = place.engine.gather([local, list(fit.people.names), dosing])
+        parts = place.engine.gather([local, list(fit.names), dosing])
     if parts is None:
         return fit
     devices = np.argsort(place.ranks, kind="stable")
@@ -95,15 +78,14 @@ def leave_out(fit: SaemFit) -> SaemFit:
 
 def _columns(fit: SaemFit) -> Report:
     """All arrays (n, ...) that a fit has of individuals."""
-    people = fit.people
     columns = {
-        "rows": people.rows,
-        "probabilities": people.probabilities,
+        "rows": fit.rows,
+        "probabilities": fit.probabilities,
         "acceptance": fit.acceptance,
         "each": fit.log_likelihood.each,
         "effective": fit.log_likelihood.effective,
         **{name: getattr(fit.given, name) for name in OF_GIVEN},
-        **{f"covariate {name}": values for name, values in people.covariates.items()},
+        **{f"covariate {name}": values for name, values in fit.covariates.items()},
     }
     return {name: values for name, values in columns.items() if values is not None}
 
@@ -111,20 +93,18 @@ def _columns(fit: SaemFit) -> Report:
 def _with(
     fit: SaemFit, names: tuple[str, ...], columns: Report, doses: Doses | None = None
 ) -> SaemFit:
-    people = replace(
-        fit.people,
+    likelihood = replace(fit.log_likelihood, each=columns["each"], effective=columns["effective"])
+    return replace(
+        fit,
         names=names,
         rows=columns["rows"],
         probabilities=columns.get("probabilities"),
-        covariates={name: columns[f"covariate {name}"] for name in fit.people.covariates},
+        covariates={name: columns[f"covariate {name}"] for name in fit.covariates},
         doses=doses,
-    )
-    likelihood = replace(fit.log_likelihood, each=columns["each"], effective=columns["effective"])
-    conditional = replace(fit.given, **{name: columns[name] for name in OF_GIVEN})
-    return replace(
-        fit, people=people, given=conditional, log_likelihood=likelihood,
+        given=replace(fit.given, **{name: columns[name] for name in OF_GIVEN}),
+        log_likelihood=likelihood,
         acceptance=columns.get("acceptance"),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -168,8 +148,8 @@ class SaemFit(
 ):
     """A fitted model.
 
-    ``people`` are the individuals of `given`, `log_likelihood` and `acceptance`: in several
-    processes those of this one, see `collect`.
+    Individuals, of which there are n here, are in several processes those of this one, see
+    `collect`.
     """
 
     _in_notebooks = "vpem.pictures.public.in_html"
@@ -181,7 +161,14 @@ class SaemFit(
     information: Doubles  # (p, p) observed
     log_likelihood: LogLikelihood
     given: Conditional  # latents of each individual
-    people: People
+    names: tuple[str, ...]  # (n,)
+    rows: Indices  # (n,)
+    covariates: dict[str, Doubles]  # (n,) constant within individuals
+    probabilities: Doubles | None  # (n, K) of a mixture's components
+    time_range: tuple[float, float]  # of all rows, of other processes too
+    n_individuals: int  # in all processes
+    n_rows: int  # in all processes
+    doses: Doses | None
     acceptance: Doubles | None  # (n,) share of moves accepted after the burn-in; None: all are
     accepted: tuple[float, float, float] | None  # mean, least and most of it, of all individuals
     least_effective: float  # least of the draws that an individual's importance draws are worth
@@ -205,19 +192,18 @@ class SaemFit(
         """Latents of each individual."""
         given = self.given
         return Latents(
-            self.people.names, tuple(self.model.latents), given.means, given.lower, given.upper,
+            self.names, tuple(self.model.latents), given.means, given.lower, given.upper,
             given.covariances, given.level,
         )  # fmt: skip
 
     @cached_property
     def saved(self) -> SavedSaem:
         """What a file would keep of the fit."""
-        model, people, conditional = self.model, self.people, self.given
+        model, conditional = self.model, self.given
         q = len(model.latents)  # without values that are drawn with them
         gaps = self.model_name in INCOMPLETE and model.gaps
-        facts = {"data": model.individuals.source, "n_individuals": people.n_individuals}
+        facts = {"data": model.individuals.source, "n_individuals": self.n_individuals}
         saved: Report = {name: getattr(self, name) for name in OF_FIT}
-        saved |= {name: getattr(people, name) for name in OF_PEOPLE}
         if not model.wide:
             saved |= {name: getattr(self.certain, name) for name in CERTAIN}
         return SavedSaem(
@@ -233,7 +219,7 @@ class SaemFit(
             level=conditional.level,
             shrinkage=conditional.shrinkage[:q],
             n_draws=conditional.n_draws,
-            settings={**facts, "n_rows": people.n_rows, **self.settings, **self.network},
+            settings={**facts, "n_rows": self.n_rows, **self.settings, **self.network},
             communication=self.ledger.summary(),
             versions=current_versions(),
             words=model.individuals.words or (),
@@ -243,13 +229,13 @@ class SaemFit(
 
     def columns(self) -> Report:
         """Latents of individuals, or their classes, as columns of a table."""
-        model, people = self.model, self.people
-        columns: Report = {"id": np.array(people.names, dtype=np.str_)}
+        model, odds = self.model, self.probabilities
+        columns: Report = {"id": np.array(self.names, dtype=np.str_)}
         if not model.wide:
-            columns["rows"] = people.rows
-        if people.probabilities is not None:
-            columns["component"] = people.probabilities.argmax(axis=1)
-            columns |= {f"proba_{k}": odds for k, odds in enumerate(people.probabilities.T)}
+            columns["rows"] = self.rows
+        if odds is not None:
+            columns["component"] = odds.argmax(axis=1)
+            columns |= {f"proba_{k}": one for k, one in enumerate(odds.T)}
         elif not model.discrete:
             columns |= self.latents.columns()
         columns["log-likelihood"] = self.log_likelihood.each
