@@ -367,20 +367,25 @@ def test_the_summary_equals_numpy(dtype):
     X[:, 2] = 4
     found = summarize_features(X)
     wide = X.astype(float)
-    np.testing.assert_allclose(found.mean, wide.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(found.sd, wide.std(axis=0), rtol=1e-9)
-    np.testing.assert_array_equal(found.min, wide.min(axis=0))
-    np.testing.assert_array_equal(found.max, wide.max(axis=0))
-    assert found.constant.tolist() == [False, False, True]
-    assert found.non_finite.tolist() == [0, 0, 0]
+    np.testing.assert_allclose(found["mean"], wide.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found["sd"], wide.std(axis=0), rtol=1e-9)
+    np.testing.assert_array_equal(found["min"], wide.min(axis=0))
+    np.testing.assert_array_equal(found["max"], wide.max(axis=0))
+    assert found["constant"].tolist() == [False, False, True]
+    assert found["non_finite"].tolist() == [0, 0, 0]
 
 
 def test_the_summary_leaves_out_what_is_not_finite():
     found = summarize_features(np.array([[1.0, np.nan], [3.0, np.inf], [np.nan, -np.inf]]))
-    assert found.non_finite.tolist() == [1, 3]
-    assert (found.mean[0], found.sd[0], found.min[0], found.max[0]) == (2.0, 1.0, 1.0, 3.0)
-    assert np.isnan([found.mean[1], found.sd[1], found.min[1], found.max[1]]).all()
-    assert found.constant.tolist() == [False, False]
+    assert found["non_finite"].tolist() == [1, 3]
+    assert (found["mean"][0], found["sd"][0], found["min"][0], found["max"][0]) == (
+        2.0,
+        1.0,
+        1.0,
+        3.0,
+    )
+    assert np.isnan([found["mean"][1], found["sd"][1], found["min"][1], found["max"][1]]).all()
+    assert found["constant"].tolist() == [False, False]
 
 
 # The files in data/ -------------------------------------------------------------------------------

@@ -126,7 +126,8 @@ def import_(
             dataset = replace(dataset, partition=partition_of(dataset, table, True))
         dataset = settle(dataset, reading.family, dataset.partition)
         tell_families(dataset, reading, screen.say)
-        missing = f", {summarize_features(dataset.X).missing.sum()} values missing" if keep else ""
+        n_missing = summarize_features(dataset.X)["missing"].sum() if keep else 0
+        missing = f", {n_missing} values missing" if keep else ""
         write(dataset, missing)
 
 

@@ -19,7 +19,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, shorten
 from vpem.files import models
 from vpem.files.datasets import Dataset, Home, default_names, write_dataset
-from vpem.files.families import FamilyChoice, levels_for_model, settle_for_model
+from vpem.files.families import levels_for_model, settle
 from vpem.files.matrix import select_columns
 from vpem.files.parties.opening import choose_parties
 from vpem.files.results import read_clustering
@@ -164,7 +164,7 @@ class RowFile(StoredFile):
             file, party.name, source.feature_names, expected
         )
         teller(self.say)(source, settings.table, kept)
-        return settle_for_model(source, FamilyChoice.parse(kept.family))
+        return settle(source, kept.family, for_model=True)
 
     def _columns(self, names: Sequence[str], narrow: bool) -> Sequence[int] | None:
         """Return the column of each of the model's features; None: they are in its order."""

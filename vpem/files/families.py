@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import Matrix, row_blocks
+from vpem.checks import AnyArray, Matrix, row_blocks
 from vpem.errors import InputError, Setting, VpemWarning, did_you_mean, shorten
 from vpem.files.datasets import Dataset
 from vpem.files.levels import Recoding, distinct, in_levels, named_numbers, recoded
@@ -154,19 +154,6 @@ def levels_for_model(
     return dataset
 
 
-def settle_for_model(dataset: Dataset, family: object) -> Dataset:
-    """Return a dataset with categories where a model has some (`words_for_model`)."""
-    choice = FamilyChoice.parse(family)
-    if choice is None:
-        return dataset
-    names = dataset.feature_names
-    words = [choice.word(name) for name in names]
-    [X], kinds = settle_families(
-        (dataset.X,), names, dataset.kinds, dataset.coded, dataset.source, words, lenient=True
-    )
-    return replace(dataset, X=X, coded={}, kinds=kinds)
-
-
 def words_for_model(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str] | None:
     """Return what to say of data for a model: its features are categories, or numbers.
 
@@ -182,31 +169,33 @@ def words_for_model(kinds: Kinds | None, names: Sequence[str]) -> dict[str, str]
     return said | dict(zip(names, words, strict=True))
 
 
-def settle(dataset: Dataset, family: object, partition: Partition | None = None) -> Dataset:
+def settle(
+    dataset: Dataset, family: object, partition: Partition | None = None, for_model: bool = False
+) -> Dataset:
     """Say which family each feature has, and make codes of numbers that are names.
 
     ``family`` is what the user says (`FamilyChoice.parse`). Without it, features keep the family
-    that their file has, and all others are Gaussian. Agents of ``partition`` may be named.
+    that their file has, and all others are Gaussian. Agents of ``partition`` may be named. It may
+    be what a model needs (`words_for_model`), of which the data may lack features.
     """
     choice = FamilyChoice.parse(family)
     if choice is None:
         return dataset
     names = dataset.feature_names
-    for name in choice.named:
+    for name in () if for_model else choice.named:
         if name in dataset.left_out:
             raise InputError(
                 f"{dataset.source}: {name!r} cannot be {choice.named[name]}: it is no feature "
                 f"({dataset.left_out[name]})"
             )
-    check_named(choice, names, () if partition is None else partition.names)
-    holders = (
-        [None] * len(names)
-        if partition is None
-        else [partition.names[a] for a in partition.agent_of]
-    )
+    if not for_model:
+        check_named(choice, names, () if partition is None else partition.names)
+    holders = len(names) * [""]
+    if partition is not None:
+        holders = [partition.names[agent] for agent in partition.agent_of]
     words = [choice.word(name, holder) for name, holder in zip(names, holders, strict=True)]
     [X], kinds = settle_families(
-        (dataset.X,), names, dataset.kinds, dataset.coded, dataset.source, words
+        (dataset.X,), names, dataset.kinds, dataset.coded, dataset.source, words, for_model
     )
     return replace(dataset, X=X, coded={}, kinds=kinds)
 
@@ -297,26 +286,13 @@ def _guess(parts: Sequence[Matrix], columns: Sequence[int]) -> list[str]:
     return families
 
 
-@dataclass(frozen=True)
-class FeatureSummary:
-    """Statistics of each feature over its finite values, arrays of shape (n_features,).
+def summarize_features(X: Matrix) -> dict[str, AnyArray]:
+    """Return statistics (d,) of each feature of ``X`` (M, d), by two passes in float64.
 
-    ``sd`` has divisor n. A feature is ``constant`` if its finite values are all equal; where
-    there are none, the statistics are nan. ``non_finite`` counts what was left out, ``missing``
-    what of it is NaN.
+    They are of its finite values: ``mean``, ``sd`` (with divisor n), ``min`` and ``max`` are nan
+    where there are none, and ``constant`` is whether these are all equal. ``non_finite`` counts
+    what was left out, ``missing`` what of it is NaN.
     """
-
-    mean: NDArray[np.float64]
-    sd: NDArray[np.float64]
-    min: NDArray[np.float64]
-    max: NDArray[np.float64]
-    constant: NDArray[np.bool_]
-    non_finite: NDArray[np.intp]
-    missing: NDArray[np.intp]
-
-
-def summarize_features(X: Matrix) -> FeatureSummary:
-    """Return statistics of each feature of ``X`` (M, d), by two passes in float64."""
     n_samples, n_features = X.shape
     used = np.zeros(n_features, dtype=np.intp)
     missing = np.zeros(n_features, dtype=np.intp)
@@ -336,7 +312,10 @@ def summarize_features(X: Matrix) -> FeatureSummary:
             squares += (away * away).sum(axis=0)
         sd = np.where(used > 0, np.sqrt(squares / used), np.nan)
     low, high = np.where(used > 0, low, np.nan), np.where(used > 0, high, np.nan)
-    return FeatureSummary(mean, sd, low, high, low == high, n_samples - used, missing)
+    return {
+        "mean": mean, "sd": sd, "min": low, "max": high, "constant": low == high,
+        "non_finite": n_samples - used, "missing": missing,
+    }  # fmt: skip
 
 
 def describe_dataset(dataset: Dataset) -> Report:
@@ -353,7 +332,7 @@ def describe_dataset(dataset: Dataset) -> Report:
         counted = np.unique(dataset.labels, return_counts=True)
         pairs = zip(*(one.tolist() for one in counted), strict=True)
         labels = [{"label": value, "count": count} for value, count in pairs]
-    statistics = {name: column.tolist() for name, column in vars(found).items()}
+    statistics = {name: column.tolist() for name, column in found.items()}
     return {
         "path": dataset.source,
         "n_samples": dataset.n_samples,
@@ -365,9 +344,9 @@ def describe_dataset(dataset: Dataset) -> Report:
         "agents": agents,
         "labels": labels,
         "edges": None if dataset.edges is None else dataset.edges.tolist(),
-        "n_non_finite": int(found.non_finite.sum()),
-        "n_missing": int(found.missing.sum()),
-        "n_constant": int(found.constant.sum()),
+        "n_non_finite": int(found["non_finite"].sum()),
+        "n_missing": int(found["missing"].sum()),
+        "n_constant": int(found["constant"].sum()),
         "features": [
             {
                 "name": name,

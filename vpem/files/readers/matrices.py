@@ -46,7 +46,6 @@ from vpem.files.matrix import FileMatrix, is_stored, select_columns
 from vpem.files.opening import check_unpacked
 from vpem.files.readers.frames import (
     ReadOptions,
-    SomeLabels,
     ask_of_ids,
     blank_marks,
     check_fields,
@@ -59,7 +58,6 @@ from vpem.files.readers.frames import (
     warn_of_guesses,
     warn_of_marks,
 )
-from vpem.files.table_settings import TableSettings
 from vpem.network.partition import from_agent_of_feature, from_worker_of_row
 from vpem.network.schema import Report
 
@@ -134,9 +132,9 @@ def dataset_of_matrix(
         if values is not None and values.ndim == 1:
             noted[what] = values
             table = table.changed(**{f"{what}_column": None})
-    weights = options.sample_weight
-    if isinstance(weights, str) and (values := note(weights)) is not None:
-        noted["weight"], weights = values, None
+    column = options.sample_weight
+    if isinstance(column, str) and (values := note(column)) is not None:
+        noted["weight"], column = values, None
     known, name = None, table.labels_for_fit
     values = note(name) if isinstance(name, str) else None
     if values is not None:
@@ -152,7 +150,7 @@ def dataset_of_matrix(
     columns = options.columns
     if columns is not None and not set(columns) & set(dataset.feature_names):
         columns = None  # a matrix whose columns have no names is as wide as the model
-    reading = replace(options, table=table, sample_weight=weights, columns=columns)
+    reading = replace(options, table=table, sample_weight=column, columns=columns)
     choice = choose(dataset.feature_names, reading, dataset.source)
     for what, place in choice.noted.items():
         noted[what] = _column(dataset.X, place)
@@ -195,45 +193,29 @@ def dataset_of_matrix(
             Setting("na"), f" changes values, which are read from disk of {dataset.source}; raise "
             "the memory limit",
         )  # fmt: skip
-    return _with(dataset, X, features, noted, left_out, options.table, known)
-
-
-def _with(
-    dataset: Dataset,
-    X: Floats | FileMatrix,
-    features: list[int],
-    noted: dict[str, Labels],
-    left_out: dict[str, str],
-    table: TableSettings,
-    labels_for_fit: SomeLabels | None,
-) -> Dataset:
-    partition = dataset.partition
+    partition, kinds = dataset.partition, dataset.kinds
     if partition is not None and features != list(range(dataset.n_features)):
         agents, names = partition.agent_of[features], list(partition.names)
         if dataset.edges is None:  # agents without any stay where links lead to them
             there, agents = np.unique(agents, return_inverse=True)
             names = [names[agent] for agent in there]
         partition = from_agent_of_feature(agents, names)
-    workers = dataset.workers
-    if "worker" in noted:
-        workers = from_worker_of_row(noted["worker"])
     weights = dataset.sample_weight
     if "weight" in noted:
         weights = as_weights(noted["weight"], len(X), dataset.source)
-    return Dataset(
-        X,
-        tuple(dataset.feature_names[n] for n in features),
+    return replace(
+        dataset,
+        X=X,
+        feature_names=tuple(dataset.feature_names[n] for n in features),
         ids=noted.get("id", dataset.ids),
         labels=noted.get("label", dataset.labels),
         partition=partition,
-        edges=dataset.edges,
-        workers=workers,
+        workers=from_worker_of_row(noted["worker"]) if "worker" in noted else dataset.workers,
         sample_weight=weights,
-        source=dataset.source,
         left_out=left_out,
-        table=table,
-        kinds=None if dataset.kinds is None else dataset.kinds.take_features(features),
-        labels_for_fit=labels_for_fit,
+        table=options.table,
+        kinds=None if kinds is None else kinds.take_features(features),
+        labels_for_fit=known,
     )
 
 

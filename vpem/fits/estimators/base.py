@@ -45,7 +45,6 @@ from vpem.files.families import (
     FamilyChoice,
     levels_for_model,
     settle,
-    settle_for_model,
     words_for_model,
 )
 from vpem.files.models import match_features, write_model
@@ -178,7 +177,7 @@ def dataset_for_model(X: Any, kinds: Kinds, names: Sequence[str], missing: str) 
     if names_of(X) is None:
         return Dataset(np.asarray(X), default_names(np.shape(X)[1]), source="X")
     choice = FamilyChoice.parse(words_for_model(kinds, names))
-    dataset = settle_for_model(_read(X, choice, lenient=True), choice)
+    dataset = settle(_read(X, choice, lenient=True), choice, for_model=True)
     columns = match_features(tuple(names), dataset.feature_names)
     return levels_for_model(dataset, kinds, columns, missing)
 
