@@ -24,7 +24,6 @@ from ..session import Where
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
-    from vpem.files.readers.tabular import ColumnProfile
     from vpem.network.schema import Report
 
 
@@ -419,14 +418,14 @@ def _describe(
     from vpem.files.families import describe_dataset, settle
     from vpem.pictures.planning import OF_DATA
 
-    profiles: list[ColumnProfile] = []
+    profiles: list[Report] = []
     dataset = read_one(data, reading, Where(), None, dataset=path, profiles=profiles)
     dataset = settle(dataset, reading.family, dataset.partition)
     about = read_about(data) if str(data) != STDIN and h5py.is_hdf5(str(data)) else {}
     summary = describe_dataset(dataset) | {"about": about}
     listed = () if dataset.kinds is None else summary["features"]
     families = {one["name"]: one["family"] for one in listed}
-    columns = [vars(one) | {"use": families.get(one.name, one.use)} for one in profiles]
+    columns = [one | {"use": families.get(one["name"], one["use"])} for one in profiles]
     summary["columns"] = columns
     if json:
         print_json(summary)

@@ -29,12 +29,11 @@ from vpem.checks import (
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, brief, did_you_mean, shorten
 from vpem.files.table_settings import TableSettings
+from vpem.network.schema import Report
 from vpem.records import words_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from vpem.files.readers.tabular import ColumnProfile
 
 
 MISSING_MARKS = (
@@ -198,7 +197,7 @@ class ReadOptions:
     lacking: tuple[str, ...] = ()  # of "label", "id", "worker": may be absent
     keep_constant: bool = False  # columns of one value, or none, stay: other rows may vary
     on_disk: bool = False  # however little memory values of HDF5 would take
-    profiles: list[ColumnProfile] | None = None  # filled, one a column
+    profiles: list[Report] | None = None  # filled, one a column, as `profile_of` has them
     lenient: bool = False  # any number of levels: a model knows them
 
     @property

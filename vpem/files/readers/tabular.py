@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,17 +84,10 @@ KINDS = (
 """What a column holds, by its type."""
 
 
-@dataclass(frozen=True)
-class ColumnProfile:
-    """What a column of a table holds."""
-
-    name: str
-    kind: str  # numbers, whole numbers, true/false, text, dates, ...
-    use: str  # feature, ids, labels, ..., left out (why), dropped
-    missing: int | None = None  # None: not read
-    different: int | None = None  # how many values
-    least: str | None = None  # the first of them
-    most: str | None = None  # the last of them
+PROFILE = ("name", "kind", "use", "missing", "different", "least", "most")
+"""What is said of a column: its name, what it holds (numbers, text, dates, ...) and is used for
+(feature, ids, labels, not used, left out (why)); how many values are missing and how many there are
+(None: it was not read), and the first and last of these (None: there is none)."""
 
 
 def profile_of(
@@ -102,8 +96,8 @@ def profile_of(
     read: Mapping[int, pa.ChunkedArray],
     features: Mapping[int, pa.ChunkedArray],
     noted: Mapping[str, int],
-) -> list[ColumnProfile]:
-    """Return what the columns of a table hold.
+) -> list[Report]:
+    """Return what the columns of a table hold: `PROFILE` of each.
 
     ``read`` and ``features``, as numbers, are by number; ``noted`` are ids, labels and the like.
     """
@@ -141,7 +135,7 @@ def profile_of(
                 ends = pc.min_max(there)
                 shown = (str(ends[end].as_py())[:40] for end in ("min", "max"))
                 facts = facts[0], pc.count_distinct(there).as_py(), *shown
-        profiles.append(ColumnProfile(name, kind, use, *facts))
+        profiles.append(dict(zip_longest(PROFILE, (name, kind, use, *facts))))
     return profiles
 
 
