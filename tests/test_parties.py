@@ -31,6 +31,7 @@ from vpem.files.parties.opening import (
     Party,
     choose_parties,
     open_parties,
+    open_party,
     read_manifest,
 )
 from vpem.files.table_settings import TableSettings
@@ -143,7 +144,7 @@ def test_files_of_others_are_not_opened(files):
     class OnlyLab(Engine):
         rank = 1
 
-    held = open_parties(parties, Placement(OnlyLab(), (0, 1, 2)))
+    held = open_parties(parties, Placement(OnlyLab(), (0, 1, 2))).holdings
     assert list(held) == [1]
     out = np.empty((2, 1))
     held[1].fill(out, np.array([2, 0]))
@@ -166,7 +167,7 @@ def test_many_processes_agree_on_rows_and_names(files):
 
     def work(engine):
         holders = Placement(engine, range(3))
-        held = OpenParties(parties, open_parties(parties, holders), holders)
+        held = open_parties(parties, holders)
         found = align_parties(held, "ids")
         names, partition = joined_names(held)
         parts = {}
@@ -192,7 +193,7 @@ def test_rows_are_filled_in_from_several_files_whatever_their_order(tmp_path_fac
         for part in range(2):
             put(folder / f"{part}.h5", [f"f{j}" for j in range(600)], n_samples=250, seed=part)
     X = np.concatenate([read_dataset(folder / f"{part}.h5").X for part in range(2)])
-    held = open_parties([Party("many", "[01].h5", folder=str(folder))])[0]
+    held = open_party(Party("many", "[01].h5", folder=str(folder)))
     assert held.parts[0].step < 250  # more than one read a file
     out = np.zeros((len(rows), 602))
     held.fill(out[:, 1:-1], np.array(rows, dtype=np.intp))
@@ -205,7 +206,7 @@ def test_rows_are_filled_in_from_several_files_whatever_their_order(tmp_path_fac
 
 def test_columns_are_those_wanted_in_their_order(files):
     folder, X = files
-    held = open_parties([Party("h", str(folder / "hospital.h5"), of("pulse", "age"))])[0]
+    held = open_party(Party("h", str(folder / "hospital.h5"), of("pulse", "age")))
     out = np.empty((4, 2))
     held.fill(out)
     assert held.feature_names == ("pulse", "age")
@@ -228,13 +229,13 @@ def test_tables(tmp_path, suffix):
     else:
         file.write_bytes(gzip.compress(TABLE.encode()) if suffix == "csv.gz" else TABLE.encode())
     party = Party("clinic", str(file), of("y", "x", id_column="who", label_column="class"))
-    held = open_parties([party])[0]
+    held = open_party(party)
     assert held.ids.tolist() == [7, 5]
     assert held.labels.tolist() == ["ill", "well"]
     assert held.parts[0].tolist() == [[2, 1.5], [3, 2.5]]
     told = []
     plain = TableSettings(id_column="who", label_column="class")
-    held = open_parties([Party("clinic", str(file), plain)], tell=lambda *it: told.append(it))[0]
+    held = open_party(Party("clinic", str(file), plain), tell=lambda *it: told.append(it))
     assert held.feature_names == ("x", "y")
     [(found, *asked)] = told
     assert (found.left_out, asked) == ({"city": "text"}, [plain, None])
@@ -244,7 +245,7 @@ def test_tables(tmp_path, suffix):
         open_parties([Party("clinic", str(file), of("x", "x"))])
     # A model that was fitted to other names of rows is used all the same.
     kept = TableSettings(id_column="patient", label_column="class")
-    held = open_parties([Party("clinic", str(file), of("x"), kept)])[0]
+    held = open_party(Party("clinic", str(file), of("x"), kept))
     assert held.labels.tolist() == ["ill", "well"]
 
 
@@ -268,7 +269,7 @@ def test_ids_are_found_where_nobody_has_named_them(tmp_path, table, found):
     pyarrow.parquet.write_table(pyarrow.csv.read_csv(file), parquet)
     for one in (file, parquet):
         party = Party("c", str(one), of("x"))
-        [held] = open_parties([party], tell=lambda data, *_: told.append(data)).values()
+        held = open_party(party, tell=lambda data, *_: told.append(data))
         assert (held.ids is not None) == (found is not None)
     assert [data.table.id_column for data in told] == [found, found]
 
@@ -276,7 +277,7 @@ def test_ids_are_found_where_nobody_has_named_them(tmp_path, table, found):
 def test_files_of_a_pattern_follow_one_another(tmp_path):
     one = put(tmp_path / "2024.h5", ["x", "y"], ["a", "b"])
     two = put(tmp_path / "2025.h5", ["y", "x"], ["c"], seed=1)
-    held = open_parties([Party("years", "20*.h5", folder=str(tmp_path))])[0]
+    held = open_party(Party("years", "20*.h5", folder=str(tmp_path)))
     out = np.empty((3, 2))
     held.fill(out)
     assert np.array_equal(out, np.concatenate([one, two[:, ::-1]]))
@@ -296,7 +297,7 @@ def test_files_of_a_pattern_follow_one_another(tmp_path):
 
 def test_a_file_may_be_called_like_a_pattern(tmp_path):
     put(tmp_path / "x[1].h5", ["x"])
-    assert open_parties([Party("x", "x[1].h5", folder=str(tmp_path))])[0].n_samples == 4
+    assert open_party(Party("x", "x[1].h5", folder=str(tmp_path))).n_samples == 4
 
 
 def test_ids_of_hdf5_are_not_named(files):

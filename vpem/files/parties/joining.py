@@ -72,18 +72,10 @@ def join_parties(
     parties, it is a share, without labels, and with the ids that the first party has of all rows
     in its own process.
     """
-    holders = holders or Placement.here(len(parties))
-    apart = not holders.engine.open
-    holdings = open_parties(
-        parties,
-        holders,
-        keep_empty=keep_empty,
-        keep_constant=keep_constant,
-        weights=sample_weight,
-        tell=tell,
-    )
-    with OpenParties(parties, holdings, holders) as held:
-        local = list(holdings.values())
+    options: Report = {"keep_empty": keep_empty, "weights": sample_weight, "tell": tell}
+    with open_parties(parties, holders, keep_constant=keep_constant, **options) as held:
+        holders, holdings = held.holders, held.holdings
+        local, apart = list(holdings.values()), not holders.engine.open
 
         def look(party: int) -> None:
             if party == max(holdings):  # all of this process
@@ -187,16 +179,9 @@ def stack_parties(
     which rows. Ids and labels are kept if all have them. Where several processes hold parties, it
     is a share, without ids and labels.
     """
-    holders = holders or Placement.here(len(parties))
-    holdings = open_parties(
-        parties,
-        holders,
-        keep_empty=keep_empty,
-        keep_constant=True,
-        weights=sample_weight,
-        tell=tell,
-    )
-    with OpenParties(parties, holdings, holders) as held:
+    options: Report = {"keep_empty": keep_empty, "weights": sample_weight, "tell": tell}
+    with open_parties(parties, holders, keep_constant=True, **options) as held:
+        holders, holdings = held.holders, held.holdings
         held.each(lambda party: refuse_gaps([holdings[party]]))
         facts = held.facts(lambda one: [list(one.feature_names), one.n_samples, one.dtype.name])
         names, counts, kinds = zip(*facts, strict=True)
@@ -225,11 +210,11 @@ def stack_parties(
                     Setting("labels_for_fit"),
                     *OF_SUMS_OVER_HUBS[1],
                 )
-            values = np.empty((holding.n_samples, len(names[0])), dtype=dtype)
-            holding.fill(values)
-            order = [holding.feature_names.index(name) for name in names[0]]
-            rows = recoded(values[:, order], changes.get(party, {}))
-            X[end[party] - holding.n_samples : end[party]] = rows
+            rows = X[end[party] - holding.n_samples : end[party]]
+            holding.fill(rows)
+            if holding.feature_names != tuple(names[0]):
+                rows[:] = rows[:, [holding.feature_names.index(name) for name in names[0]]]
+            rows[:] = recoded(rows, changes.get(party, {}))
 
         held.each(fill)
 

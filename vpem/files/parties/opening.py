@@ -246,33 +246,24 @@ MARGINALIZED = ("integrate them out with ", Setting("missing", "marginalize"))
 
 
 def open_parties(
-    parties: Sequence[Party],
-    holders: Placement | None = None,
-    *,
-    keep_empty: bool = False,  # empty cells of tables are no `gaps`
-    keep_constant: bool = False,  # others have more rows of these columns
-    weights: str | None = None,  # column, or dataset of HDF5; None: no weights are read
-    tell: Tell | None = None,
-) -> dict[int, Holding]:
-    """Open the files of the parties held here; all processes raise the same VpemError."""
-    options: Report = {"keep_constant": keep_constant, "weights": weights, "tell": tell}
-    return for_each(
-        holders or Placement.here(len(parties)),
-        range(len(parties)),
-        lambda party: open_party(parties[party], keep_empty, **options),
-    )
+    parties: Sequence[Party], holders: Placement | None = None, **options: Any
+) -> OpenParties:
+    """Open the files of the parties held here (`open_party`); all raise the same VpemError."""
+    holders, every = holders or Placement.here(len(parties)), range(len(parties))
+    holdings = for_each(holders, every, lambda party: open_party(parties[party], **options))
+    return OpenParties(parties, holdings, holders)
 
 
 def open_party(
     party: Party,
-    keep_empty: bool = False,
+    keep_empty: bool = False,  # empty cells of tables are no `gaps`
     *,
-    keep_constant: bool = False,
-    weights: str | None = None,
+    keep_constant: bool = False,  # others have more rows of these columns
+    weights: str | None = None,  # column, or dataset of HDF5; None: no weights are read
     tell: Tell | None = None,
     on_disk: bool = False,
 ) -> Holding:
-    """Open one party's files (`open_parties`); with ``on_disk`` gaps of HDF5 are looked for too."""
+    """Open one party's files; with ``on_disk`` gaps of HDF5 are looked for too."""
     try:
         files = party.find()
         if not files:
