@@ -370,7 +370,7 @@ def read_weights(
 
 
 def read_matrix(
-    file: h5py.File, name: str, source: str, dtype: DTypeLike | None, memory_limit: int | None
+    file: h5py.File, name: str, source: str, memory_limit: int | None
 ) -> Floats | FileMatrix:
     """Read the two-dimensional dataset ``name``, or say which ones there are."""
     item = find(file, name)
@@ -398,7 +398,7 @@ def read_matrix(
         if stored is not None:
             return stored
         matrix.close()
-    whole: Floats = as_matrix(read_array(file, name, ndim=2), source, dtype)
+    whole: Floats = as_matrix(read_array(file, name, ndim=2), source)
     return whole
 
 

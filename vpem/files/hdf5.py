@@ -131,12 +131,10 @@ def _fixed(strings: Sequence[str]) -> NDArray[np.bytes_]:
     return np.array(encoded, dtype=h5py.string_dtype("utf-8", max(longest, 1)))
 
 
-def write_array(
-    group: h5py.Group, name: str, values: ArrayLike, chunks: tuple[int, ...] | None = None
-) -> None:
+def write_array(group: h5py.Group, name: str, values: ArrayLike) -> None:
     """Write numbers with the attributes that AnnData gives an array (or a scalar)."""
     array = np.asarray(values)
-    dataset = group.create_dataset(name, data=array, chunks=chunks, track_times=False)
+    dataset = group.create_dataset(name, data=array, track_times=False)
     describe_element(dataset, "array" if array.ndim else "numeric-scalar", "0.2.0")
 
 

@@ -268,12 +268,7 @@ def read_hdf5(path: Path, source: str, options: ReadOptions) -> Dataset:
 def read_anndata(file: h5py.File, source: str, options: ReadOptions) -> Dataset:
     """Read ``X``, a layer, or another matrix of the cells."""
     name = (options.dataset or "X").strip("/")
-    item = find(file, name)
-    kind = sparse_kind(item)
-    if kind is None:
-        X = read_matrix(file, name, source, None, options.in_memory)
-    else:
-        X = dense_in(item, name, kind, source, options)
+    X = _values(file, name, source, options)
     of_genes = name == "X" or name.startswith("layers/")
     columns = "var" if of_genes else "raw/var" if name == "raw/X" else None
     names = default_names(X.shape[1]) if columns is None else names_in(file, columns)
@@ -351,15 +346,12 @@ def _refuse_missing(missing: NDArray[np.bool_], where: str, file: h5py.File) -> 
 
 
 def _stored(file: h5py.File, name: str, item: object, source: str, options: ReadOptions) -> Dataset:
-    kind = sparse_kind(item)
     X: Any
-    if kind is not None:
-        X = dense_in(item, name, kind, source, options)
-    elif item is not None and not is_group(item) and read_attribute(item, "MATLAB_class"):
+    if item is not None and not is_group(item) and read_attribute(item, "MATLAB_class"):
         # MATLAB writes columns first.
-        X = np.ascontiguousarray(np.asarray(read_matrix(file, name, source, None, None)).T)
+        X = np.ascontiguousarray(np.asarray(read_matrix(file, name, source, None)).T)
     else:
-        X = read_matrix(file, name, source, None, options.in_memory)
+        X = _values(file, name, source, options)
 
     def find_labels(called: str) -> Labels | None:
         one = find(file, called) if called.strip("/") else None
@@ -418,11 +410,13 @@ def sparse_kind(item: object) -> str | None:
     return SPARSE_KINDS.get(encoding or "")
 
 
-def dense_in(group: h5py.Group, name: str, kind: str, source: str, options: ReadOptions) -> Floats:
-    """Return a sparse matrix as a dense one."""
-    parts, shape = sparse_in(group, f"{source}: {name}")
-    file = Path(group.file.filename)
-    return dense_of(parts, shape, kind, file, f"{source}: {name}", options.memory_limit)
+def _values(file: h5py.File, name: str, source: str, options: ReadOptions) -> Floats | FileMatrix:
+    """Return a matrix, a sparse one as a dense one."""
+    item, where = find(file, name), f"{source}: {name}"
+    if (kind := sparse_kind(item)) is None:
+        return read_matrix(file, name, source, options.in_memory)
+    parts, shape = sparse_in(item, where)
+    return dense_of(parts, shape, kind, Path(file.filename), where, options.memory_limit)
 
 
 def sparse_in(group: h5py.Group, source: str) -> tuple[Parts, tuple[int, int]]:

@@ -161,10 +161,10 @@ class Fields:
 
         return self.read(name, checked)
 
-    def hexadecimal(self, name: str, digits: int, default: str | None = None) -> str:
-        """Return so many hexadecimal digits, or the default."""
-        text = self.text(name, default)
-        if text != default and not re.fullmatch(f"[0-9a-f]{{{digits}}}", text):
+    def hexadecimal(self, name: str, digits: int) -> str:
+        """Return so many hexadecimal digits."""
+        text = self.text(name)
+        if not re.fullmatch(f"[0-9a-f]{{{digits}}}", text):
             raise InputError(
                 f"{self.where}: {name} must be {digits} hexadecimal digits, got {brief(text)}"
             )
@@ -359,10 +359,10 @@ class Signed:
             raise FileError(f"{path} is no {kind}: it has no table [signature] at its end")
         self.body, self.kind = above, kind
         self.content = parse_toml(self.body, path)
-        table = parse_toml(mark + below, path).pop("signature")
-        if set(parse_toml(mark + below, path)) != {"signature"} or "signature" in self.content:
+        last = parse_toml(mark + below, path)
+        if set(last) != {"signature"} or "signature" in self.content:
             raise FileError(f"{path} is no {kind}: [signature] must be its last table")
-        self.signature = Fields(table, f"{path}: [signature]")
+        self.signature = Fields(last["signature"], f"{path}: [signature]")
 
     def is_by(self, certificate: bytes, name: str = "ed25519") -> bool:
         """Whether a field of the table is the signature by the key of a certificate (DER)."""

@@ -487,7 +487,7 @@ def read_corpus(
             if kind is None:
                 if is_group(item):
                     raise FileError(f"{source}: {name} is no matrix, sparse or dense")
-                dense = np.asarray(read_matrix(file, name, source, None, None))
+                dense = np.asarray(read_matrix(file, name, source, None))
                 names, words = (_names(file, which, dense.shape) for which in (0, 1))
                 return from_counts(dense, words, names, source)
             parts, shape = sparse_in(item, f"{source}: {name}")
