@@ -73,7 +73,7 @@ class SaemServer(StatisticKeeper, Stateful):
         self.feedback = check_choice("feedback", feedback, FEEDBACKS)
         self.pieces = pieces
         # Whether messages of other processes come to the server as a codec's bytes.
-        self._carries = codec is not None and self.total.carries
+        self._carries = codec is not None and self.holders.apart
         self.omega, self.alpha = 0.0, 1.0
         self.longest: float | None = None
         self.damping = self.safe = 1.0

@@ -145,8 +145,6 @@ class AtServer(Sum):
     weights: Doubles | None = None
     exponents: Exponents = 0
     """Powers of two in which numbers are counted where sums are masked."""
-    carries = False
-    """Whether messages of other processes come to the server as the bytes of a codec."""
 
     def __init__(self, n_senders: int) -> None:
         super().__init__(n_senders)

@@ -107,13 +107,11 @@ class Uplink(Sum):
         senders = self.active if senders is None else senders
         if self.quantizer is None or self._keys is None:
             return self.server.send(values, senders)
+        self.count(np.full(len(values), self.quantizer.message_size), senders)
         is_local = self.server.here(senders)
-        if is_local is None or not self.server.carries:
-            received, sizes = self.quantizer.transmit(values, self._keys, is_local)
-            self.count(self.holders.allreduce(sizes, announced=True), senders)
-            return received
+        if is_local is None:
+            return self.quantizer.transmit(values, self._keys)
         messages = self.quantizer.pack(values, self._keys, is_local)
-        self.count(np.full(len(values), messages.shape[1]), senders)
         heard = self.quantizer.unpack(self.server.hear(messages, senders))
         if len(heard) == len(values):  # at the server, where all are heard
             return heard
@@ -124,7 +122,7 @@ class Uplink(Sum):
     def aggregate(self, received: Doubles, senders: Senders | None = None) -> Doubles:
         """Add up what the server has of the active senders (a, P), or of some: shape (1, P)."""
         senders = self.active if senders is None else senders
-        if self.quantizer is not None and self.server.carries:
+        if self.quantizer is not None and self.holders.apart:
             return self.server.announce(received, senders)
         return self.server.aggregate(received, senders)
 
@@ -236,7 +234,7 @@ def tell(
     held = slice(None) if senders is None else senders
     changes = values - known[held][: len(values)]
     if carry is None:
-        received, _ = quantizer.transmit(changes, lambda _: keys)
+        received = quantizer.transmit(changes, lambda _: keys)
     else:
         messages = quantizer.pack(changes, lambda _: keys)
         received = quantizer.unpack(np.concatenate([messages, carry(messages)]))

@@ -88,10 +88,10 @@ class Quantizer:
 
     @property
     def message_size(self) -> int:
-        """Bytes of a message of vectors that are one piece."""
+        """Bytes of a message: they are as many, whatever it says."""
         assert self.codec is not None
-        coded = self.codec.message_size(self.n_values) if self.n_values else 0
-        return coded + ITEM * self.n_exact
+        widths = [piece.stop - piece.start for piece in self.pieces]
+        return sum(map(self.codec.message_size, filter(None, widths))) + ITEM * self.n_exact
 
     def by(self, codec: Codec) -> Quantizer:
         """Return what compresses such vectors by another codec."""
@@ -106,20 +106,29 @@ class Quantizer:
             return believed
         return np.append(np.full(self.n_values, believed), np.ones(self.n_exact))
 
-    def transmit(
-        self, values: Doubles, draw: Callable[[int], Keys], is_local: Mask | None = None
-    ) -> tuple[Doubles, NDArray[np.int64]]:
-        """Return what is received of a message a row (a, P), and the bytes (a,) of each.
+    def transmit(self, values: Doubles, draw: Callable[[int], Keys]) -> Doubles:
+        """Return what is received of a message a row (a, P): `unpack` of `pack`, without the bytes.
 
-        ``draw`` draws the keys of so many messages: also of senders in other processes, where
-        ``is_local`` (a,) is False; what is received of them and their bytes are zero.
+        ``draw`` draws the keys of so many messages.
         """
-        if is_local is None or is_local.all():
-            return self._compress(values, [draw(len(values)) for _ in self.pieces])
-        received, sizes = np.zeros(values.shape), np.zeros(len(is_local), dtype=np.int64)
-        keys = [draw(len(values))[is_local] for _ in self.pieces]
-        received[is_local], sizes[is_local] = self._compress(values[is_local], keys)
-        return received, sizes
+        assert self.codec is not None
+        keys = [draw(len(values)) for _ in self.pieces]
+        if not len(values):
+            return np.empty_like(values)
+        if self._units is not None:
+            values = self._units.apply(values)
+        received: Any = np.empty_like(values)
+        received[:, self.n_values :] = values[:, self.n_values :]
+        for piece, piece_keys in zip(self.pieces, keys, strict=True):
+            if piece.start == piece.stop:
+                continue
+            part = np.ascontiguousarray(values[:, piece])
+            decoded = self.codec.transmit(part, piece_keys, self.n_threads)[0]
+            if part.shape == values.shape:  # it is all of it
+                received = decoded
+            else:
+                received[:, piece] = decoded
+        return received if self._units is None else self._units.undo(received)
 
     def pack(
         self, values: Doubles, draw: Callable[[int], Keys], local: Mask | slice = slice(None)
@@ -154,30 +163,3 @@ class Quantizer:
         if self.n_exact:
             received[:, self.n_values :] = np.ascontiguousarray(messages[:, begin:]).view("<f8")
         return received if self._units is None else self._units.undo(received)
-
-    def _compress(self, values: Doubles, keys: list[Keys]) -> tuple[Doubles, NDArray[np.int64]]:
-        """Send every row, each piece by keys of its own."""
-        assert self.codec is not None
-        if not len(values):
-            return np.empty_like(values), np.zeros(0, dtype=np.int64)
-        basis = self._units
-        if basis is not None:
-            values = basis.apply(values)
-        received: Any
-        if len(self.pieces) == 1 and not self.n_exact:
-            received, sizes = self.codec.transmit(
-                np.ascontiguousarray(values), keys[0], self.n_threads
-            )
-        else:
-            received = np.empty_like(values)
-            received[:, self.n_values :] = values[:, self.n_values :]
-            sizes = np.full(len(values), ITEM * self.n_exact, dtype=np.int64)
-            for piece, piece_keys in zip(self.pieces, keys, strict=True):
-                if piece.start == piece.stop:
-                    continue
-                part = np.ascontiguousarray(values[:, piece])
-                received[:, piece], bytes_of_piece = self.codec.transmit(
-                    part, piece_keys, self.n_threads
-                )
-                sizes += bytes_of_piece
-        return received if basis is None else basis.undo(received), sizes

@@ -97,7 +97,6 @@ class ServerSum(ByChunks, AtServer):
             # Nothing has to be waited for between terms and responsibilities.
             self.mix = np.ones((1, self.n_senders))
         if holders.apart:
-            self.carries = True
             self.values_per_item = IN_FLIGHT * (int(np.bincount(holders.ranks).max()) + 1)
 
     def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
