@@ -171,6 +171,7 @@ def test_what_is_imported_is_what_is_required(house):
 
 OF_BEFORE = {
     "vpem.network.holdings": "contiguous", "vpem.sums.spread": "spread",
+    "vpem.sums.tree": "TreeSum",
     "vpem.saem.structures.own": "curve", "vpem.saem.corpus": "from_counts",
     "vpem.saem.formats.corpora": "write_corpus", "vpem.table": "refusal", "vpem.idle": "refusal",
     "vpem.convergence": "NotConvergedWarning",

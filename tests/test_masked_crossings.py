@@ -358,7 +358,7 @@ TALKERS = {
     "vpem/saem/formats": "individuals",
     "vpem/steps": "feature_lloyd fedem fedem_sums private recovery row_lloyd row_sampling runs "
     "starts",
-    "vpem/sums": "compressed_server consensus counted exchanges gossip partial server tree",
+    "vpem/sums": "compressed_server consensus counted exchanges gossip server",
 }
 """Modules that say something to other processes without masks, each looked at by the table of
 docs/reference/secure-sum.md. Whoever adds one adds a line there, or takes a verb that masks."""

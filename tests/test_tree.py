@@ -279,3 +279,20 @@ def test_a_network_says_how_it_sums(overlapping):
 def test_what_a_sum_cannot_be_had_with_is_refused(topology, options, said):
     with pytest.raises(InputError, match=said):
         connect(make_graph(topology, 5), contiguous(5, 5), **options)
+
+
+@over(how=[{}, {"sum": "tree"}], codec=[None, "natural:12bits"])
+def test_sums_pickled_before_a_tree_and_a_server_were_one_class_are_taken(how, codec):
+    graph = make_graph("path" if how else "star", 5)
+    total = connect(graph, contiguous(5, 5), compress=codec, **how).total
+    new = ("way", "kind", "path", *(() if how else ("tree", "agents", "_near", "routes")))
+    before = {name: value for name, value in vars(total).items() if name not in new}
+    again = type(total).__new__(type(total))
+    again.__setstate__(before)
+    terms = np.random.default_rng(0).standard_normal((5, 7, 2))
+    found = []
+    for one in (total, again):
+        counted = one.counted_on(Ledger(graph))
+        counted.begin("estep", 7, 2, 8)
+        found.append((counted.reduce(terms).tolist(), counted.ledger.summary(), counted.way))
+    assert found[0] == found[1]

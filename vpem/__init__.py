@@ -191,6 +191,7 @@ class _Moved:
         "vpem.saem.structures.own": "vpem.saem.structures.structure",
         "vpem.steps.row_batches": "vpem.steps.batches",
         "vpem.sums.spread": "vpem.sums.connect",
+        "vpem.sums.tree": "vpem.sums.compressed_server",
         "vpem.idle": "vpem.rules",
         "vpem.table": "vpem.rules",
     }

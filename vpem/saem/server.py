@@ -26,7 +26,7 @@ from vpem.sums.connect import Network
 from vpem.sums.counted import AtServer
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
-from vpem.sums.tree import TreeSum
+from vpem.sums.server import ServerSum
 from vpem.terms.units import Scaling, exponents_of
 
 LEAST = 1e-3
@@ -224,7 +224,7 @@ class SaemNeighbours(NeighbourKeepers, Stateful):
         self.reported = np.zeros((len(weights), size))
         # What is needed of all devices at some times is added up exactly.
         tree = grow_tree(network.graph)
-        self._tree = TreeSum(tree, np.arange(len(weights))).counted_on(self.ledger)
+        self._tree = ServerSum(len(weights), tree).counted_on(self.ledger)
 
     def begin(
         self, local: Doubles, units: Scaling, participation: float, rng: np.random.Generator

@@ -13,15 +13,14 @@ from vpem.checks import AnyArray, Doubles, Floats, Indices, check_int
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.hubs import Routes
-from vpem.network.schema import Array, Schema
+from vpem.network.schema import Array, Schema, State
 from vpem.sums.consensus import agreed_within, codec_within, messages_alone
 from vpem.sums.counted import AtServer, largest_of
-from vpem.sums.exchanges import finished
+from vpem.sums.exchanges import TreeLevel, TreeWays, finished
 from vpem.sums.partial import Carry, GoesOn, short_keys, tell
 from vpem.sums.quantizer import ITEM, Quantizer, contraction
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import ALL, Scalars, Sum, flattened, unflattened
-from vpem.sums.tree import AlongTree, TreeLevel, TreeSum, TreeWays
 
 CAUTIOUS = 10
 """Times what may be left: the bound takes all agents to be as far off as one, and to one side."""
@@ -36,7 +35,7 @@ class _Kept:
 
 
 class CompressedServerSum(GoesOn, AtServer):
-    """Adds the terms of all blocks at a server, compressed up and down.
+    """Adds the terms of all blocks at a server, or along a tree, compressed up and down.
 
     Agent b sends ``Q(Q_b - V_b)``, how its terms differ from a memory V_b that the server holds
     too, and both add what was decoded, scaled as in `vpem.sums.quantizer.contraction`. The server
@@ -46,6 +45,12 @@ class CompressedServerSum(GoesOn, AtServer):
     Messages go on until the sum is as near as `vpem.sums.consensus.agreed_within` says: agents
     report to the server how far their terms are from its memories at most. Where float32 would take
     fewer bytes, or float64, what is left is sent so.
+
+    Along a tree agent i adds its own term to what it knows of its children's sums, and sends its
+    parent ``Q(s_i - V_i)``: how that sum differs from what the parent knows of it. Each link has a
+    memory, and its two ends keep it alike. So every hop rounds again, but what it rounds is a
+    change, and the errors of all hops vanish as the terms settle. What the root says of the total
+    goes to all agents unchanged.
 
     Where blocks live in several processes (`spread_over`) the server lives in the first, and the
     codec's bytes are what travels.
@@ -58,6 +63,7 @@ class CompressedServerSum(GoesOn, AtServer):
     codec: Codec
     _coder: Codec
     make_memory, unnamed = _Kept, ("up", "down")
+    _near: TreeWays
 
     def __init__(
         self,
@@ -65,21 +71,33 @@ class CompressedServerSum(GoesOn, AtServer):
         codec: Codec,
         n_rounds: int | None = None,
         *,
+        tree: Routes | None = None,
+        agents: Indices | None = None,
         seed: int = 0,
         n_threads: int = 1,
     ) -> None:
-        self.n_blocks = check_int("n_blocks", n_blocks, least=1)
-        super().__init__(self.n_blocks)
+        super().__init__(check_int("n_blocks", n_blocks, least=1), tree, agents)
         self.codec = self._coder = codec
         self.n_rounds = None if n_rounds is None else check_int("n_rounds", n_rounds, least=1)
         self.least = 0
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
         self.values_per_item = n_blocks
-        CompressedServerSum._live(self, self.holders, self.holders)
+        self._live(Placement.here(self._n_agents), self.holders)
+
+    def __setstate__(self, state: State) -> None:
+        super().__setstate__(state)
+        if "way" not in state:
+            self._live(Placement.here(self._n_agents), self.holders)
+
+    @property
+    def _n_agents(self) -> int:
+        return self.n_senders if self.tree is None else len(self.tree.parent)
 
     def uncompressed(self) -> Sum:
-        return ServerSum(self.n_blocks)
+        plain = ServerSum(self.n_senders, self.tree, self.agents)
+        plain.waits = self.waits
+        return plain
 
     def expect(self, n_values: int) -> None:
         exact, (_, omega) = parse_codec("float64"), contraction(self.codec, n_values)
@@ -90,14 +108,15 @@ class CompressedServerSum(GoesOn, AtServer):
     def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
         """Set what depends on where blocks live.
 
-        Blocks whose memories are here (``_n_rows``) are this process's, and at the server then all
-        others; ``_delivered`` are messages of one kind that agents here send, and the server then,
-        ``_n_links`` links on the ways to the server, each of which leaves out something.
+        Of agents here and of children elsewhere (``_n_rows``) the parent of each knows something:
+        at a server of all. ``_delivered`` are messages of one kind that agents here send, and the
+        root then, ``_n_links`` links on the ways to the root, each of which leaves out something.
         """
         super()._live(agents, holders, following)
-        self._n_rows = self.n_blocks if self.is_here else len(holders.own)
-        self._delivered = len(holders.own), self.n_blocks if self.is_here else 0
-        self._n_links = self.n_blocks
+        near = self._near = TreeWays(agents, holders, self)
+        self._n_rows = near.n_states - 1
+        self._delivered = sum(len(level.rows) for level in near.upward), near.n_children
+        self._n_links = int(self.every_way.sum()) - 1
 
     def memory_schema(self, n_values: str) -> dict[str, Schema]:
         up, down = Array("f8", (self._n_rows, n_values)), Array("f8", (1, n_values))
@@ -111,7 +130,7 @@ class CompressedServerSum(GoesOn, AtServer):
 
         Compressed sums take all rows at once.
         """
-        if self.n_blocks == 1:
+        if self._alone:
             flat = self.holders.bcast(flattened(terms, scalars))
             return unflattened(flat, terms, scalars)
         flat = flattened(terms, scalars)
@@ -211,95 +230,9 @@ class CompressedServerSum(GoesOn, AtServer):
         return largest_of(self.holders, numbers)
 
     def _unsaid(self, flat: Doubles, known: Doubles) -> Doubles:
-        """How terms (B, P) of the blocks here differ from what is known of them."""
-        unsaid: Doubles = flat - known[: len(flat)]
-        return unsaid
-
-    def _add_up(
-        self,
-        flat: Doubles,
-        known: Doubles,
-        quantizer: Quantizer,
-        rng: np.random.Generator,
-        n_messages: int,
-    ) -> Doubles:
-        """Send the server terms (B, P) of the blocks here, which moves in place what is known.
-
-        The total (1, P) is known there; elsewhere there are no rows.
-        """
-        carry, own = self._carry(self._to_server), self.holders.own
-        for _ in range(n_messages):
-            self.count(quantizer.message_size)
-            tell(quantizer, flat, known, short_keys(rng, self.n_blocks)[own], carry)
-        if not self.is_here:
-            return known[:0]
-        if self.holders.apart:
-            by_process = np.argsort(self.holders.ranks, kind="stable")
-            known = known[np.argsort(by_process)]
-        total: Doubles = known.sum(axis=0, keepdims=True)
-        return total
-
-    def _carry(self, carry: Carry) -> Carry | None:
-        """Return how messages travel, if there are other processes."""
-        return None if self.holders.engine.size == 1 else carry
-
-    def _to_server(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Bring the blocks' messages to the server, which has those of others by process."""
-        heard = self.hear(messages)
-        if not self.is_here:
-            return messages[:0]
-        by_process = np.argsort(self.holders.ranks, kind="stable")
-        return heard[by_process[len(messages) :]]
-
-    def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        heard = self.to_all(messages)
-        return messages[:0] if self.is_here else heard
-
-
-class CompressedTreeSum(AlongTree, CompressedServerSum):
-    """Adds terms along a tree, each link of which has a memory, and its two ends keep it alike.
-
-    Agent i adds its own term to what it knows of its children's sums, and sends its parent ``Q(s_i
-    - V_i)``: how that sum differs from what the parent knows of it. So every hop rounds again, but
-    what it rounds is a change, and the errors of all hops vanish as the terms settle, as they do at
-    a server (`CompressedServerSum`). What the root says of the total goes to all agents unchanged.
-    """
-
-    _near: TreeWays
-
-    def __init__(
-        self,
-        tree: Routes,
-        agents: Indices,
-        codec: Codec,
-        n_rounds: int | None = None,
-        *,
-        seed: int = 0,
-        n_threads: int = 1,
-    ) -> None:
-        super().__init__(len(agents), codec, n_rounds, seed=seed, n_threads=n_threads)
-        self.tree, self.agents = tree, agents
-        self._live(Placement.here(len(tree.parent)), self.holders)
-
-    def uncompressed(self) -> Sum:
-        plain = TreeSum(self.tree, self.agents)
-        plain.waits = self.waits
-        return plain
-
-    def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
-        """Set what depends on where agents live.
-
-        Of agents here and of children elsewhere (``_n_rows``) the parent of each knows something.
-        """
-        super()._live(agents, holders, following)
-        near = self._near = TreeWays(agents, holders, self)
-        self._n_rows = near.n_states - 1
-        self._delivered = sum(len(level.rows) for level in near.upward), near.n_children
-        self._n_links = int(self.every_way.sum()) - 1
-
-    def _unsaid(self, flat: Doubles, known: Doubles) -> Doubles:
         """How sums (n, P) of agents here differ from what their parents know of them."""
-        near, sums = self._near, np.zeros_like(known)
+        near = self._near
+        sums = np.zeros((near.n_states, known.shape[1]))
         sums[near.own] = flat
         for level in near.upward:
             for child, parent in zip(level.children, level.parents, strict=True):
@@ -316,11 +249,14 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         rng: np.random.Generator,
         n_messages: int,
     ) -> Doubles:
-        """Add terms (B, P) up, level by level, to the total (1, P) at the root."""
-        near, n_agents = self._near, len(self.tree.parent)
-        sums = np.zeros_like(known)
+        """Add terms (B, P) up, level by level, to the total (1, P) at the root.
+
+        What is known moves in place; where the root is elsewhere there are no rows.
+        """
+        near = self._near
+        sums = np.zeros((near.n_states, known.shape[1]))
         sums[near.own] = flat
-        keys = [short_keys(rng, n_agents) for _ in range(n_messages)]
+        keys = [short_keys(rng, self._n_agents) for _ in range(n_messages)]
         for level in near.upward:
             # Of those elsewhere what is heard is added to what is known, of those here too.
             rows = np.append(level.rows, level.heard)
@@ -333,6 +269,10 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
             self.count(quantizer.message_size)
         return sums[near.root][None] if self.is_here else sums[:0]
 
+    def _carry(self, carry: Carry) -> Carry | None:
+        """Return how messages travel, if there are other processes."""
+        return None if self.holders.engine.size == 1 else carry
+
     def _to_parents(self, level: TreeLevel, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Bring messages of one depth to the processes of their parents; what comes from others."""
         rows = np.zeros((self._near.n_states, messages.shape[1]), dtype=np.uint8)
@@ -340,3 +280,11 @@ class CompressedTreeSum(AlongTree, CompressedServerSum):
         if level.exchange is not None:
             finished(level.exchange.run([rows], self.charge, self.traffic))
         return rows[level.heard]
+
+    def _to_all(self, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        heard = self.to_all(messages)
+        return messages[:0] if self.is_here else heard
+
+
+TreeSum, CompressedTreeSum = ServerSum, CompressedServerSum
+"""What sums along a tree were called, in ``vpem.sums.tree`` and here, in networks pickled then."""

@@ -23,6 +23,7 @@ from vpem.network.graph import Graph, check_connected
 from vpem.network.hubs import (
     Hub,
     LikelyHubs,
+    Routes,
     charge_features,
     charge_flooding,
     diameter,
@@ -37,7 +38,7 @@ from vpem.network.schema import State
 from vpem.records import Settings, Shown
 from vpem.rules import MASKED_BY_ROUNDS, SUMMING, WITHOUT_ROUNDS, Way, summing
 from vpem.settings import SumSettings
-from vpem.sums.compressed_server import CompressedServerSum, CompressedTreeSum
+from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import (
     LARGEST_CONSENSUS_ERROR,
     MOST_GOSSIP_ROUNDS,
@@ -49,7 +50,6 @@ from vpem.sums.consensus import (
 from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
-from vpem.sums.tree import TreeSum
 
 MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 """By acceleration."""
@@ -399,12 +399,19 @@ def along_a_tree(network: Network) -> Network | None:
     return _along_a_tree(exact, settings, total.codec)
 
 
-def _at_server(joined: Network, settings: SumSettings, codec: Codec | None) -> Network:
-    n_hubs = len(joined.hubs)
+def _at_server(
+    joined: Network,
+    settings: SumSettings,
+    codec: Codec | None,
+    tree: Routes | None = None,
+    agents: Indices | None = None,
+) -> Network:
+    n_hubs, threads = len(joined.hubs), thread_count(settings.n_threads)
     if codec is None:
-        return replace(joined, total=ServerSum(n_hubs))
-    threads = thread_count(settings.n_threads)
-    total = CompressedServerSum(n_hubs, codec, seed=settings.seed, n_threads=threads)
+        return replace(joined, total=ServerSum(n_hubs, tree, agents))
+    total = CompressedServerSum(
+        n_hubs, codec, tree=tree, agents=agents, seed=settings.seed, n_threads=threads
+    )
     return replace(joined, total=total, consensus_error=None)
 
 
@@ -413,11 +420,8 @@ def _along_a_tree(joined: Network, settings: SumSettings, codec: Codec | None) -
     sent = Ledger(joined.graph) if joined.hops == 0 else None
     tree = grow_tree(joined.graph, sent)
     roots = np.array([hub.root for hub in joined.hubs], dtype=np.intp)
-    threads = thread_count(settings.n_threads)
-    total: TreeSum | CompressedTreeSum = TreeSum(tree, roots)
-    if codec is not None:
-        total = CompressedTreeSum(tree, roots, codec, seed=settings.seed, n_threads=threads)
-        joined = replace(joined, consensus_error=None)
+    joined = _at_server(joined, settings, codec, tree, roots)
+    total = joined.total.server
     if joined.faults is not None:
         total = total.failing(joined.graph, joined.faults, settings.seed)
     return replace(joined, total=total, prepared=sent)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -17,9 +18,13 @@ from numpy.typing import NDArray
 from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
+from vpem.network.faults import Faults, Waits
+from vpem.network.graph import Graph
+from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.masks import KEY_BYTES, SEALED_BYTES, TAG_WORDS
-from vpem.network.schema import Choice
+from vpem.network.schema import Choice, State
+from vpem.sums.exchanges import TreeWays, finished
 from vpem.sums.sum import Scalars, Sum, beside, message_bytes
 
 TAG_BYTES = 8 * TAG_WORDS
@@ -130,29 +135,56 @@ def largest_of(place: Placement, numbers: Sequence[float]) -> list[float]:
 
 
 class AtServer(Sum):
-    """A sum at one place, from which all hear it: a server, the last node of the ledger's graph.
+    """A sum at one place, from which all hear it: a server, or the root of a tree of agents.
+
+    A server is the last node of the ledger's graph, one hop from every sender. Along a ``tree``
+    each agent waits for what its children send, adds its own and sends the sum to its parent. What
+    arrives at the root is the total, which travels the same links back. Both ways take as many
+    rounds as the tree is high, and one message a link: no agent needs to be reached by all. One
+    that has nothing to add only forwards, and takes no part where no agent below it has anything;
+    ``agents`` (n,) are those that have. Messages of which every sender has a size of its own, as
+    codecs have written them, cannot be added: they travel to the root as they are, those of all
+    agents below in one message a link. Where links fail, or agents are late, a message waits until
+    its link is up: sums are the same, and take more rounds (`vpem.network.faults`).
 
     It has two halves, around which an `vpem.sums.partial.Uplink` may stand: what senders `send`,
     and what the server has of them once it adds it up, `aggregate`. With one sender there is
     nothing to add and nothing is sent.
     """
 
-    way = "server"
     n_roots = 1
     """All roots receive the same total."""
-    kind = "server"
     at_server = direct = True
+    agents: Indices
     weights: Doubles | None = None
     exponents: Exponents = 0
     """Powers of two in which numbers are counted where sums are masked."""
+    waits: Waits | None = None
+    """How long messages take where links fail or agents are late; None: each a round."""
+    _near: TreeWays | None = None
+    """How messages travel between agents, where that matters."""
 
-    def __init__(self, n_senders: int) -> None:
+    def __init__(
+        self, n_senders: int, tree: Routes | None = None, agents: Indices | None = None
+    ) -> None:
         super().__init__(n_senders)
-        self.charge = self.kind
         self.n_senders = n_senders
         self._alone = n_senders <= 1
         self._up: Indices = np.empty(0, dtype=np.intp)
         self._down = self._up
+        self._root_in(tree, np.arange(n_senders) if agents is None else agents)
+
+    def _root_in(self, tree: Routes | None, agents: Indices) -> None:
+        self.tree, self.agents = tree, agents
+        self.way, self.kind = ("server", "server") if tree is None else ("tree", "estep")
+        self.path = None if tree is None else "tree"
+        self.charge = self.kind
+
+    def __setstate__(self, state: State) -> None:
+        """Become a copy, also one of before sums along a tree were of this class."""
+        vars(self).update(state)
+        if "way" not in state:
+            self._root_in(state.get("tree"), state.get("agents", np.arange(self.n_senders)))
 
     def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
         super()._live(agents, holders, following)
@@ -161,13 +193,86 @@ class AtServer(Sum):
 
     def counted_on(self, ledger: Ledger) -> Self:
         counted = super().counted_on(ledger)
-        counted._up, counted._down = self._links(ledger)
+        if self.tree is None:
+            server = ledger.n_nodes - 1
+            counted._up = np.flatnonzero(ledger.targets == server)
+            counted._down = np.flatnonzero(ledger.sources == server)
+        else:
+            leaves = self.tree.leaves
+            pairs = zip(leaves.tolist(), self.tree.parent[leaves].tolist(), strict=True)
+            counted._up = np.array([ledger.link(*pair) for pair in pairs], dtype=np.intp)
+            counted._down = self.tree.links_down(ledger)
         return counted
 
-    def _links(self, ledger: Ledger) -> tuple[Indices, Indices]:
-        """Links of each sender to the server, and back."""
-        server = ledger.n_nodes - 1
-        return np.flatnonzero(ledger.targets == server), np.flatnonzero(ledger.sources == server)
+    # ---- its tree --------------------------------------------------------------------------------
+
+    def failing(self, graph: Graph, faults: Faults, seed: int) -> Self:
+        """Return the same sum where links of a graph fail."""
+        assert self.tree is not None
+        failing = copy(self)
+        failing.waits = Waits(graph, self.tree, faults, seed)
+        return failing
+
+    @property
+    def shape(self) -> dict[str, int] | None:
+        return None if self.tree is None else {"root": self.root, "hops": self.tree.hops}
+
+    @cached_property
+    def routes(self) -> Routes:
+        """Ways to the root: those of the tree, or one hop from each sender to a server."""
+        if self.tree is not None:
+            return self.tree
+        n = self.n_senders
+        return Routes(np.full(n + 1, n, dtype=np.intp), (np.arange(n + 1) < n).astype(np.intp))
+
+    @property
+    def root(self) -> int:
+        """Agent at the root; a server has the number after the last."""
+        return int(self.routes.depth.argmin())
+
+    @cached_property
+    def _levels(self) -> list[Indices]:
+        """Agents by hops to the root, from 1."""
+        return [np.flatnonzero(self.routes.depth == hops + 1) for hops in range(self.routes.hops)]
+
+    @cached_property
+    def every_way(self) -> Mask:
+        """Which nodes lie on the way of any who has something to add."""
+        return self._ways(self.agents)
+
+    def _ways(self, agents: Indices) -> Mask:
+        """Which nodes lie on the ways of some agents to the root."""
+        on = np.zeros(len(self.routes.parent), dtype=np.bool_)
+        on[agents] = True
+        for level in () if self._alone else reversed(self._levels):
+            on[self.routes.parent[level[on[level]]]] = True
+        return on
+
+    def _on_ways(self, who: Indices | None) -> Mask:
+        return self.every_way if who is None else self._ways(self.agents[who])
+
+    def _used(self, links: Indices, who: Indices | None) -> Indices:
+        """Return those of the links of each sender, or leaf, on the ways of some, or of all."""
+        if self.ledger is None:
+            return links
+        if self.tree is not None:
+            return links[self._on_ways(who)[self.tree.leaves]]
+        return links if who is None else links[who]
+
+    def _rounds(self, on: Mask, hops: Indices, source: int | None = None) -> int:
+        """Rounds until the nodes that are on have sent to the root, or heard from the source."""
+        if self.waits is None or self.ledger is None:
+            return int(hops[on].max(initial=0))
+        # What no two messages share: how many were sent before, and in how many rounds.
+        return self.waits.taken(on, (self.ledger.messages, self.ledger.rounds), source)
+
+    def _over(self, size: int | NDArray[np.int64], who: Indices | None, *, upward: bool) -> None:
+        """Count messages of one size, or one a link, over the links on the ways of some."""
+        links = self._used(self._up if upward else self._down, who)
+        if len(links):
+            source = None if upward else self.root
+            rounds = self._rounds(self._on_ways(who), self.routes.depth, source)
+            self._send(self.charge, size, links=links, rounds=rounds)
 
     def weighted(self, weights: Doubles) -> Self:
         """Return the same sum of vectors that weigh so much each, (n,)."""
@@ -186,7 +291,7 @@ class AtServer(Sum):
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
-        """Count a sum: every agent sends its terms to the server and receives the total."""
+        """Count a sum: terms of every agent go to the root, and the total comes back."""
         self.holders.begin(kind, n_samples)
         self.charge_as(kind)
         masked = self.holders.masks is not None
@@ -197,22 +302,52 @@ class AtServer(Sum):
         self.broadcast(size)
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
-        """Count how the server sends all agents what it has decided, or what one of them has."""
-        if source is not None and self.ledger is not None:
-            self._send(kind, size, links=self._up[[source]], rounds=1)
-        self._send(kind, size, links=self._down, rounds=1)
+        """Count how all agents hear what the root has decided, or what one of them has.
+
+        A server hears of it, and tells all; over every link of a tree goes one message, away from
+        who has it.
+        """
+        if self.tree is None:
+            if source is not None and self.ledger is not None:
+                self._send(kind, size, links=self._up[[source]], rounds=1)
+            self._send(kind, size, links=self._down, rounds=1)
+            return
+        leaves, parent = self.tree.leaves, self.tree.parent
+        on = np.zeros(len(parent), dtype=np.bool_)
+        hops = self.tree.depth
+        start = self.root if source is None else int(self.agents[source])
+        if source is not None:
+            hops, node = np.zeros_like(hops), start
+            while parent[node] != node:
+                on[node] = True
+                hops[parent[node]] = hops[node] + 1
+                node = int(parent[node])
+            for level in self._levels:
+                others = level[~on[level]]
+                hops[others] = hops[parent[others]] + 1
+        if self.ledger is not None:
+            links = np.where(on[leaves], self._up, self._down)
+            rounds = self._rounds(np.ones_like(on), hops, start)
+            self._send(kind, size, links=links, rounds=rounds)
 
     def count(self, sizes: int | NDArray[np.int64], senders: Indices | None = None) -> None:
-        """Count messages of these sizes to the server, of some senders or of all."""
-        links = self._up if senders is None else self._up[senders]
-        if len(links):
-            self._send(self.charge, sizes, links=links, rounds=1)
+        """Count sums of this size on their way to the root, of some senders or of all.
+
+        Or of each sender a message of its own size.
+        """
+        if self.tree is not None and np.ndim(sizes):
+            # Bytes of all that senders who are a leaf or below it send, of each leaf.
+            carried = np.zeros(len(self.tree.parent), dtype=np.int64)
+            carried[self.agents if senders is None else self.agents[senders]] = sizes
+            for level in reversed(self._levels):
+                np.add.at(carried, self.tree.parent[level], carried[level])
+            sizes = self._used(carried[self.tree.leaves], senders)
+        self._over(sizes, senders, upward=True)
 
     def broadcast(self, size: int | NDArray[np.int64], receivers: Indices | None = None) -> None:
-        """Count a message of the server to some of the senders, or to all."""
-        links = self._down if receivers is None else self._down[receivers]
-        if len(links):
-            self._send(self.charge, size, links=links, rounds=1)
+        """Count a message of the root to some of the senders, or to all: the longest, in a tree."""
+        size = size if self.tree is None else int(np.max(size, initial=0))
+        self._over(size, receivers, upward=False)
 
     def charge_keys(self) -> None:
         """Count how senders agree on masks: the public key of each goes to all."""
@@ -244,10 +379,19 @@ class AtServer(Sum):
     ) -> NDArray[np.uint8]:
         """Bring messages (a, size) of the senders here to the server, which has those of all.
 
-        They go process by process, in the senders' order.
+        They go process by process, in the senders' order; along a tree hop by hop.
         """
         engine, ranks = self.holders.engine, self.holders.ranks
         ranks = ranks if senders is None else ranks[senders]
+        near, is_local = self._near, self.here(senders)
+        if self.tree is not None:
+            if near is None or is_local is None or self._alone:
+                return messages
+            every = np.zeros((len(ranks), messages.shape[1]), dtype=np.uint8)
+            every[is_local] = messages
+            for exchange in near.relay(self.agents if senders is None else self.agents[senders]):
+                finished(exchange.run([every], self.charge, self.traffic))
+            return every if self.is_here else messages
         with set_topic(engine, self.charge):
             if engine.rank:
                 if len(messages):
@@ -264,12 +408,17 @@ class AtServer(Sum):
 
     @property
     def is_here(self) -> bool:
-        """Whether the server lives in this process."""
-        return self.holders.engine.rank == 0
+        """Whether the root lives in this process."""
+        return self.holders.engine.rank == 0 if self._near is None else self._near.root >= 0
 
     def to_all(self, values: AnyArray) -> AnyArray:
         """Return what the server has (1, P) in every process; elsewhere values are (0, P)."""
-        engine = self.holders.engine
+        engine, near = self.holders.engine, self._near
+        if self.tree is not None and near is not None:
+            rows = np.zeros((near.n_states, values.shape[1]), values.dtype)
+            rows[near.n_states - len(values) :] = values
+            finished(near.send_total([rows], self.charge, self.traffic))
+            return near.follow(rows[-1:].copy())
         same = values if self.is_here else np.empty((1, values.shape[1]), values.dtype)
         same = np.ascontiguousarray(same)
         with set_topic(engine, self.charge):
@@ -310,10 +459,10 @@ class AtServer(Sum):
     def count_tag(self, senders: Indices | None = None, tag: int = TAG_BYTES) -> None:
         """Count what stands behind messages under masks, and what opens them: there and back."""
         if self.ledger is not None and not self._alone:
-            up = self._up if senders is None else self._up[senders]
+            up, down = self._used(self._up, senders), self._used(self._down, None)
             key_bytes = KEY_BYTES * self._opens
             self.ledger.grow(self.charge, tag + key_bytes, up)
-            self.ledger.grow(self.charge, tag + self.n_senders * key_bytes, self._down)
+            self.ledger.grow(self.charge, tag + self.n_senders * key_bytes, down)
 
     def added(self, received: Doubles, senders: Indices | None) -> Doubles:
         """Weigh and add the vectors of some senders (a, P), or of all: shape (P,)."""

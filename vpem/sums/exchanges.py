@@ -1,13 +1,15 @@
 """Agents of this process and their neighbours in others: what is sent to whom, and what went.
 
-Every process knows the whole graph, and so all find alike what each sends and hears. In one process
-all neighbours are here, and nothing is exchanged.
+Every process knows the whole graph, and so all find alike what each sends and hears, in rounds
+between neighbours (`Neighbourhood`) or along a tree (`TreeWays`). In one process all are here, and
+nothing is exchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from vpem.sums.consensus import _Layout
+    from vpem.sums.counted import AtServer
 
 Agents = NDArray[np.intp]
 Ends = Sequence[Agents] | Agents
@@ -267,6 +270,117 @@ class Neighbourhood:
     def follow(self, estimates: AnyArray) -> AnyArray:
         """Return what this process's roots have, or the first root where it follows that."""
         return follow_first(self.holders, estimates) if self._some_follow else estimates
+
+
+class TreeWays:
+    """Who sends what to whom along a tree, or to a server, from several processes or within one.
+
+    An array of states has a row for each agent of this process that is on the way of one which has
+    something to add (``own``: those that have it themselves), one for each of their children
+    elsewhere, and one for the total; ``most`` is a bound of its rows in all processes. ``home`` is
+    the root's process, ``root`` its row there (-1 elsewhere). ``upward`` says what each depth
+    sends, from the deepest on, ``downward`` how the total comes to each process.
+    """
+
+    def __init__(self, agents: Placement, holders: Placement, total: AtServer) -> None:
+        self.engine, self.tree, on = agents.engine, total.routes, total.every_way
+        engine, homes = agents.engine, agents.nodes[: len(on)]
+        self._homes = homes
+        # Those that send something, by hops to the root; none where one has all.
+        levels = [] if total._alone else [level[on[level]] for level in total._levels]
+        root = int(total.agents[0] if not levels else self.tree.depth.argmin())
+        self.home = int(homes[root])
+        self._all_hear = len(np.unique(homes[on])) == engine.size
+
+        leaves = np.concatenate([root, *levels], axis=None)[1:].astype(np.intp)
+        parents = self.tree.parent[leaves]
+        apart = homes[leaves] != homes[parents]
+        self._joined = Joined(engine, np.stack([homes[leaves], homes[parents]])[:, apart])
+
+        # Agents here, children elsewhere, and the total, which is all that a server has.
+        local = np.flatnonzero(on & (homes == engine.rank))
+        local = local[local < agents.n_agents]
+        ghosts = leaves[apart & (homes[parents] == engine.rank)]
+        place = np.full(len(homes), -1, dtype=np.intp)
+        self.n_states = len(local) + len(ghosts) + 1
+        if self.home == engine.rank:
+            place[root] = self.n_states - 1
+        place[local], place[ghosts] = np.arange(len(local)), len(local) + np.arange(len(ghosts))
+        self.most = int(np.bincount(homes[on]).max() + len(leaves) + 1)
+        self.own = place[total.agents[holders.own]]
+        self.root = int(place[root])
+        self.upward, rank = [], engine.rank
+        for level in reversed(levels):
+            parents_of = self.tree.parent[level]
+            ends = np.stack([homes[level], homes[parents_of]])
+            apart, added, sent = ends[0] != ends[1], ends[1] == rank, ends[0] == rank
+            self.upward.append(
+                TreeLevel(
+                    self._joined.exchange(ends[:, apart], [place[level[apart]]] * 2),
+                    level[sent],
+                    place[level[sent]],
+                    place[level[added & ~sent]],
+                    place[level[added]].tolist(),
+                    place[parents_of[added]].tolist(),
+                )
+            )
+        self.downward: list[Exchange | None] = []
+        heard = {self.home}
+        for level in levels:
+            sources: dict[int, int] = {}
+            for child, parent in zip(homes[level], homes[self.tree.parent[level]], strict=True):
+                if child not in heard:
+                    sources.setdefault(int(child), int(parent))
+            heard |= set(sources)
+            ends = np.array([list(sources.values()), list(sources)], dtype=np.intp)
+            total_row = np.full(ends.shape[1], self.n_states - 1)
+            self.downward.append(self._joined.exchange(ends, [total_row] * 2))
+        self.n_children = int((homes[parents] == engine.rank).sum())
+
+    def relay(self, agents: Agents) -> Iterator[Exchange]:
+        """How messages of some agents, a row each, go on to the root as they are, hop by hop."""
+        depth, parent = self.tree.depth, self.tree.parent
+        at, rows = agents.copy(), np.arange(len(agents))
+        for hops in range(int(depth[at].max(initial=0)), 0, -1):
+            moved = rows[depth[at] == hops]
+            ends = self._homes[np.stack([at[moved], parent[at[moved]]])]
+            apart = ends[0] != ends[1]
+            exchange = self._joined.exchange(ends[:, apart], [moved[apart]] * 2)
+            if exchange is not None:
+                yield exchange
+            at[moved] = parent[at[moved]]
+
+    def send_total(
+        self, states: Sequence[AnyArray], kind: str, traffic: Traffic
+    ) -> Generator[None]:
+        """Bring the total, the last row of some arrays, to all processes on the way down."""
+        for exchange in self.downward:
+            if exchange is not None:
+                yield from exchange.run(states, kind, traffic)
+
+    def follow(self, total: T) -> T:
+        """Let processes without an agent on the way know the total: they run the same loop."""
+        if self._all_hear:
+            return total
+        with set_topic(self.engine, "following"):
+            same: T = self.engine.bcast(total, self.home)
+        return same
+
+
+@dataclass
+class TreeLevel:
+    """What agents of one depth send to their parents.
+
+    ``agents`` are of this process, ``rows`` theirs; ``heard`` are rows of those elsewhere whose
+    parents are here, ``children`` and ``parents`` rows of all whose parents are here, and of these.
+    """
+
+    exchange: Exchange | None
+    agents: Agents
+    rows: Agents
+    heard: Agents
+    children: list[int]
+    parents: list[int]
 
 
 def follow_first(holders: Placement, estimates: AnyArray) -> AnyArray:

@@ -147,8 +147,7 @@ class Noisy:
         if self.masked:
             self._places = list(range(len(holders.own)))
         elif self.by == "root":
-            root: int = inner.root  # type: ignore[attr-defined]
-            self._places = np.flatnonzero(holders.own == root).tolist()
+            self._places = np.flatnonzero(holders.own == inner.root).tolist()
         numbers = holders.own[self._places] if self._places else [holders.n_agents]
         self._sources = [Noise(seed, int(number)) for number in numbers]
 

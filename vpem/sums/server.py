@@ -1,4 +1,4 @@
-"""The exact sum at a server that every agent reaches, and how sums over several processes flow.
+"""The exact sum at a server or along a tree, and how sums over several processes flow.
 
 Every process runs the same recipe with the terms of its own hubs. Two chunks of rows are under way
 at a time: while what one needs from elsewhere travels, the terms of the next are computed.
@@ -14,9 +14,11 @@ import numpy as np
 from vpem.checks import AnyArray, Doubles, Floats, Indices
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
+from vpem.errors import InputError
 from vpem.network.faults import FewerError
+from vpem.network.hubs import Routes
 from vpem.sums.counted import TAG_BYTES, Addends, AtServer
-from vpem.sums.exchanges import finished
+from vpem.sums.exchanges import TreeWays, finished, row_bytes
 from vpem.sums.sum import ALL, Scalars, Sum, with_scalars
 
 IN_FLIGHT = 2
@@ -79,15 +81,21 @@ class ByChunks(Sum):
 class ServerSum(ByChunks, AtServer):
     """The sum of all blocks at a server, Valdeira et al., (10), which returns it to every root.
 
-    Terms of other processes are added by all-reduce.
+    Terms of other processes are added by all-reduce. Or it is taken along a tree
+    (`vpem.network.mixing.grow_tree`): the numbers are a server's, and between processes messages go
+    only where their agents are joined in it. Agents of one depth after the other send their sums to
+    their parents, which add them to theirs. Then the total goes from parents to children, to each
+    process once.
     """
 
     error = 0.0
     """Consensus error: none."""
     exact = True
 
-    def __init__(self, n_blocks: int) -> None:
-        super().__init__(n_blocks)
+    def __init__(
+        self, n_blocks: int, tree: Routes | None = None, agents: Indices | None = None
+    ) -> None:
+        super().__init__(n_blocks, tree, agents)
         self._live(self.holders, self.holders)
 
     def _live(self, agents: Placement, holders: Placement, following: bool = False) -> None:
@@ -96,18 +104,39 @@ class ServerSum(ByChunks, AtServer):
         if holders.engine.size == 1 and holders.masks is None:
             # Nothing has to be waited for between terms and responsibilities.
             self.mix = np.ones((1, self.n_senders))
-        if holders.apart:
-            self.values_per_item = IN_FLIGHT * (int(np.bincount(holders.ranks).max()) + 1)
+        if not holders.apart:
+            return
+        self.values_per_item = IN_FLIGHT * (int(np.bincount(holders.ranks).max()) + 1)
+        if self.tree is None:
+            return
+        if holders.masks is not None and holders.engine.outlast is not None:
+            raise InputError(
+                "masked sums along a tree need all members: let the study wait for a lost one "
+                "(vpem study change --if-lost wait), or have a server"
+            )
+        self._near = TreeWays(agents, holders, self)
+        self.values_per_item, self.mix = IN_FLIGHT * self._near.most, None
 
     def aggregate(self, received: Doubles, senders: Indices | None = None) -> Doubles:
+        """Add up what some senders (a, P), or all, have sent: (1, P); along a tree on its way."""
+        if self._near is not None:
+            if self.holders.masks is not None:
+                self.count_tag(senders)
+            who = np.arange(self.n_senders) if senders is None else senders
+            every = np.zeros((self.n_senders, received.shape[1]), dtype=received.dtype)
+            every[who] = received if self.weights is None else self.weights[who, None] * received
+            summed = finished(self._sum(every[self.holders.own][:, None], None, senders))()
+            return summed[:, 0].astype(np.float64, copy=False)
         with set_topic(self.holders.engine, self.charge):
             total = super().aggregate(received, senders)
         if self.holders.engine.size > 1:
             self.traffic.add(self.charge, 0, total.nbytes * self.holders.engine.copies)
         return total
 
-    def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
-        addends = Addends(self.holders, terms, scalars, self.exponents)
+    def _sum(self, terms: Floats, scalars: Scalars | None, who: Indices | None = None) -> Flying:
+        addends = Addends(self.holders, terms, scalars, self.exponents, who)
+        if self._near is not None:
+            return (yield from self._up_and_down(addends, self._near))
         parts, charge, fewer = addends.together(), self.charge, False
         masks, engine = self.holders.masks, self.holders.engine
         sent = None
@@ -136,3 +165,24 @@ class ServerSum(ByChunks, AtServer):
                 return addends.total([self.holders.opened(parts[0], sent)])
 
         return read
+
+    def _up_and_down(self, addends: Addends, near: TreeWays) -> Flying:
+        """Add along the tree, between agents of several processes."""
+        values, kind = addends.apart(), self.charge
+        states = [np.zeros((near.n_states, one.shape[1]), dtype=one.dtype) for one in values]
+        for each, value in zip(states, values, strict=True):
+            each[near.own] = value
+        size = row_bytes(states)
+        for level in near.upward:
+            if level.exchange is not None:
+                yield from level.exchange.run(states, kind, self.traffic)
+            for child, parent in zip(level.children, level.parents, strict=True):
+                for each in states:
+                    each[parent] += each[child]
+            self.traffic.add(kind, len(level.rows) * size, 0)
+        if near.root >= 0:
+            for each in states:
+                each[-1] = each[near.root]
+        yield from near.send_total(states, kind, self.traffic)
+        self.traffic.add(kind, near.n_children * size, 0)
+        return lambda: addends.total(near.follow([each[-1].copy() for each in states]))
