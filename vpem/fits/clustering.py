@@ -38,8 +38,8 @@ from vpem.rules import MASKED_ABSENT, OF_ITERATIONS, summing
 from vpem.settings import CLUSTER_INITS, KmeansSettings, SumSettings
 from vpem.steps.lloyd import KMeansProgress, Pace
 from vpem.sums.connect import Network, uncompressed
+from vpem.sums.partial import HeardAtServer, HeardByNeighbours
 from vpem.sums.quantizer import contraction
-from vpem.sums.stale import HeardAtServer, HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.rows import blank_row, check_columns, observed_moments

@@ -71,7 +71,7 @@ from vpem.steps.starts import (
     teller,
 )
 from vpem.sums.connect import Network
-from vpem.sums.stale import HeardByNeighbours
+from vpem.sums.partial import HeardByNeighbours
 from vpem.sums.sum import Sum
 from vpem.terms.degenerate import degenerate
 from vpem.terms.features import FeatureTerms
