@@ -14,7 +14,7 @@ import pytest
 
 from vpem.engines.tls import party_check
 from vpem.engines.tls.faults import Met, explain
-from vpem.engines.tls.party_check import Examination, Examined, Finding
+from vpem.engines.tls.party_check import Examination, Finding
 from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import Member, server_context
 from vpem.files.studies.identities import read_identity, write_study
@@ -94,8 +94,8 @@ class Scene:
         return server.sockets[0].getsockname()[1]
 
     async def findings(self, idle=0.0):
-        examined = Examined(self.roster, self.identities["lab"], idle)
-        return await Examination(examined, self.roster.members[0]).run()
+        hub, identity = self.roster.members[0], self.identities["lab"]
+        return await Examination(self.roster, identity, hub, idle=idle).run()
 
 
 def run(work):

@@ -13,7 +13,7 @@ import re
 import statistics
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -122,28 +122,24 @@ class Finding:
     value: float | None = None  # seconds, or bytes a second
 
 
-@dataclass
-class Examined:
-    """What a member checks."""
-
-    roster: Roster
-    identity: Identity
-    idle: float = 5.0  # seconds for which a link is left alone
-    measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def own(self) -> Member:
-        """Who checks."""
-        rank = self.roster.rank_of(self.identity.name)
-        assert rank is not None
-        return self.roster.members[rank]
-
-
 class Examination:
-    """A look at all between two members, directly or by a relay, until something fails."""
+    """A look at all between two members, directly or by a relay, until something fails.
 
-    def __init__(self, by: Examined, member: Member, relay: Member | None = None) -> None:
-        self.by, self.member, self.relay = by, member, relay
+    A link is left alone for ``idle`` seconds; links are measured one after the other, by the lock.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        identity: Identity,
+        member: Member,
+        relay: Member | None = None,
+        *,
+        idle: float = 5.0,
+        measuring: asyncio.Lock | None = None,
+    ) -> None:
+        self.roster, self.identity, self.member, self.relay = roster, identity, member, relay
+        self.idle, self._measuring = idle, measuring or asyncio.Lock()
         self.peer = member.name if relay is None else f"{member.name} through {relay.name}"
         self.findings: list[Finding] = []
 
@@ -201,7 +197,7 @@ class Examination:
 
     async def _look_at_way(self) -> None:
         host, port = self.member.address or (self.member.name, 443)
-        met = Met(self.by.identity.name, self.member, host, port, proxy_to(host, port))
+        met = Met(self.identity.name, self.member, host, port, proxy_to(host, port))
         if met.proxy is None:
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -213,7 +209,7 @@ class Examination:
         self.add("proxy", met.proxy or "none")
 
     async def _open(self) -> Called:
-        identity, roster, stream = self.by.identity, self.by.roster, None
+        identity, roster, stream = self.identity, self.roster, None
         if self.relay is not None:
             stream = await through(self.relay, self.member, identity, roster, wait=False)
         context = client_context(identity, [self.member])
@@ -243,15 +239,16 @@ class Examination:
     def _compare(self, hello: Any) -> None:
         """Hold what the other end runs against what this one does."""
         version, study, text = (printable(hello[key])[:64] for key in ("version", "study", "text"))
-        edition, own_name = int(hello["edition"]), self.by.identity.name
+        edition, own_name = int(hello["edition"]), self.identity.name
         about = version, study, edition, text
-        sentence = self.by.roster.differs(own_name, self.member.name, *about)
+        sentence = self.roster.differs(own_name, self.member.name, *about)
         self.add("answer", f"vpem {version}, edition {edition}", sentence)
 
     async def _measure(self, opened: Called) -> None:
         """Measure the link, and let the other end dial this one."""
-        name, own, seconds = self.member.name, self.by.own, self.by.idle
-        async with self.by.measuring:
+        name, seconds = self.member.name, self.idle
+        own = next(one for one in self.roster.members if one.name == self.identity.name)
+        async with self._measuring:
             trip = statistics.median([await _ping(opened) for _ in range(PINGS)])
             rates = []
             for measure in (_up, _down):
@@ -260,7 +257,7 @@ class Examination:
         self.add("round trip", f"{trip * 1e3:.3g} ms (median of {PINGS})", value=trip)
         for what, rate in zip(("up", "down"), rates, strict=True):
             self.add(what, f"{rate / 1e6:.3g} MB/s", value=rate)
-        if own.where is not None and self.by.roster.rank_of(name) is not None:
+        if own.where is not None and self.roster.rank_of(name) is not None:
             await opened.send("dial")
             async with asyncio.timeout(2 * PATIENCE):
                 fault = json.loads(await opened.recv())["fault"]

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -58,27 +57,18 @@ LONGEST = 80
 
 PING = 10.0
 
-
-@dataclass(frozen=True)
-class Passed:
-    """What a relay knows of two members."""
-
-    event: str  # "waits", "left", "paired", "ended", "absent"
-    source: str  # who called
-    target: str  # whom; or the source, which waits or has left
-    there: int = 0  # bytes so far
-    back: int = 0
-    seconds: float = 0.0  # for how long
+Event = dict[str, object]
+"""What is noted: "waits", "left", "paired", "ended" or "absent", and of whom."""
 
 
 class Relay:
     """Pairs members' connections and copies what they bring.
 
-    ``note`` is given each event (`Passed`); ``pairs`` are connected; ``most`` connections a member.
+    ``note`` is given each event; ``pairs`` are connected; ``most`` connections a member.
     """
 
-    def __init__(self, note: Callable[[Passed], None] | None = None) -> None:
-        self.note = note or (lambda passed: None)
+    def __init__(self, note: Callable[[Event], None] | None = None) -> None:
+        self.note = note or (lambda event: None)
         self.pairs = 0
         self.most = MOST
         self._waiting: dict[str, list[Answered]] = {}
@@ -91,26 +81,36 @@ class Relay:
 
         A disk that is full later stops no relay.
         """
-        keys, works = ("event", "from", "to", "bytes", "bytes_back", "seconds"), True
+        works = True
 
-        def note(passed: Passed | None) -> None:
+        def note(event: Event, begun: bool = False) -> None:
             nonlocal works
-            line = {"time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "event": "begun", **about}
-            if passed is not None:
-                line = {"time": line["time"], **dict(zip(keys, vars(passed).values(), strict=True))}
-                line["seconds"] = round(passed.seconds, 3)
+            line = {"time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", **event}
             try:
                 if works:
                     with open(path, "a", encoding="utf-8") as file:
                         file.write(json.dumps(line) + "\n")
             except OSError as error:
                 works, sentence = False, f"{path} cannot be written: {error.strerror or error}"
-                if passed is None:
+                if begun:
                     raise FileError(sentence) from None
                 warn(f"{sentence}; nothing is logged any more")
 
-        note(None)
+        note({"event": "begun", **about}, begun=True)
         self.note = note
+
+    def _note(
+        self,
+        event: str,
+        source: str,
+        target: str,
+        there: int = 0,
+        back: int = 0,
+        seconds: float = 0.0,
+    ) -> None:
+        """Note what a relay knows of two members: who called, and whom, or itself; bytes so far."""
+        sizes = {"bytes": there, "bytes_back": back, "seconds": round(seconds, 3)}
+        self.note({"event": event, "from": source, "to": target, **sizes})
 
     async def serve(self, connection: Answered, name: str, path: str) -> None:
         """Serve a member's connection until it ends; the path it asks for is `RELAY` and more."""
@@ -139,7 +139,7 @@ class Relay:
     async def _wait(self, connection: Answered, name: str, _: str) -> None:
         waiting = self._waiting.setdefault(name, [])
         waiting.append(connection)
-        self.note(Passed("waits", name, name))
+        self._note("waits", name, name)
         if len(waiting) > REGISTERED:
             await waiting.pop(0).leave(1008, f"{name} waits {REGISTERED} times already")
         async with self._come:
@@ -152,7 +152,7 @@ class Relay:
         finally:
             if connection in waiting:
                 waiting.remove(connection)
-            self.note(Passed("left", name, name))
+            self._note("left", name, name)
 
     async def _call(
         self, connection: Answered, name: str, callee: str, seconds: float = WAIT
@@ -174,7 +174,7 @@ class Relay:
         if isinstance(ends[0], Answered):
             await self._pair(connection, name, ends[0], callee)
         elif isinstance(ends[1], asyncio.CancelledError):
-            self.note(Passed(ABSENT, name, callee))
+            self._note(ABSENT, name, callee)
             await connection.leave(1013, ABSENT)
         else:
             await connection.leave(1008, "nothing is to be sent before the other is there")
@@ -214,7 +214,7 @@ class Relay:
     async def _pair(self, caller: Answered, name: str, called: Answered, other: str) -> None:
         began, sizes = time.monotonic(), [0, 0]
         self.pairs += 1
-        self.note(Passed("paired", name, other))
+        self._note("paired", name, other)
         try:
             with suppress(ConnectionClosed):
                 for one in (caller, called):
@@ -222,7 +222,7 @@ class Relay:
                 await either(_copy(caller, called, sizes, 0), _copy(called, caller, sizes, 1))
         finally:
             self.pairs -= 1
-            self.note(Passed("ended", name, other, sizes[0], sizes[1], time.monotonic() - began))
+            self._note("ended", name, other, sizes[0], sizes[1], time.monotonic() - began)
             await asyncio.gather(caller.leave(), called.leave())
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from websockets.server import ServerProtocol
 
 from vpem.engines.tls.link import calls
-from vpem.engines.tls.party_check import CHECK, Examination, Examined, Finding, answer_checks
+from vpem.engines.tls.party_check import CHECK, Examination, Finding, answer_checks
 from vpem.engines.tls.relay import MOST, RELAY, Relay
 from vpem.engines.tls.trust import (
     Identity,
@@ -408,24 +408,31 @@ def _mark(path: Path) -> tuple[int, int, int] | None:
     return None
 
 
-async def examine_all(examined: Examined, where: tuple[str, int] | None) -> list[Finding]:
+async def examine_all(
+    roster: Roster, identity: Identity, where: tuple[str, int] | None, idle: float
+) -> list[Finding]:
     """Check the links with all whom a member may talk with.
 
-    Meanwhile it listens, so that others can dial it back, unless another process of it does.
+    Meanwhile it listens, so that others can dial it back, unless another process of it does. Each
+    link is left alone for ``idle`` seconds.
     """
-    roster, relay = examined.roster, examined.roster.relay
-    others = [one for one in roster.members if one.name != examined.own.name]
+    relay, measuring = roster.relay, asyncio.Lock()
+    (own,) = (one for one in roster.members if one.name == identity.name)
+    others = [one for one in roster.members if one is not own]
     pairs: list[tuple[Member, Member | None]] = [(one, None) for one in others if one.address]
     if relay is not None:
         pairs.append((relay, None))
-        if examined.own.address is None:
+        if own.address is None:
             pairs += [(one, relay) for one in others if one.address is None]
     listener, works = None, list[Work]()
     with contextlib.suppress(InputError):  # a run of the study, or --serve, listens already
         listener = None if where is None else listening(*where)
     if listener is not None:
-        lobby = Lobby(roster, examined.identity)
+        lobby = Lobby(roster, identity)
         works.append(Door(lobby.context(), lobby.welcome, lambda _: None).serve(listener))
     async with _beside(listener, *works):
-        findings = await asyncio.gather(*(Examination(examined, *pair).run() for pair in pairs))
+        looks = (
+            Examination(roster, identity, *pair, idle=idle, measuring=measuring) for pair in pairs
+        )
+        findings = await asyncio.gather(*(look.run() for look in looks))
         return [finding for one in findings for finding in one]

@@ -262,7 +262,7 @@ def check_links(
     """
     import asyncio
 
-    from vpem.engines.tls.party_check import Examined, Finding
+    from vpem.engines.tls.party_check import Finding
     from vpem.engines.tls.server import examine_all
 
     state, sentence = "ok", ""
@@ -280,7 +280,7 @@ def check_links(
             state, sentence = "note", str(one.message)
     certificate = certificate_of(identity)
     until = f"until {validity(certificate)[1]:%Y-%m-%d}"
-    links = asyncio.run(examine_all(Examined(study.roster, identity, idle), door))
+    links = asyncio.run(examine_all(study.roster, identity, door, idle))
     clock_fails = any((one.what, one.state) == ("clock", "fails") for one in links)
     if clock_fails and not_valid(name, certificate):
         state, until, sentence = "note", f"{until}, so not by this machine's clock", ""
