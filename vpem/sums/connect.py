@@ -541,24 +541,21 @@ def spread(network: Network, engine: Engine) -> Network:
     It has the blocks of the hubs whose roots live here (`Network.part_of`); in one process it is
     the network itself. Networks are alike in all processes.
     """
-    part = _spread(network, engine)
+    part = spread_workers(network, engine, following=False)
     own = part.total.holders.own
     return part if part is network else replace(part, blocks=network.blocks.of_hubs(own))
 
 
-def spread_workers(network: Network, engine: Engine) -> Network:
+def spread_workers(network: Network, engine: Engine, *, following: bool = True) -> Network:
     """Return the network of workers that live in several processes; see `spread`.
 
     With it recipes over rows (`vpem.fits.rows.fit_em`, `vpem.fits.row_kmeans`,
     `vpem.fits.fedem.fit_fedem`) are called in every process with the same options, and with
     the rows of the process's own workers (``network.agents.own``), worker by worker. What they
     return is the same everywhere but for what each worker has: the models of all workers and the
-    clusters of all rows are in the first process, others have their own workers'.
+    clusters of all rows are in the first process, others have their own workers'. With
+    ``following`` a process without roots has what the first root finds.
     """
-    return _spread(network, engine, following=True)
-
-
-def _spread(network: Network, engine: Engine, following: bool = False) -> Network:
     if not engine.apart:
         return network
     names = network.graph.names or ()
