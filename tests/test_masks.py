@@ -523,8 +523,8 @@ class Forging(ThreadEngine):
 
     left, forge, told = 0, None, (0, 1, 2)
 
-    def _reduce(self, values, op="sum"):
-        wait = super()._reduce(values, op)
+    def iallreduce(self, values, op="sum", **how):
+        wait = super().iallreduce(values, op, **how)
         if values.dtype != np.uint64 or len(values) < 60:
             return wait
         self.left -= 1

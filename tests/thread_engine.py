@@ -90,7 +90,7 @@ class ThreadEngine(Engine):
         assert (found.shape, found.dtype) == (values.shape, values.dtype)
         values[...] = found
 
-    def _reduce(self, values, op="sum"):
+    def iallreduce(self, values, op="sum", *, masked=True):
         add = {"sum": np.sum, "max": np.max}[op]
         arrive = self.begin(dict.fromkeys(range(self.size), np.array(values)))
 

@@ -133,15 +133,14 @@ class Engine:
     def allreduce(self, values: AnyArray, op: str = "sum") -> AnyArray:
         """Return the "sum" or the "max" of all processes' arrays, the same to the last bit."""
         total = np.array(values, order="C")
-        self._reduce(total, op)()
+        self.iallreduce(total, op, masked=False)()
         return total
 
-    def iallreduce(self, values: AnyArray) -> Wait:
-        """Begin to add all processes' arrays, in place; see `outlast`."""
-        return self._reduce(values)
+    def iallreduce(self, values: AnyArray, op: str = "sum", *, masked: bool = True) -> Wait:
+        """Begin to put the sum or the maximum of all processes' arrays in this one's place.
 
-    def _reduce(self, values: AnyArray, op: str = "sum") -> Wait:
-        """Begin to put the sum or the maximum of all processes' arrays in this one's place."""
+        Sums that are ``masked`` may go on without a process that is lost: see `outlast`.
+        """
         return lambda: None
 
     def neighbours(self, ranks: Sequence[int]) -> Neighbours:

@@ -128,7 +128,7 @@ class MpiEngine(Engine):
         ends = np.cumsum([0, *sizes.tolist()])
         return [decode(buffer[begin:end].data) for begin, end in pairwise(ends)]
 
-    def _reduce(self, values: AnyArray, op: str = "sum") -> Wait:
+    def iallreduce(self, values: AnyArray, op: str = "sum", *, masked: bool = True) -> Wait:
         request = self._comm.Iallreduce(MPI.IN_PLACE, values, op=OPERATIONS[op])
         return partial(self._wait, request)
 

@@ -157,12 +157,12 @@ class TlsEngine(Engine):
             for r, part in enumerate(parts)
         ]
 
-    def iallreduce(self, values: AnyArray) -> Wait:
-        """Begin to add all processes' arrays, in place; FewerError where one of them is lost."""
-        return self._reduce(values, masked=self.outlast is not None)
+    def iallreduce(self, values: AnyArray, op: str = "sum", *, masked: bool = True) -> Wait:
+        """Begin to add arrays, or take the largest, in the order of members.
 
-    def _reduce(self, values: AnyArray, op: str = "sum", masked: bool = False) -> Wait:
-        """Add arrays, or take the largest, in the order of members."""
+        Of masked sums that others outlast the result is FewerError where one of them is lost.
+        """
+        masked = masked and self.outlast is not None
         flat, add, topic, gone = values.reshape(-1), ADDED[op], self.topic, len(self._gone)
         step = max(1, SEGMENT // values.itemsize)
         parts = [
