@@ -479,6 +479,14 @@ def check_private(
     saved: bool = False,
 ) -> None:
     """Raise InputError where a setting is not the default that a private fit cannot have."""
+    given = _changed_settings(settings, weighted, saved)
+    refuse({"algorithm": algorithm, "epsilon": True}, given)
+
+
+def _changed_settings(
+    settings: FitSettings | KmeansSettings, weighted: bool, saved: bool
+) -> set[str]:
+    """Return which settings are not the default, and what is given besides."""
     usual, given = type(settings)(), set()
     for name, value in settings:
         common = getattr(usual, name)
@@ -486,8 +494,7 @@ def check_private(
         if not same and not (name == "dtype" and precision_of(value) == np.float64):
             given.add(name)
     given |= {"sample_weight"} if weighted else set()
-    given |= {"checkpoint"} if saved else set()
-    refuse({"algorithm": algorithm, "epsilon": True}, given)
+    return given | ({"checkpoint"} if saved else set())
 
 
 def fit_private_rows(
@@ -555,22 +562,31 @@ def fit_private_rows(
     return RowFit(
         mixture=mixture,
         network=network.whole,
-        history=np.empty((0, 1)),
-        root_log_likelihood=np.full(1, np.nan),
-        total_weight=float(workers.n_samples),
-        n_samples=workers.n_samples,
         mixtures=[mixture],
         workers=workers,
-        converged=True,
-        total_iterations=foretold.n_iter,
-        seconds=time.perf_counter() - began,
-        communication={**ledger.summary(), "bytes_by_iteration": sent},
+        **_unjudged(1, workers.n_samples, foretold.n_iter, began, ledger, sent),
         clipped=dict(zip(total.holders.own.tolist(), rows.clipped, strict=True)),
         guarantee=Guarantee(
             foretold.budget, tuple(foretold.multipliers), noisy.by,
             privacy.repeatable_noise is not None, workers.n_workers, colluding,
         ),
     )  # fmt: skip
+
+
+def _unjudged(
+    n_roots: int, n_samples: int, n_iter: int, began: float, ledger: Ledger, sent: list[int]
+) -> Report:
+    """Return what a result says of a private fit, without its quality, which shows rows."""
+    return {
+        "history": np.empty((0, n_roots)),
+        "root_log_likelihood": np.full(n_roots, np.nan),
+        "total_weight": float(n_samples),
+        "n_samples": n_samples,
+        "converged": True,
+        "total_iterations": n_iter,
+        "seconds": time.perf_counter() - began,
+        "communication": {**ledger.summary(), "bytes_by_iteration": sent},
+    }
 
 
 def _rows(
@@ -635,17 +651,37 @@ FOR_START = 0.1
 MOST_NOISE = 0.5
 """Standard deviations by which noise may displace the means of one iteration."""
 
+_EVERY_BATCH = "every batch would spend as much of the privacy budget as all rows do; reduce "
+_NOISELESS = (
+    " looks at the data without noise, and is not possible with {release_epsilon}; leave it out"
+)
+
 UNUSED = {
-    "tol": "when to stop would depend on the data; all iterations are run, as many as ",
-    "batch_size": "every batch would spend as much of the privacy budget as all rows do; reduce ",
-    "step_size": "every batch would spend as much of the privacy budget as all rows do; reduce ",
-    "accelerate": "whether a step is rejected depends on the data; reduce ",
-    "weight_concentration_prior_type": "a prior counts rows, and would count noise as rows; take "
-    "few components by EM, and a smaller ",
-    "n_init": "every restart, and the choice of the best, would spend some of the privacy budget; "
-    "raise ",
+    name: f"{{{name}}} is not possible with {{release_epsilon}}: {why}{{max_iter}}"
+    for name, why in {
+        "tol": "when to stop would depend on the data; all iterations are run, as many as ",
+        "batch_size": _EVERY_BATCH,
+        "step_size": _EVERY_BATCH,
+        "accelerate": "whether a step is rejected depends on the data; reduce ",
+        "weight_concentration_prior_type": "a prior counts rows, and would count noise as rows; "
+        "take few components by EM, and a smaller ",
+        "n_init": "every restart, and the choice of the best, would spend some of the privacy "
+        "budget; raise ",
+    }.items()
+} | {
+    "init": "{release_epsilon} starts from noisy moments of all rows and looks at no single row; "
+    "leave out {init}",
+    "scale": "{scale=standard}" + _NOISELESS,
+    "missing": "{missing=marginalize}" + _NOISELESS,
+    "n_factors": "{release_epsilon} bounds what one row can do to the moments of a hub, but "
+    "expected factors depend on its features in all hubs; leave out {n_factors}",
+    "sample_weight": "{release_epsilon} bounds what one row can do, and with {sample_weight} a row "
+    "would do more; leave it out",
+    "checkpoint": "a checkpoint holds more than may be published, and a run that resumes draws "
+    "noise again, which spends the privacy budget again; leave out the checkpoint, or "
+    "{release_epsilon}",
 }
-"""Settings that a release cannot have, and why; each sentence ends with max_iter."""
+"""Settings that a release cannot have, and why."""
 
 
 def release_vpem(
@@ -719,21 +755,14 @@ def release_vpem(
         warn(
             f"{run.n_clipped} of {prepared.X.size} values lie beyond their bounds and were clipped"
         )
-    n_hubs, shares = len(network.hubs), {}
+    shares = {}
     if labels is not None:
         shares = responsibilities_of_agents(X, mixture, network, ledger, labels)
     return Fit(
         mixture=mixture,
         network=network,
-        history=np.empty((0, n_hubs)),
-        root_log_likelihood=np.full(n_hubs, np.nan),
-        total_weight=float(prepared.n_samples),
-        n_samples=prepared.n_samples,
-        converged=True,
-        total_iterations=n_iter,
-        seconds=time.perf_counter() - began,
         responsibilities=shares,
-        communication={**ledger.summary(), "bytes_by_iteration": sent},
+        **_unjudged(len(network.hubs), prepared.n_samples, n_iter, began, ledger, sent),
         guarantee=Guarantee(
             budget, tuple(multipliers), "hubs", privacy.repeatable_noise is not None
         ),
@@ -744,39 +773,10 @@ def _check(
     network: Network, settings: FitSettings, sample_weight: object, saver: Saver | None
 ) -> None:
     """Raise InputError where a setting is given that a release cannot have."""
-    usual = FitSettings()
+    given = _changed_settings(settings, sample_weight is not None, saver is not None)
     by_rounds = not network.total.at_server or network.compress is not None
     refuse_first(
-        *(
-            (getattr(settings, name) != getattr(usual, name), (
-                f"{{{name}}} is not possible with {{release_epsilon}}: {why}{{max_iter}}",
-            ))
-            for name, why in UNUSED.items()
-        ),
-        (not isinstance(settings.init, str) or settings.init != usual.init, (
-            "{release_epsilon} starts from noisy moments of all rows and looks at no single row; "
-            "leave out {init}",
-        )),
-        *(
-            (getattr(settings, name) != getattr(usual, name), (
-                Setting(name, getattr(settings, name)), " looks at the data without noise, and "
-                "is not possible with {release_epsilon}; leave it out",
-            ))
-            for name in ("scale", "missing")
-        ),
-        (settings.n_factors, (
-            "{release_epsilon} bounds what one row can do to the moments of a hub, but expected "
-            "factors depend on its features in all hubs; leave out {n_factors}",
-        )),
-        (sample_weight is not None, (
-            "{release_epsilon} bounds what one row can do, and with {sample_weight} a row would "
-            "do more; leave it out",
-        )),
-        (saver is not None, (
-            "a checkpoint holds more than may be published, and a run that resumes draws noise "
-            "again, which spends the privacy budget again; leave out the checkpoint, or "
-            "{release_epsilon}",
-        )),
+        *((name in given, (why,)) for name, why in UNUSED.items()),
         (by_rounds, (
             "{release_epsilon} needs one exact sum, from which all have the same "
             "responsibilities: with rounds every root would spend some of the privacy budget, and "
