@@ -54,7 +54,6 @@ PANELS = 18
 
 MOST_PANELS = 60
 ROWS_OF_HISTOGRAM = 200_000
-POINTS = 400
 MOST_BINS = 400
 CROWDED = 6
 """Components beyond which they are drawn higher than their part of the mixture, if they can be."""
@@ -250,20 +249,7 @@ def _draw_marginal(
                 mean, lowest, color=colour(c), linestyle=line(c), linewidth=1.5, path_effects=halo()
             )
     else:
-        if saved.families is None:
-            # A grid (n,), fine where components are narrow, and their densities on it (K, n).
-            spread = np.sqrt(parts.variances[:, j])
-            low, high = float((means - 4 * spread).min()), float((means + 4 * spread).max())
-            if values is not None and len(values):
-                low, high = min(low, float(values.min())), max(high, float(values.max()))
-            near = means[:, None] + np.outer(spread, np.linspace(-4, 4, 81))
-            grid = np.concatenate([np.linspace(low, high, POINTS), *near])
-            grid.sort()
-            z = (grid - means[:, None]) / spread[:, None]
-            scale = parts.weights / (spread * np.sqrt(2 * np.pi))
-            densities = scale[:, None] * np.exp(-0.5 * z**2)
-        else:
-            grid, densities = densities_of(saved, j, values, parts)
+        grid, densities = densities_of(saved, j, values, parts)
         total = densities.sum(axis=0)
         peak, remarks = float(total.max()), []
         # A component of few rows can be so narrow that nothing else would be seen.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import Doubles, Mask
 from vpem.fits.selection.search import Selection
 from vpem.fits.selection.trials import name_hops
 from vpem.network.schema import Report
@@ -128,7 +129,7 @@ def draw_history(saved: SavedFit) -> Picture:
     return Picture(figure, alt, notes)
 
 
-def _spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _spread(values: Doubles) -> Doubles:
     """How far roots are apart in each iteration, (n,)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -140,7 +141,7 @@ def _marks(n: int, number: int = 0) -> Report:
     return {"marker": marker(number), "markersize": 4} if n <= MARKED else {}
 
 
-def _height(values: NDArray[np.float64]) -> tuple[float, float]:
+def _height(values: Doubles) -> tuple[float, float]:
     """How high a panel of these values is, and its middle; rounding is not magnified."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     middle = (low + high) / 2
@@ -231,19 +232,27 @@ def _against_bytes(axes: Axes, history: History, saved: SavedFit) -> None:
         _tell(axes, "with all restarts before")
 
 
-def _changes(history: History) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+def _changes(history: History) -> tuple[Mask, Doubles]:
     """Where the value changed from one iteration to the next, and by how much."""
     change = np.abs(np.diff(history.means()))
     return np.isfinite(change) & (change > 0), change
 
 
+def _curve(
+    axes: Axes, history: History, values: Doubles, there: Mask, label: str, log: bool = True
+) -> None:
+    """Draw a value of the last iterations, where it is there."""
+    steps = history.iteration[-len(values) :][there]
+    axes.plot(steps, values[there], color=CURVE, **_marks(len(steps)))
+    axes.set(xlabel=_x_of(history), ylabel=label)
+    if log and len(steps):
+        axes.set_yscale("log")
+    _whole_numbers(axes, history)
+
+
 def _change(axes: Axes, history: History, saved: SavedFit) -> None:
     there, change = _changes(history)
-    axes.set(xlabel=_x_of(history), ylabel=f"change of {history.quantity.split(' per')[0]}")
-    steps = history.iteration[1:][there]
-    axes.plot(steps, change[there], color=CURVE, **_marks(len(steps)))
-    axes.set_yscale("log")
-    _whole_numbers(axes, history)
+    _curve(axes, history, change, there, f"change of {history.quantity.split(' per')[0]}")
     if history.tol is not None:
         axes.axhline(history.tol, color=RULE, linestyle="--", linewidth=1.0)
         axes.annotate(
@@ -254,27 +263,17 @@ def _change(axes: Axes, history: History, saved: SavedFit) -> None:
 
 def _apart(axes: Axes, history: History, saved: SavedFit) -> None:
     spread = _spread(history.values)
-    there = spread > 0
-    noun = "workers" if saved.over_rows else "roots"
-    axes.plot(history.iteration[there], spread[there], color=CURVE, **_marks(int(there.sum())))
-    if spread.max() > 30 * spread[there].min():
-        axes.set_yscale("log")
-    else:
+    there, noun = spread > 0, "workers" if saved.over_rows else "roots"
+    log = bool(spread.max() > 30 * spread[there].min())
+    _curve(axes, history, spread, there, f"between highest and lowest\nof {noun}", log)
+    if not log:
         axes.set_ylim(0, 1.1 * spread.max())
         axes.ticklabel_format(axis="y", scilimits=(-3, 4))
-    axes.set(xlabel=_x_of(history), ylabel=f"between highest and lowest\nof {noun}")
-    _whole_numbers(axes, history)
 
 
 def _mean_field(axes: Axes, history: History, saved: SavedFit) -> None:
     assert history.mean_field is not None
-    there = history.mean_field > 0
-    field = history.mean_field[there]
-    axes.plot(history.iteration[there], field, color=CURVE, **_marks(len(field)))
-    if len(field):
-        axes.set_yscale("log")
-    axes.set(xlabel=_x_of(history), ylabel="squared mean field")
-    _whole_numbers(axes, history)
+    _curve(axes, history, history.mean_field, history.mean_field > 0, "squared mean field")
 
 
 def draw_histories(
@@ -322,7 +321,7 @@ def _draw(
     what: tuple[bool, bool],
     style: tuple[str, LineStyle],
     name: str,
-) -> NDArray[np.float64]:
+) -> Doubles:
     """Draw one quantity of one contender against one cost; return its values (n,)."""
     objective, in_bytes = what
     shortest = min(len(run.iteration) for run in runs)

@@ -569,28 +569,35 @@ def _bars(axes: Axes, bars: list[tuple[str, list[Part]]], rest: str, left: int) 
     return name
 
 
+def _draw_busiest(
+    axes: Axes,
+    places: NDArray[np.intp],
+    name_of: Callable[[int], str],
+    parts_of: Callable[[NDArray[np.intp]], list[Part]],
+    rest: str,
+) -> str:
+    """Draw a bar for each of the busiest, which come first, and one of all others; their unit."""
+    shown = places if len(places) <= BARS + 1 else places[:BARS]
+    others = places[len(shown) :]
+    bars = [(name_of(int(at)), parts_of(np.array([at]))) for at in shown]
+    bars += [("", parts_of(others))] if len(others) else []
+    return _bars(axes, bars, rest, len(others))
+
+
 def _links(axes: Axes, saved: SavedFit) -> None:
     ends, by_kind = saved.links()
     total = sum(by_kind.values(), np.zeros(len(ends)))
     names = saved.node_names(saved.graph().n_nodes)
     order = np.argsort(-total, kind="stable")
-    order = order[total[order] > 0]
-    shown = order if len(order) <= BARS + 1 else order[:BARS]
-    rest = np.setdiff1d(order, shown)
 
     def parts(at: NDArray[np.intp]) -> list[Part]:
         return [(kind, float(values[at].sum()), _style(kind)) for kind, values in
                 by_kind.items() if values[at].any()]  # fmt: skip
 
-    bars = [
-        (
-            " \N{EN DASH} ".join(words(names[end], 18) for end in ends[at]),
-            parts(np.array([at])),
-        )
-        for at in shown
-    ]
-    bars += [("", parts(rest))] if len(rest) else []
-    name = _bars(axes, bars, "links", len(rest))
+    def ends_of(at: int) -> str:
+        return " \N{EN DASH} ".join(words(names[end], 18) for end in ends[at])
+
+    name = _draw_busiest(axes, order[total[order] > 0], ends_of, parts, "links")
     axes.set_xlabel(f"{name}, both directions\n(phases look as above)", fontsize=9)
     axes.set_title("busiest links", fontsize=10)
 
@@ -600,19 +607,15 @@ def _agents(axes: Axes, saved: SavedFit) -> None:
     names = saved.node_names(len(out))
     noun = "worker" if saved.over_rows else "agent"
     looks: Report = {"edgecolor": "black", "linewidth": 0.4}
-    styles: list[Report] = [
-        {"color": SENT, **looks}, {"color": RECEIVED, "hatch": "////", **looks},
-    ]  # fmt: skip
+
+    def parts(at: NDArray[np.intp]) -> list[Part]:
+        received = {"color": RECEIVED, "hatch": "////", **looks}
+        return [
+            ("sent", float(out[at].sum()), {"color": SENT, **looks}),
+            ("received", float(into[at].sum()), received),
+        ]
+
     order = np.argsort(-(out + into), kind="stable")
-    shown = order if len(order) <= BARS + 1 else order[:BARS]
-    groups = [(words(names[at], 20), np.array([at])) for at in shown]
-    left = len(order) - len(shown)
-    groups += [("", order[len(shown) :])] if left else []
-    bars = [
-        (name, [("sent", float(out[at].sum()), styles[0]),
-                ("received", float(into[at].sum()), styles[1])])
-        for name, at in groups
-    ]  # fmt: skip
-    name = _bars(axes, bars, f"{noun}s", left)
+    name = _draw_busiest(axes, order, lambda at: words(names[at], 20), parts, f"{noun}s")
     axes.set_xlabel(f"{name}\nsent (dark), received (hatched)", fontsize=9)
     axes.set_title(f"by {noun}", fontsize=10)
