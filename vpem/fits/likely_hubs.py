@@ -8,18 +8,20 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from vpem._core.threads import one_blas_thread
-from vpem.checks import Floats, check_memory, check_weights
+from vpem.checks import Doubles, Floats, Indices, check_memory, check_weights
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.matrix import FileMatrix
+from vpem.fits.results import Fit
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.graph import Graph
 from vpem.network.hubs import (
     Hub,
     LikelyHubs,
+    Routes,
     charge_meetings,
     find_meetings,
     find_routes,
@@ -91,9 +93,10 @@ def connect_by_likelihood(
     assert fit.ledger is not None
     copies = settings.n_components if settings.covariance_type == "full" else 1
     check_memory(8 * (copies + 1) * sum(network.widths) ** 2, "correlations of all features")
-    met = _Met(network, sums.hops, meetings, fit.n_samples, settings.n_components)
+    ends = np.cumsum([0, *network.widths])
+    columns = [np.arange(a, b) for a, b in pairwise(ends)]
     with one_blas_thread():
-        counts, covariances = met.moments(X, sample_weight, fit.responsibilities)
+        counts, covariances = _moments(network, sums.hops, meetings, columns, fit, X, sample_weight)
     if copies == 1:
         covariances = np.tensordot(counts, covariances, 1)[None] / counts.sum()
     weights = counts / counts.sum() if copies > 1 else np.ones(1)
@@ -103,7 +106,7 @@ def connect_by_likelihood(
     covariances[:, place, place] += RIDGE
     scale = np.sqrt(covariances[:, place, place])
     covariances /= scale[:, :, None] * scale[:, None, :]
-    gain = gains(covariances, weights, met.columns, float(penalty))
+    gain = gains(covariances, weights, columns, float(penalty))
     hubs, total = search_hubs(network.graph, sums.hops, gain, network.widths, sums.seed)
     # Where machines round differently, the first one's hubs hold.
     listed, total = agents.engine.bcast(([(hub.root, hub.agents) for hub in hubs], total))
@@ -150,111 +153,99 @@ def check_choice_of_hubs(
         )  # fmt: skip
 
 
-class _Met:
-    """Features on their way to the agents where they meet, and their moments."""
+def _moments(
+    network: Network,
+    hops: int,
+    meetings: list[Hub],
+    columns: list[Indices],
+    fit: Fit,
+    X: Any,
+    sample_weight: ArrayLike | None,
+) -> tuple[Doubles, Doubles]:
+    """Return weights (K,) and covariances (K, d, d) by component, where features have met.
 
-    def __init__(
-        self, network: Network, hops: int, meetings: list[Hub], n_samples: int, n_components: int
-    ) -> None:
-        self.network, self.meetings = network, meetings
-        self.n_samples, self.n_components = n_samples, n_components
-        ends = np.cumsum([0, *network.widths])
-        self.columns = [np.arange(a, b) for a, b in pairwise(ends)]
-        graph, roots = network.graph, [one.root for one in meetings]
-        near = [Hub(root, tuple(within(graph, hops, root))) for root in roots]
-        self.routes = [find_routes(graph, [one]) for one in near]
-
-    def features_of(self, meeting: Hub) -> NDArray[np.intp]:
-        """Features that meet, numbered by agent."""
-        parts = [self.columns[agent] for agent in meeting.agents]
-        return np.concatenate(parts)
-
-    def moments(
-        self, X: Any, sample_weight: ArrayLike | None, shares: dict[int, NDArray[np.float64]]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return weights (K,) and covariances (K, d, d) by component, where features have met.
-
-        Features are standardized before they leave; they are numbered by agent.
-        """
-        agents, k = self.network.agents, self.n_components
-        weights = agents.bcast(None if sample_weight is None else np.asarray(sample_weight))
-        row_weights = None if weights is None else check_weights(weights, self.n_samples)
-        local_columns = {agent: self.columns[agent] for agent in agents.own.tolist()}
-        if agents.apart:
-            ends = np.cumsum([0, *(len(local_columns[agent]) for agent in local_columns)])
-            local_columns = {a: np.arange(*ends[i : i + 2]) for i, a in enumerate(local_columns)}
-            data = np.empty((self.n_samples, 0)) if X is None else X
-        else:
-            order, data = own_columns(self.network), X
-            local_columns = {agent: order[columns] for agent, columns in local_columns.items()}
-        units = Scaling.standard(data, row_weights)
-        sums = {
-            place: [np.zeros((k, n)), np.zeros((k, n, n)), np.zeros(k)]
-            for place, one in enumerate(self.meetings)
-            if agents.mine(one.root)
-            for n in [len(self.features_of(one))]
-        }
-        step = max(64, CHUNK_VALUES // max(1, len(self.meetings) + sum(self.network.widths)))
-        for start in range(0, self.n_samples, step):
-            run = slice(start, min(start + step, self.n_samples))
-            rows = units.apply(np.asarray(data[run], dtype=np.float64))
-            for place, meeting in enumerate(self.meetings):
-                parts = self._brought(place, {a: rows[:, c] for a, c in local_columns.items()}, run)
-                if place in sums:
-                    share = shares[meeting.root][run]
-                    if row_weights is not None:
-                        share = share * row_weights[run, None]
-                    _add(sums[place], np.concatenate(parts, axis=1), share)
-        return self._gathered(sums)
-
-    def _brought(
-        self, place: int, have: dict[int, NDArray[np.float64]], run: slice
-    ) -> list[Floats]:
-        """Bring some rows of features to where they meet, hop by hop; what arrives here."""
-        agents, meeting, routes = self.network.agents, self.meetings[place], self.routes[place]
-        parts: list[Floats] = []
-        for agent in meeting.agents:
-            part: Floats | None = have.get(agent)
-            node, width = agent, self.network.widths[agent]
-            while node != meeting.root and width:
-                after = int(routes.parent[node])
-                with set_topic(agents.engine, "setup"):
-                    shape = (run.stop - run.start, width)
-                    part = agents.send_rows(part, shape, np.dtype(np.float64), node, after)
-                node = after
-            if agents.mine(meeting.root):
-                parts.append(np.empty((run.stop - run.start, 0)) if part is None else part)
-        return parts
-
-    def _gathered(
-        self, sums: dict[int, list[NDArray[np.float64]]]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Bring what was summed where features met to all."""
-        k, d = self.n_components, sum(self.network.widths)
-        agents = self.network.agents
-        with set_topic(agents.engine, "flooding"):
-            everywhere = agents.allgather({self.meetings[at].root: one for at, one in sums.items()})
-        counts, correlations = np.ones(k), np.zeros((k, d, d))
-        correlations[:, np.arange(d), np.arange(d)] = 1.0
-        for meeting in self.meetings:
-            columns, part = self.features_of(meeting), everywhere.get(meeting.root)
-            shapes = [(k, len(columns)), (k, len(columns), len(columns)), (k,)]
-            if part is None or [np.shape(one) for one in part] != shapes:
-                raise InputError(
-                    f"the moments of agent {meeting.root} are missing or belong to other features; "
-                    "do all processes run the same version of vpem?"
-                )
-            first, second, counts = part
-            safe = np.maximum(counts, np.finfo(float).tiny)
-            means = first / safe[:, None]
-            covariances = second / safe[:, None, None] - means[:, :, None] * means[:, None, :]
-            correlations[:, columns[:, None], columns] = covariances
-        return counts, correlations
+    Features are standardized before they leave; they are numbered by agent, whose ``columns`` these
+    are.
+    """
+    agents, n_samples, k = network.agents, fit.n_samples, fit.mixture.n_components
+    weights = agents.bcast(None if sample_weight is None else np.asarray(sample_weight))
+    row_weights = None if weights is None else check_weights(weights, n_samples)
+    local_columns = {agent: columns[agent] for agent in agents.own.tolist()}
+    if agents.apart:
+        ends = np.cumsum([0, *(len(local_columns[agent]) for agent in local_columns)])
+        local_columns = {a: np.arange(*ends[i : i + 2]) for i, a in enumerate(local_columns)}
+        data = np.empty((n_samples, 0)) if X is None else X
+    else:
+        order, data = own_columns(network), X
+        local_columns = {agent: order[local] for agent, local in local_columns.items()}
+    units = Scaling.standard(data, row_weights)
+    met = [np.concatenate([columns[agent] for agent in one.agents]) for one in meetings]
+    near = [Hub(one.root, tuple(within(network.graph, hops, one.root))) for one in meetings]
+    routes = [find_routes(network.graph, [one]) for one in near]
+    sums = {
+        one.root: [np.zeros((k, n)), np.zeros((k, n, n)), np.zeros(k)]
+        for one, n in zip(meetings, map(len, met), strict=True)
+        if agents.mine(one.root)
+    }
+    step = max(64, CHUNK_VALUES // max(1, len(meetings) + sum(network.widths)))
+    for start in range(0, n_samples, step):
+        run = slice(start, min(start + step, n_samples))
+        rows = units.apply(np.asarray(data[run], dtype=np.float64))
+        local = {agent: rows[:, places] for agent, places in local_columns.items()}
+        for meeting, route in zip(meetings, routes, strict=True):
+            parts = _brought(network, meeting, route, local, run)
+            if meeting.root in sums:
+                share = fit.responsibilities[meeting.root][run]
+                if row_weights is not None:
+                    share = share * row_weights[run, None]
+                _add(sums[meeting.root], np.concatenate(parts, axis=1), share)
+    with set_topic(agents.engine, "flooding"):
+        everywhere = agents.allgather(sums)
+    return _joined(everywhere, meetings, met, k, sum(network.widths))
 
 
-def _add(
-    sums: list[NDArray[np.float64]], rows: NDArray[np.float64], shares: NDArray[np.float64]
-) -> None:
+def _brought(
+    network: Network, meeting: Hub, routes: Routes, have: dict[int, Doubles], run: slice
+) -> list[Floats]:
+    """Bring some rows of features to where they meet, hop by hop; what arrives here."""
+    agents, parts = network.agents, list[Floats]()
+    for agent in meeting.agents:
+        part: Floats | None = have.get(agent)
+        node, width = agent, network.widths[agent]
+        while node != meeting.root and width:
+            after = int(routes.parent[node])
+            with set_topic(agents.engine, "setup"):
+                shape = (run.stop - run.start, width)
+                part = agents.send_rows(part, shape, np.dtype(np.float64), node, after)
+            node = after
+        if agents.mine(meeting.root):
+            parts.append(np.empty((run.stop - run.start, 0)) if part is None else part)
+    return parts
+
+
+def _joined(
+    everywhere: dict[int, Any], meetings: list[Hub], met: list[Indices], k: int, d: int
+) -> tuple[Doubles, Doubles]:
+    """Return weights and covariances of what was summed where features ``met``."""
+    counts, correlations = np.ones(k), np.zeros((k, d, d))
+    correlations[:, np.arange(d), np.arange(d)] = 1.0
+    for meeting, columns in zip(meetings, met, strict=True):
+        part = everywhere.get(meeting.root)
+        shapes = [(k, len(columns)), (k, len(columns), len(columns)), (k,)]
+        if part is None or [np.shape(one) for one in part] != shapes:
+            raise InputError(
+                f"the moments of agent {meeting.root} are missing or belong to other features; "
+                "do all processes run the same version of vpem?"
+            )
+        first, second, counts = part
+        safe = np.maximum(counts, np.finfo(float).tiny)
+        means = first / safe[:, None]
+        covariances = second / safe[:, None, None] - means[:, :, None] * means[:, None, :]
+        correlations[:, columns[:, None], columns] = covariances
+    return counts, correlations
+
+
+def _add(sums: list[Doubles], rows: Doubles, shares: Doubles) -> None:
     """Add rows to first and second moments and counts of each component."""
     first, second, counts = sums
     for k, share in enumerate(shares.T):
