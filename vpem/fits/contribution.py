@@ -192,12 +192,13 @@ class Tally:
         terms, constant = apart(self.beside, values, there)
         return others + (with_constant(terms, constant) if self.with_constants else terms)
 
-    def figures(self) -> tuple[list[float], float | None]:
-        """Means of the four figures, share of rows that move, agreement; and that with labels."""
+    def figures(self) -> list[float]:
+        """Figures of `PartyContribution`, the last where there are labels."""
         weight = self.moved.sum()
-        moved = 1 - np.trace(self.moved) / weight
-        labelled = None if self.whole.codes is None else adjusted_rand_index(self.confusion)
-        return [*(self.sums / weight), moved, adjusted_rand_index(self.moved)], labelled
+        moved = float(1 - np.trace(self.moved) / weight)
+        labelled = [] if self.whole.codes is None else [adjusted_rand_index(self.confusion)]
+        means = (self.sums / weight).tolist()
+        return [*means, moved, adjusted_rand_index(self.moved), *labelled]
 
 
 def with_constant(terms: Floats, constant: Doubles | float) -> Floats:
@@ -278,7 +279,7 @@ class PartyContribution:
     information_lost: float
     rows_moved: float
     agreement: float
-    adjusted_rand_index: float | None
+    adjusted_rand_index: float | None = None
 
 
 OF_PARTIES = (
@@ -442,7 +443,7 @@ def contribution(
         raise InputError("no row has a value and a weight: there is nothing to judge by")
     names = model.feature_names
     judged = [
-        figures_of(name, [names[j] for j in columns], *tally.figures())
+        PartyContribution(name, tuple(names[j] for j in columns), *tally.figures())
         for (name, columns), tally in zip(columns_by_party.items(), tallies, strict=True)
     ]
     owner = {int(j): name for name, columns in columns_by_party.items() for j in columns}
@@ -519,17 +520,6 @@ def separation(
         shares = log_posterior(whole.log_weights, apart(one, values, there)[0])[1]
         totals[place] = weights @ divergence(shares, whole.log_weights)
     return totals
-
-
-def figures_of(
-    name: str, features: Sequence[str], figures: Sequence[float], labelled: float | None = None
-) -> PartyContribution:
-    """Return the figures of a party, in the order of `Tally.figures`."""
-    lost, shared, information, information_lost, moved, agreement = map(float, figures)
-    return PartyContribution(
-        name, tuple(features), lost, shared, information, information_lost, moved, agreement,
-        labelled,
-    )  # fmt: skip
 
 
 def in_order(
@@ -617,7 +607,7 @@ def spread_contribution(
     if whole.total == 0:
         raise InputError("no row has a value: there is nothing to judge by")
     engine = rows_of_all.parties.engine
-    figures = [tally.figures()[0] for tally, _ in tallies.values()]
+    figures = [tally.figures() for tally, _ in tallies.values()]
     sent: dict[str, AnyArray] = {
         "parties": np.array(list(tallies), dtype=np.intp),
         "figures": np.array(figures).reshape(len(figures), FIGURES),
@@ -638,5 +628,5 @@ def spread_contribution(
         information[one["features"]] = one["separation"]
         for party, numbers in zip(one["parties"].tolist(), one["figures"].tolist(), strict=True):
             named = tuple(feature_names[j] for j in rows_of_all.features[party])
-            judged.append(figures_of(rows_of_all.names[party], named, numbers))
+            judged.append(PartyContribution(rows_of_all.names[party], named, *numbers))
     return in_order(whole, judged, feature_names, owner, information)
