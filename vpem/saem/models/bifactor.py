@@ -128,9 +128,7 @@ class BifactorModel(SaemModel):
 
     def _residuals(self, z: Doubles, theta: Doubles) -> Doubles:
         """Residuals (chains, n, d); zero where an item is missing."""
-        means, loadings, _ = self.unpack(theta)
-        general = loadings[:, 0]
-        group = theta.reshape(4, -1)[2]
+        means, general, group, _ = theta.reshape(4, -1)
         fitted: Doubles = means + general * z[..., :1] + group * z[..., 1 + self.groups]
         rest = self._y - fitted
         return np.nan_to_num(rest, nan=0.0, posinf=np.inf, neginf=-np.inf) if self.gaps else rest
@@ -175,23 +173,29 @@ class BifactorModel(SaemModel):
         y = self._y - self.shift
         return np.concatenate([mean, products, y, y * mean[:, :1], y * group, y**2], axis=1)
 
+    def _of_items(self, total: Doubles, n: float) -> tuple[Doubles, ...]:
+        """Squares of the factors (q,), and what a total says of each item over those who have it.
+
+        How many there are (d,), moments ``a, c, aa, ac, cc`` of its two factors, and ``y, ya, yc,
+        yy``. Where nobody lacks an item, all have the moments of all n.
+        """
+        if self.gaps:
+            return tuple(total[piece] for piece in self.pieces)
+        first, products, *own = (total[piece] for piece in self.pieces)
+        moments, k = symmetric(products, 1 + self.n_groups), 1 + self.groups
+        seen, a, aa = (np.full(len(k), float(one)) for one in (n, first[0], moments[0, 0]))
+        return moments.diagonal(), seen, a, first[k], aa, moments[0, k], moments[k, k], *own
+
     def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Regress every item on its two factors, over those who have it.
 
         A total that no latents have is made definite.
         """
-        n, k = counts.individuals, 1 + self.groups
-        if self.gaps:
-            seen, *parts = (total[piece] for piece in self.pieces[1:])
-            sizes = np.maximum(seen, LEAST_SEEN * n)
-            a, c, aa, ac, cc, y, ya, yc, squares = (part / sizes for part in parts)
-        else:
-            first, products, y, ya, yc, squares = (total[piece] / n for piece in self.pieces)
-            moments = symmetric(products, 1 + self.n_groups)
-            a, c = np.full(len(k), first[0]), first[k]
-            aa, ac, cc = np.full(len(k), moments[0, 0]), moments[0, k], moments[k, k]
-        out = np.empty((4, len(k)))
-        for j in range(len(k)):
+        _, seen, *parts = self._of_items(total, counts.individuals)
+        sizes = np.maximum(seen, LEAST_SEEN * counts.individuals)
+        a, c, aa, ac, cc, y, ya, yc, squares = (part / sizes for part in parts)
+        out = np.empty((4, len(seen)))
+        for j in range(len(seen)):
             moments = np.array([[1.0, a[j], c[j]], [a[j], aa[j], ac[j]], [c[j], ac[j], cc[j]]])
             values, vectors = np.linalg.eigh(moments)
             values = np.maximum(values, 1e-8 * max(float(np.abs(values).max()), 1e-12))
@@ -205,42 +209,26 @@ class BifactorModel(SaemModel):
     def holds(self, total: Doubles, counts: Counts) -> bool:
         """Whether residuals have such moments, and factors; of those who have each item."""
         if self.gaps:
-            seen, a, c, aa, _, cc, *_ = (total[piece] for piece in self.pieces[1:])
-            left = self.maximize(total, counts).reshape(4, -1)[3]
+            _, seen, a, c, aa, _, cc, *_ = self._of_items(total, counts.individuals)
             spread = np.minimum(aa * seen - a**2, cc * seen - c**2)
-            return bool((left > self._floors).all() and (seen > 0).all() and (spread > 0).all())
-        n = counts.individuals
-        q = 1 + self.n_groups
-        first, products = (total[piece] / n for piece in self.pieces[:2])
-        scatter = symmetric(products, q) - np.outer(first, first)
+            fine = bool((seen > 0).all() and (spread > 0).all())
+        else:
+            first, products = (total[piece] / counts.individuals for piece in self.pieces[:2])
+            scatter = symmetric(products, 1 + self.n_groups) - np.outer(first, first)
+            fine = not (floored(scatter) != scatter).any()
         left = self.maximize(total, counts).reshape(4, -1)[3]
-        return bool((left > self._floors).all()) and not (floored(scatter) != scatter).any()
+        return fine and bool((left > self._floors).all())
 
     def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         n = counts.individuals
-        means, loadings, variances = self.unpack(theta)
+        means, general, group, variances = theta.reshape(4, -1)
         means = means - self.shift
-        if self.gaps:
-            general, group = loadings[:, 0], theta.reshape(4, -1)[2]
-            latent, seen, a, c, aa, ac, cc, y, ya, yc, squares = (
-                total[piece] for piece in self.pieces
-            )
-            rest = squares - 2 * (means * y + general * ya + group * yc) + seen * means**2
-            rest = rest + 2 * means * (general * a + group * c)
-            rest = rest + general**2 * aa + 2 * general * group * ac + group**2 * cc
-            items = seen * (LOG_2_PI + np.log(variances)) + rest / variances
-            constant = counts.individuals * len(latent) * LOG_2_PI
-            return float(-0.5 * (items.sum() + latent.sum() + constant))
-        q = 1 + self.n_groups
-        first, products, y, general, group, squares = (total[piece] for piece in self.pieces)
-        moments = symmetric(products, q)
-        a, c = loadings[:, 0], theta.reshape(4, -1)[2]
-        k = 1 + self.groups
-        rest = squares - 2 * (means * y + a * general + c * group) + n * means**2
-        rest = rest + 2 * means * (a * first[0] + c * first[k])
-        rest = rest + a**2 * moments[0, 0] + 2 * a * c * moments[0, k] + c**2 * moments[k, k]
-        items = n * (LOG_2_PI + np.log(variances)) + rest / variances
-        return float(-0.5 * (items.sum() + np.trace(moments) + n * q * LOG_2_PI))
+        latent, seen, a, c, aa, ac, cc, y, ya, yc, squares = self._of_items(total, n)
+        rest = squares - 2 * (means * y + general * ya + group * yc) + seen * means**2
+        rest = rest + 2 * means * (general * a + group * c)
+        rest = rest + general**2 * aa + 2 * general * group * ac + group**2 * cc
+        items = seen * (LOG_2_PI + np.log(variances)) + rest / variances
+        return float(-0.5 * (items.sum() + latent.sum() + n * len(latent) * LOG_2_PI))
 
     def posterior(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Means and covariances of the factors given the items that are there."""
