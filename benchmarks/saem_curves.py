@@ -14,7 +14,7 @@ from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import Doubles, SaemModel
-from vpem.saem.structures.formulas import OneCompartment
+from vpem.saem.structures.formulas import Compartments
 
 from .saem_shared import Finding, style
 from .saem_shared import theophylline as theophylline_data
@@ -215,7 +215,7 @@ def simulated(n: int, rng: np.random.Generator) -> Individuals:
     times = np.tile(TIMES, n)
     names = np.repeat([f"{i:02d}" for i in range(n)], len(TIMES))
     people = from_long(names, times, times, {"dose": np.full(len(times), DOSE)})
-    f = OneCompartment().predict(z, people)[0]
+    f = Compartments().predict(z, people)[0]
     return replace(people, values=f * (1 + ERROR * rng.normal(size=len(f))))
 
 

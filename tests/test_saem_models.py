@@ -16,7 +16,7 @@ from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import check_model
-from vpem.saem.structures.formulas import OneCompartment
+from vpem.saem.structures.formulas import Compartments
 from vpem.terms.units import symmetric
 
 from .tables import each
@@ -227,13 +227,13 @@ def test_equal_rates_are_a_limit():
     times = np.array([0.0, 0.5, 4.0, 30.0])
     person = from_long(np.zeros(4), times, np.ones(4), {"dose": np.full(4, 3.0)})
     phi = np.log([[[0.7, 0.05, 0.7]]])
-    f, slopes = OneCompartment().slopes(phi, person)
+    f, slopes = Compartments().slopes(phi, person)
     np.testing.assert_allclose(f[0], 3 * 0.7**2 / 0.05 * times * np.exp(-0.7 * times), rtol=1e-12)
-    apart = OneCompartment().predict(phi + np.array([1e-3, 0, 0]), person)
+    apart = Compartments().predict(phi + np.array([1e-3, 0, 0]), person)
     np.testing.assert_allclose(apart, f, rtol=2e-2)
     assert np.isfinite(slopes).all()
     for far in ([300.0, 0, -300.0], [-300.0, 0, 300.0]):
-        assert np.isfinite(OneCompartment().predict(np.array([[far]]), person)).all()
+        assert np.isfinite(Compartments().predict(np.array([[far]]), person)).all()
 
 
 def test_a_mixture_draws_by_responsibilities(mixture):

@@ -15,7 +15,7 @@ from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.prediction import Predictor
-from vpem.saem.structures.formulas import OneCompartment
+from vpem.saem.structures.formulas import Compartments
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 QUICK = {"n_iter": 60, "burn_in": 40, "tol": 0.0, "n_importance": 500}
@@ -155,7 +155,7 @@ def test_population_curve_is_that_of_the_mean_latents(drug, subjects):
     times = np.linspace(0, 24, 7)
     found = Predictor(drug).population(times, {"dose": 4.5})
     person = from_long(np.zeros(7), times, np.ones(7), {"dose": np.full(7, 4.5)})
-    wanted = OneCompartment().predict(drug.theta[None, None, :3], person)[0]
+    wanted = Compartments().predict(drug.theta[None, None, :3], person)[0]
     np.testing.assert_allclose(found.fitted, wanted)
     assert (found.lower <= found.fitted).all()
     assert (found.fitted <= found.upper).all()

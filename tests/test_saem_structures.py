@@ -13,10 +13,11 @@ from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
 from vpem.saem.structures.formulas import (
     FORMULAS,
+    ONE_COMPARTMENT,
+    TWO_COMPARTMENTS,
+    Compartments,
     Formula,
     LinearPredictor,
-    OneCompartment,
-    TwoCompartments,
     structure_of,
 )
 from vpem.saem.structures.ode import ode
@@ -87,7 +88,7 @@ ROUTES = [
 
 @each("names", ROUTES)
 def test_compartments_have_the_slopes_of_their_differences(theophylline, repeated, names):
-    made = (TwoCompartments if "v1" in names else OneCompartment)(names)
+    made = Compartments(names, TWO_COMPARTMENTS if "v1" in names else ONE_COMPARTMENT)
     made.check(repeated)
     start = made.begin(theophylline)
     assert np.isfinite(np.nanmedian(start, axis=0)).all()
@@ -100,8 +101,10 @@ def test_compartments_have_the_slopes_of_their_differences(theophylline, repeate
 
 def test_two_compartments_without_an_exchange_are_one(repeated):
     phi = np.log(np.tile([0.04, 0.5, 1e-9, 0.7], (1, 12, 1)))
-    one = OneCompartment(("cl", "v")).predict(phi[..., :2], repeated)
-    np.testing.assert_allclose(TwoCompartments().predict(phi, repeated), one, rtol=1e-6)
+    one = Compartments(("cl", "v")).predict(phi[..., :2], repeated)
+    np.testing.assert_allclose(
+        Compartments(usual=TWO_COMPARTMENTS).predict(phi, repeated), one, rtol=1e-6
+    )
 
 
 def test_a_short_infusion_is_an_injection(theophylline):
@@ -110,7 +113,8 @@ def test_a_short_infusion_is_an_injection(theophylline):
     given = [Doses.from_lists(12, every, early, np.ones(12), np.full(12, duration))
              for duration in (0.0, 1e-7)]  # fmt: skip
     at_once, infused = (
-        TwoCompartments().predict(phi, replace(theophylline, doses=doses)) for doses in given
+        Compartments(usual=TWO_COMPARTMENTS).predict(phi, replace(theophylline, doses=doses))
+        for doses in given
     )
     np.testing.assert_allclose(infused, at_once, rtol=1e-6)
 
@@ -118,21 +122,21 @@ def test_a_short_infusion_is_an_injection(theophylline):
 def test_begins_are_near_the_truth(theophylline):
     rng = np.random.default_rng(1)
     truth = np.log([1.5, 0.04, 0.08]) + 0.2 * rng.normal(size=(1, 12, 3))
-    values = OneCompartment().predict(truth, theophylline)[0]
-    start = OneCompartment().begin(replace(theophylline, values=values))
+    values = Compartments().predict(truth, theophylline)[0]
+    start = Compartments().begin(replace(theophylline, values=values))
     assert np.abs(start - truth[0]).mean() < 0.25
 
 
 def test_names_and_scales_are_checked(theophylline):
-    assert OneCompartment(("ka", "cl", "v")).latents == ("log ka", "log cl", "log v")
+    assert Compartments(("ka", "cl", "v")).latents == ("log ka", "log cl", "log v")
     for wrong in (("cl", "ka"), ("cl", "v", "tlag"), ("ka", "cl", "v1", "q", "v2")):
         with pytest.raises(InputError, match="compartments"):
-            OneCompartment(wrong)
+            Compartments(wrong)
     late = replace(
         theophylline, doses=Doses.from_lists(12, np.arange(12), np.ones(12), np.ones(12))
     )
     with pytest.raises(InputError, match="has a time before the dose, 0;"):
-        OneCompartment().check(late)
+        Compartments().check(late)
 
 
 # ---- formulas -----------------------------------------------------------------------------------
@@ -183,14 +187,14 @@ def test_linear_predictors_are_sums_of_columns():
 def test_functions_of_a_file_are_curves(own, theophylline):
     made = structure_of(f"{own}:absorbed")
     assert (made.latents, made.needs) == (("log ka", "log v", "log k"), ("dose",))
-    known = OneCompartment(("ka", "v", "ke"))
+    known = Compartments(("ka", "v", "ke"))
     phi = made.begin(theophylline)[None] + 0.1
     np.testing.assert_allclose(made.predict(phi, theophylline), known.predict(phi, theophylline))
     assert structure_of(f"{own}:line").names == ("base", "slope")
 
 
 def test_equations_of_a_file_are_solved(own, repeated):
-    made, known = structure_of(f"{own}:moving"), OneCompartment(("ka", "cl", "v"))
+    made, known = structure_of(f"{own}:moving"), Compartments(("ka", "cl", "v"))
     phi = np.log([1.5, 0.04, 0.5]) + np.linspace(-0.3, 0.3, 36).reshape(1, 12, 3)
     found = made.predict(phi, repeated)
     np.testing.assert_allclose(found, known.predict(phi, repeated), rtol=1e-5, atol=1e-5)

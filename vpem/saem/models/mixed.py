@@ -29,9 +29,10 @@ from vpem.saem.models.model import Counts, framed, log_normal, slices_of, times
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
 from vpem.saem.models.population import PopulationModel, Scoring, Varying, effect_of
 from vpem.saem.structures.formulas import (
+    ONE_COMPARTMENT,
+    TWO_COMPARTMENTS,
+    Compartments,
     LinearPredictor,
-    OneCompartment,
-    TwoCompartments,
     structure_of,
 )
 from vpem.saem.structures.structure import Structure
@@ -465,7 +466,7 @@ class MixedModel(Varying):
 class _Dosed(MixedModel):
     """Concentrations after doses, in compartments with rates of first order."""
 
-    compartments: type[OneCompartment | TwoCompartments]
+    usual: tuple[str, ...]  # parameters by default
     always = ("dose",)
 
     def __init__(
@@ -479,7 +480,7 @@ class _Dosed(MixedModel):
         first: Sequence[float] | Doubles | None = None,
         shift: Doubles | float | None = None,
     ) -> None:
-        structure = self.compartments(parameters)
+        structure = Compartments(parameters, self.usual)
         super().__init__(individuals, structure, error, random, effects, covariance, first, shift)
 
 
@@ -487,10 +488,10 @@ class OneCompartmentModel(_Dosed):
     """Concentrations in one compartment, after doses that are absorbed, injected or infused.
 
     Individuals have doses, or the covariate ``dose``, given at time 0. Parameters are those of
-    `vpem.saem.structures.formulas.OneCompartment`, by default ka, cl, ke.
+    `vpem.saem.structures.formulas.Compartments`, by default ka, cl, ke.
     """
 
-    compartments = OneCompartment
+    usual = ONE_COMPARTMENT
 
 
 class TwoCompartmentModel(_Dosed):
@@ -499,7 +500,7 @@ class TwoCompartmentModel(_Dosed):
     By default doses are injected or infused, and parameters are cl, v1, q, v2.
     """
 
-    compartments = TwoCompartments
+    usual = TWO_COMPARTMENTS
 
 
 class CurveModel(MixedModel):

@@ -32,6 +32,10 @@ CORES = {
 }
 """What is between ka, if doses are absorbed, and tlag, if that begins late."""
 
+ONE_COMPARTMENT = ("ka", "cl", "ke")
+TWO_COMPARTMENTS = ("cl", "v1", "q", "v2")
+"""Parameters by default: of doses that are absorbed, and of those that are injected or infused."""
+
 
 def _line(x: Doubles, y: Doubles) -> tuple[float, float]:
     """Slope and intercept of a line through points; NaN where there is none."""
@@ -219,10 +223,13 @@ class Compartments(Structure):
     """
 
     dosed = True
-    usual: tuple[str, ...]  # parameters by default
 
-    def __init__(self, names: Sequence[str] | None = None) -> None:
-        self.names = self.usual if names is None else tuple(names)
+    def __init__(
+        self,
+        names: Sequence[str] | None = None,  # None: the usual ones
+        usual: tuple[str, ...] = ONE_COMPARTMENT,  # or two
+    ) -> None:
+        self.names = usual if names is None else tuple(names)
         self.oral, self.late = "ka" in self.names[:1], "tlag" in self.names[-1:]
         core = self.names[int(self.oral) : len(self.names) - int(self.late)]
         if core not in CORES or (self.late and not self.oral):
@@ -231,9 +238,9 @@ class Compartments(Structure):
                 f"parameters of compartments must be {known}, with ka before them if doses are "
                 f"absorbed, and tlag last if absorption is delayed; got {','.join(self.names)!r}"
             )
-        if "v1" in self.names and "v1" not in self.usual:
+        if "v1" in self.names and "v1" not in usual:
             raise InputError("cl,v1,q,v2 are parameters of two compartments")
-        if "v1" in self.usual and "v1" not in self.names:
+        if "v1" in usual and "v1" not in self.names:
             raise InputError(
                 f"parameters of two compartments are cl,v1,q,v2, got {','.join(self.names)!r}"
             )
@@ -284,18 +291,6 @@ class Compartments(Structure):
         share = 0.5 if self.oral else np.clip(np.exp(-top - v), 0.1, 0.9)
         logs |= {"v1": v + np.log(share), "v2": v + np.log1p(-share)}
         return np.stack([logs[name] for name in self.names], axis=-1)
-
-
-class OneCompartment(Compartments):
-    """One compartment, by default of doses that are absorbed, see `Compartments`."""
-
-    usual = ("ka", "cl", "ke")
-
-
-class TwoCompartments(Compartments):
-    """Two compartments, by default of doses that are injected or infused, see `Compartments`."""
-
-    usual = ("cl", "v1", "q", "v2")
 
 
 def _read(data: Individuals, doses: Doses, one: int) -> tuple[float, ...]:
