@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, expit, gammaln, log_ndtr, ndtri, polygamma, psi
+from scipy.special import digamma, expit, gammaln, log_ndtr, ndtri, polygamma, psi, softmax
 
-from vpem.saem.models.lda import shares_of
 from vpem.saem.structures.formulas import BY_CL_AND_KE, BY_V_AND_KE, LAG, ORAL, TWO
 
 __all__ = [
@@ -440,7 +439,7 @@ def sweep_topics(
             for i in range(n):
                 rows = slice(first[i], first[i + 1])
                 own = np.repeat(words[rows], counts[rows].astype(np.intp))
-                below = np.cumsum(shares_of(z[c, i]) * topics[own], axis=1)
+                below = np.cumsum(softmax(z[c, i], axis=-1) * topics[own], axis=1)
                 stream = _stir(int(keys[2 * sweep, i]))
                 held = np.zeros(K)
                 for place, line in enumerate(below):
@@ -487,7 +486,7 @@ def density_of_topics(
 
     The Dirichlet density is that of log theta: ``alpha sum_k log theta_k`` and its constant.
     """
-    shares = shares_of(z)
+    shares = softmax(z, axis=-1)
     for i in range(z.shape[1]):
         rows = slice(first[i], first[i + 1])
         odds = shares[:, i, None] * topics[words[rows]]

@@ -10,7 +10,7 @@ from copy import copy
 from typing import Self
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, softmax
 
 from vpem.checks import Doubles, Indices, Mask, check_int, check_number, check_rows
 from vpem.errors import InputError, Setting
@@ -164,10 +164,7 @@ class GmmModel(SaemModel):
 
     def responsibilities(self, theta: Doubles) -> Doubles:
         """Probability of each component given the values, (n, K)."""
-        joint = self._log_joint(theta)
-        odds = np.exp(joint - joint.max(axis=1, keepdims=True))
-        shares: Doubles = odds / odds.sum(axis=1, keepdims=True)
-        return shares
+        return np.asarray(softmax(self._log_joint(theta), axis=1), np.float64)
 
     def covariances(self, theta: Doubles) -> Doubles:
         return self.unpack(theta)[2]

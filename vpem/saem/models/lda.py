@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from vpem._core.threads import thread_count
 from vpem._core.topics import bound_of_topics, density_of_topics, means_of_topics, sweep_topics
@@ -28,13 +29,6 @@ MOST_COUNT = 10_000_000
 
 AT_ONCE = 1 << 20
 """Numbers that are held at a time where words are predicted."""
-
-
-def shares_of(z: Doubles) -> Doubles:
-    """Proportions (..., K) of topics: ``exp(z_k) / sum_j exp(z_j)``."""
-    odds = np.exp(z - z.max(axis=-1, keepdims=True))
-    shares: Doubles = odds / odds.sum(axis=-1, keepdims=True)
-    return shares
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,7 +178,7 @@ class LdaModel(SaemModel):
         for place, rows in enumerate(groups):
             group[rows] = place
         means_of_topics(
-            *self._by_word, topics, np.ascontiguousarray(shares_of(z)), group,
+            *self._by_word, topics, np.ascontiguousarray(self.shown(z)), group,
             np.ones(self.n) if weights is None else weights, out, thread_count(None),
         )  # fmt: skip
         return out.reshape(len(groups), self.size)
@@ -227,7 +221,8 @@ class LdaModel(SaemModel):
     # ---- documents -----------------------------------------------------------------------------
 
     def shown(self, z: Doubles) -> Doubles:
-        return shares_of(z)
+        """Proportions (..., K) of topics."""
+        return np.asarray(softmax(z, axis=-1), np.float64)
 
     def sweep(self, theta: Doubles, z: Doubles, keys: Keys, n_threads: int) -> None:
         """Draw topics of words, and proportions given these, in place."""
