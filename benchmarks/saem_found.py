@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vpem import VpemWarning
-from vpem.saem.estimates import summary_of
+from vpem.saem.estimates import Summary
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals
 
@@ -29,7 +29,7 @@ def ours(data: Individuals, model: str, options: Mapping[str, Any], **how: Any) 
         fit = fit_saem(data, model, model_options=options, **how)
     found = {
         one.name: (one.value, one.lower, one.upper, one.error)
-        for one in summary_of(fit.saved).parameters
+        for one in Summary(fit.saved).parameters
     }
     value = fit.log_likelihood
     return found | {LIKELIHOOD: (value.value, math.nan, math.nan, value.error)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vpem.saem.conditional import covariance_of, linearized_log_likelihood
-from vpem.saem.estimates import criteria_of, summary_of
+from vpem.saem.estimates import Summary, criteria_of
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals
@@ -44,7 +44,7 @@ def growth(boys):
 
 
 def test_spreads_correlations_and_intervals_are_those_of_lme(growth):
-    found = summary_of(growth)
+    found = Summary(growth)
     for name, known in LME["sd"].items():
         one = found.spreads[name]
         np.testing.assert_allclose([one.lower, one.value, one.upper], known, rtol=0.02)
@@ -67,7 +67,7 @@ def test_the_delta_method_is_what_simulated_estimates_say(growth):
     """Sds, correlations and intervals of 200,000 draws about the estimates."""
     covariance = covariance_of(growth.information)
     draws = np.random.default_rng(0).multivariate_normal(growth.theta, covariance / 1e4, 200_000)
-    found = summary_of(growth)
+    found = Summary(growth)
     correlation = draws[:, 3] / np.sqrt(draws[:, 2] * draws[:, 4])
     assert found.correlations[0].error == pytest.approx(100 * correlation.std(), rel=0.02)
     assert found.spreads["slope"].error == pytest.approx(100 * np.sqrt(draws[:, 4]).std(), rel=0.02)
@@ -89,7 +89,7 @@ def test_back_from_logarithms_and_at_a_boundary(growth):
         information=np.diag([100.0, 25.0, 400.0, np.nan, np.nan, 100.0]),
         standard_errors=np.array([0.1, 0.2, 0.05, np.nan, np.nan, 0.1]),
     )  # fmt: skip
-    found = summary_of(saved)
+    found = Summary(saved)
     ka, f = found.back
     assert (ka.name, f.name) == ("ka", "f")
     np.testing.assert_allclose([ka.value, ka.error], [math.e, 0.1 * math.e])
@@ -119,7 +119,7 @@ def test_what_does_not_vary_and_its_effects_are_charged_by_rows(growth):
     )  # fmt: skip
     found = criteria_of(saved, -50.0, 10, 100)
     assert found["bicc"] == pytest.approx(100 + 3 * math.log(10) + 3 * math.log(100))
-    assert summary_of(saved).tests == {name: pytest.approx(0.0455, abs=1e-3) for name in names[2:4]}
+    assert Summary(saved).tests == {name: pytest.approx(0.0455, abs=1e-3) for name in names[2:4]}
 
 
 def test_linearized_is_exact_for_lines_and_nlmes_for_curves(boys, growth):
@@ -153,4 +153,4 @@ def test_a_fit_of_an_older_vpem_is_read(growth, tmp_path):
             del file[name]
     found = read_saem(tmp_path / "old.h5")
     assert math.isnan(found.log_likelihood.linearized)
-    assert summary_of(found).as_json()["standard_deviations"]["slope"]["estimate"] > 0
+    assert Summary(found).as_json()["standard_deviations"]["slope"]["estimate"] > 0

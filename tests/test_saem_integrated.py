@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import multivariate_normal
 from scipy.stats import t as t_law
 
-from vpem.saem.estimates import summary_of
+from vpem.saem.estimates import Summary
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
@@ -90,11 +90,11 @@ def test_likelihood_and_information_are_those_of_a_normal_law(case):
 def test_moving_time_changes_the_intercept_only(options):
     fits = [fit_saem(people(n=30, moved=by), "linear", model_options=options)
             for by in (0.0, 10.0, 70.0, 300.0, 2005.0)]  # fmt: skip
-    first = summary_of(fits[0].saved).parameters[1]
+    first = Summary(fits[0].saved).parameters[1]
     for fit in fits:
         assert fit.converged
         assert fit.log_likelihood.value == pytest.approx(fits[0].log_likelihood.value, abs=1e-6)
-        one = summary_of(fit.saved).parameters[1]
+        one = Summary(fit.saved).parameters[1]
         for name in ("value", "error", "lower", "upper", "p_value", "freedom"):
             assert getattr(one, name) == pytest.approx(getattr(first, name), rel=1e-6), name
 
@@ -171,6 +171,6 @@ def test_few_individuals_are_told(tmp_path):
     fit = fit_saem(data, "curve", model_options={"curve": "asymptotic"}, n_iter=20, tol=0.0)
     assert (fit.certain.freedom[:3] == 5).all()
     assert np.isinf(fit.certain.freedom[3:]).all()
-    one = summary_of(fit.saved).parameters[0]
+    one = Summary(fit.saved).parameters[0]
     if np.isfinite(one.error):
         assert one.upper - one.value == pytest.approx(t_law.ppf(0.975, 5) * one.error)

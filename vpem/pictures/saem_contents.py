@@ -32,7 +32,7 @@ from vpem.pictures.contents import (
 from vpem.pictures.saved import Saved, counted_by_kind
 from vpem.records import Table
 from vpem.rules import summing
-from vpem.saem.estimates import Figure, Summary, criteria_of, doubts, summary_of
+from vpem.saem.estimates import Figure, Summary, criteria_of, doubts
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import OWN
 from vpem.saem.prediction import Predictor
@@ -63,7 +63,7 @@ def contents_of_latents(saved: Saved, individuals: Individuals | None) -> Conten
     fit: SavedSaem = saved.stored
     said = _not_converged(fit) + [f"{one[0].upper()}{one[1:]}." for one in doubts(fit)]
     warned, course = warnings_of(said)
-    summary = summary_of(fit)
+    summary = Summary(fit)
     correlations = correlation_table(summary)
     estimated = [*estimate_tables(summary), *([] if correlations is None else [correlations])]
     latents: Items = []
@@ -249,7 +249,7 @@ def tables_of_saem(fit: SaemFit, report: Report) -> Iterator[Table | str]:
             facts[name] = report[f"{name}_file"]
     yield Table([*facts.items()])
     of_topics = fit.corpus is not None
-    yield from topic_tables(Topics(saved)) if of_topics else estimate_tables(summary_of(saved))
+    yield from topic_tables(Topics(saved)) if of_topics else estimate_tables(Summary(saved))
 
 
 def _quality(saved: SavedSaem, individuals: Individuals | None) -> Items:

@@ -79,11 +79,20 @@ class Figure:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Summary:
-    """All that follows from the estimates of a fit."""
+def _safe(compute: Callable[[float], float], at: float) -> float:
+    try:
+        return compute(at)
+    except OverflowError:
+        return math.inf
 
-    level: float  # probability of intervals
+
+class Summary:
+    """All that follows from the estimates of a fit.
+
+    Of a fit whose parameters are bound to each other (weights that add up to 1), errors are those
+    that it has, and there are no correlations of estimates.
+    """
+
     parameters: tuple[Figure, ...]
     back: tuple[Figure, ...]  # parameters brought back from logarithm or logit
     spreads: dict[str, Figure]  # sd between individuals, by latent
@@ -92,6 +101,108 @@ class Summary:
     tests: dict[str, float]  # P value of each effect
     together: Doubles  # (p, p) correlations of estimates
     shrinkage: dict[str, tuple[float, float]]  # of each latent's variance and sd
+
+    def __init__(self, saved: SavedSaem) -> None:
+        if is_wide(saved):
+            none = np.empty(0)
+            saved = replace(saved, parameters=(), theta=none, standard_errors=none)
+        names, latents = saved.parameters, saved.latents
+        covariance = saved.covariance
+        if covariance is None:
+            covariance = covariance_of(saved.information)
+        errors = np.sqrt(np.diag(covariance))
+        if not np.allclose(errors, saved.standard_errors, rtol=1e-6, equal_nan=True):
+            covariance = np.full_like(covariance, np.nan)
+            np.fill_diagonal(covariance, saved.standard_errors**2)
+            errors = saved.standard_errors
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self.together = covariance / np.outer(errors, errors)
+        self._saved, self._covariance, self.level = saved, covariance, saved.level
+        self._values = dict(zip(names, saved.theta.tolist(), strict=True))
+        self._place = {name: one for one, name in enumerate(names)}
+        self.parameters = tuple(map(self._parameter, names))
+        self.back = tuple(one for name in names if (one := self._back(name)) is not None)
+        spreads = {latent: self._spread(latent) for latent in latents}
+        self.spreads = {latent: one for latent, one in spreads.items() if one is not None}
+        self.variation = {
+            latent: 100 * math.sqrt(_safe(math.expm1, one.value**2))
+            for latent, one in self.spreads.items()
+            if latent.startswith("log ")
+        }
+        rows, columns = np.tril_indices(len(latents), -1)
+        pairs = [(latents[j], latents[i]) for i, j in zip(rows, columns, strict=True)]
+        self.correlations = tuple(
+            self._correlation(one, two, name)
+            for one, two in pairs
+            if (name := triangle_names((one, two))[1]) in self._place
+        )
+        self.tests = {
+            one.name: one.p_value for one in self.parameters if one.name.startswith(TESTED)
+        }
+        shares = () if saved.discrete else zip(latents, saved.shrinkage.tolist(), strict=True)
+        self.shrinkage = {
+            latent: (share, 1 - math.sqrt(max(0.0, 1 - share))) for latent, share in shares
+        }
+
+    def _figure(self, name: str, value: float, slopes: dict[str, float], scale: str = "") -> Figure:
+        """Return a number with the error that estimates' give it, by its slopes in these."""
+        rows = np.array([self._place[one] for one in slopes], dtype=np.intp)
+        slope = np.array(list(slopes.values()))
+        variance = float(slope @ self._covariance[np.ix_(rows, rows)] @ slope)
+        error = math.sqrt(variance) if variance >= 0 else math.nan
+        half = float(ndtri((1 + self.level) / 2)) * error
+        low, high = value - half, value + half
+        if scale == "positive" and value > 0:
+            times = math.exp(min(half / value, 700.0))
+            low, high = value / times, value * times
+        elif scale == "correlation" and abs(value) < 1:
+            middle, half = math.atanh(value), half / (1 - value**2)
+            low, high = math.tanh(middle - half), math.tanh(middle + half)
+        return Figure(name, value, error, low, high)
+
+    def _parameter(self, name: str) -> Figure:
+        at, value = self._place[name], self._values[name]
+        scale = "positive" if name.startswith(POSITIVE) else ""
+        figure = self._figure(name, value, {name: 1.0}, scale)
+        laws, errors = self._saved.freedom, self._saved.test_errors
+        if laws is None or errors is None or not math.isfinite(laws[at]):
+            return figure
+        freedom, error = float(laws[at]), float(errors[at])
+        half = float(stdtrit(freedom, (1 + self.level) / 2)) * error
+        return replace(
+            figure, lower=value - half, upper=value + half, freedom=freedom, test_error=error
+        )
+
+    def _back(self, name: str) -> Figure | None:
+        """Return a parameter brought back from the scale that its name says, or None."""
+        for scale, (away, slope) in SCALES.items():
+            if name.startswith(scale):
+                one = self._parameter(name)
+                value, low, high = (_safe(away, at) for at in (one.value, one.lower, one.upper))
+                error = abs(_safe(slope, one.value)) * one.error
+                return Figure(name.removeprefix(scale), value, error, low, high)
+        return None
+
+    def _spread(self, latent: str) -> Figure | None:
+        """Return the standard deviation of a latent between individuals, or None."""
+        name = f"var({latent})"
+        if name not in self._place:
+            return None
+        sd = math.sqrt(max(0.0, self._values[name]))
+        return self._figure(latent, sd, {name: 0.5 / sd if sd > 0 else math.nan}, "positive")
+
+    def _correlation(self, one: str, two: str, name: str) -> Figure:
+        """Return the correlation of two latents, of which a parameter is the covariance."""
+        first, second = (self._values[f"var({each})"] for each in (one, two))
+        scale = math.sqrt(max(0.0, first * second))
+        if not scale > 0:
+            return Figure(f"cor({one}, {two})", *[math.nan] * 4)
+        value = self._values[name] / scale
+        slopes = {
+            name: 1 / scale, f"var({one})": -value / (2 * first),
+            f"var({two})": -value / (2 * second),
+        }  # fmt: skip
+        return self._figure(f"cor({one}, {two})", value, slopes, "correlation")
 
     def as_json(self) -> Report:
         """Return it as values that JSON can hold, once NaN is None."""
@@ -109,135 +220,6 @@ class Summary:
                 for name, (variance, sd) in self.shrinkage.items()
             },
         }
-
-
-class _Estimates:
-    """Estimates by name, with their covariance (p, p)."""
-
-    def __init__(self, saved: SavedSaem, covariance: Doubles):
-        self.place = {name: one for one, name in enumerate(saved.parameters)}
-        self.theta, self.covariance = saved.theta, covariance
-        self.chance = (1 + saved.level) / 2
-        self.reach = float(ndtri(self.chance))
-        self.freedom, self.test_errors = saved.freedom, saved.test_errors
-
-    def figure(self, name: str, value: float, slopes: dict[str, float], scale: str = "") -> Figure:
-        """Return a number with the error that estimates' give it, by its slopes in these."""
-        rows = np.array([self.place[one] for one in slopes], dtype=np.intp)
-        slope = np.array(list(slopes.values()))
-        variance = float(slope @ self.covariance[np.ix_(rows, rows)] @ slope)
-        error = math.sqrt(variance) if variance >= 0 else math.nan
-        half = self.reach * error
-        low, high = value - half, value + half
-        if scale == "positive" and value > 0:
-            times = math.exp(min(half / value, 700.0))
-            low, high = value / times, value * times
-        elif scale == "correlation" and abs(value) < 1:
-            middle, half = math.atanh(value), half / (1 - value**2)
-            low, high = math.tanh(middle - half), math.tanh(middle + half)
-        return Figure(name, value, error, low, high)
-
-    def parameter(self, name: str) -> Figure:
-        above = name.startswith(POSITIVE)
-        at = self.place[name]
-        value = float(self.theta[at])
-        figure = self.figure(name, value, {name: 1.0}, "positive" if above else "")
-        if self.freedom is None or self.test_errors is None or not math.isfinite(self.freedom[at]):
-            return figure
-        freedom, error = float(self.freedom[at]), float(self.test_errors[at])
-        half = float(stdtrit(freedom, self.chance)) * error
-        return replace(
-            figure, lower=value - half, upper=value + half, freedom=freedom, test_error=error
-        )
-
-    def back(self, name: str) -> Figure | None:
-        """Return a parameter brought back from the scale that its name says, or None."""
-        for scale, (away, slope) in SCALES.items():
-            if name.startswith(scale):
-                one = self.parameter(name)
-                value, low, high = (_safe(away, at) for at in (one.value, one.lower, one.upper))
-                error = abs(_safe(slope, one.value)) * one.error
-                return Figure(name.removeprefix(scale), value, error, low, high)
-        return None
-
-    def spread(self, latent: str) -> Figure | None:
-        """Return the standard deviation of a latent between individuals, or None."""
-        name = f"var({latent})"
-        if name not in self.place:
-            return None
-        sd = math.sqrt(max(0.0, float(self.theta[self.place[name]])))
-        return self.figure(latent, sd, {name: 0.5 / sd if sd > 0 else math.nan}, "positive")
-
-    def correlation(self, one: str, two: str, name: str) -> Figure:
-        """Return the correlation of two latents, of which a parameter is the covariance."""
-        first, second = (float(self.theta[self.place[f"var({each})"]]) for each in (one, two))
-        scale = math.sqrt(max(0.0, first * second))
-        if not scale > 0:
-            return Figure(f"cor({one}, {two})", *[math.nan] * 4)
-        value = float(self.theta[self.place[name]]) / scale
-        slopes = {
-            name: 1 / scale, f"var({one})": -value / (2 * first),
-            f"var({two})": -value / (2 * second),
-        }  # fmt: skip
-        return self.figure(f"cor({one}, {two})", value, slopes, "correlation")
-
-
-def _safe(compute: Callable[[float], float], at: float) -> float:
-    try:
-        return compute(at)
-    except OverflowError:
-        return math.inf
-
-
-def summary_of(saved: SavedSaem) -> Summary:
-    """Return what follows from the estimates of a fit.
-
-    Of a fit whose parameters are bound to each other (weights that add up to 1), errors are those
-    that it has, and there are no correlations of estimates.
-    """
-    if is_wide(saved):
-        none = np.empty(0)
-        saved = replace(saved, parameters=(), theta=none, standard_errors=none)
-    names, latents = saved.parameters, saved.latents
-    covariance = covariance_of(saved.information) if saved.covariance is None else saved.covariance
-    errors = np.sqrt(np.diag(covariance))
-    if not np.allclose(errors, saved.standard_errors, rtol=1e-6, equal_nan=True):
-        covariance = np.full_like(covariance, np.nan)
-        np.fill_diagonal(covariance, saved.standard_errors**2)
-        errors = saved.standard_errors
-    with np.errstate(invalid="ignore", divide="ignore"):
-        together = covariance / np.outer(errors, errors)
-    have = _Estimates(saved, covariance)
-    figures = tuple(map(have.parameter, names))
-    spreads = {latent: one for latent in latents if (one := have.spread(latent)) is not None}
-    variation = {
-        latent: 100 * math.sqrt(_safe(math.expm1, one.value**2))
-        for latent, one in spreads.items()
-        if latent.startswith("log ")
-    }
-    rows, columns = np.tril_indices(len(latents), -1)
-    pairs = [(latents[j], latents[i]) for i, j in zip(rows, columns, strict=True)]
-    correlations = tuple(
-        have.correlation(one, two, name)
-        for one, two in pairs
-        if (name := triangle_names((one, two))[1]) in have.place
-    )
-    return Summary(
-        saved.level,
-        figures,
-        tuple(one for name in names if (one := have.back(name)) is not None),
-        spreads,
-        variation,
-        correlations,
-        {one.name: one.p_value for one in figures if one.name.startswith(TESTED)},
-        together,
-        {}
-        if saved.discrete
-        else {
-            latent: (share, 1 - math.sqrt(max(0.0, 1 - share)))
-            for latent, share in zip(latents, saved.shrinkage.tolist(), strict=True)
-        },
-    )
 
 
 def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: object) -> Report:
@@ -294,7 +276,7 @@ def describe_fit(fit: SaemFit, devices: Workers) -> Report:
             "standard_errors": fit.errors,
             "log_likelihood": likelihood.describe(fit.least_effective),
             "criteria": criteria_of(saved, likelihood.value, fit.n_individuals, fit.n_rows),
-            "summary": summary_of(saved).as_json(),
+            "summary": Summary(saved).as_json(),
             "shrinkage": None if model.discrete else shrinkage,
             "acceptance": rates and dict(zip(("mean", "least", "most"), rates, strict=True)),
         }

@@ -40,7 +40,7 @@ from vpem.network.schema import (
 )
 from vpem.saem.conditional import LogLikelihood
 from vpem.saem.doses import Doses
-from vpem.saem.estimates import criteria_of, summary_of
+from vpem.saem.estimates import Summary, criteria_of
 from vpem.saem.formats import FIT
 from vpem.saem.models.lda import TopicNames
 from vpem.saem.models.model import MODELS, OWN, model_class
@@ -231,7 +231,7 @@ def saem_as_json(saved: SavedSaem) -> Report:
         "standard_errors": saved.errors,
         "log_likelihood": values,
         "criteria": criteria_of(saved, likelihood.value, saved.n_individuals, rows),
-        "summary": summary_of(saved).as_json(),
+        "summary": Summary(saved).as_json(),
         "covariates": {name: values.tolist() for name, values in saved.covariates.items()},
         "doses": doses,
     }
