@@ -530,16 +530,12 @@ class MixtureStatistics(Stateful):
             drop = weights @ means**2 if seen is None else (shares * means**2).sum(axis=0)
             variances: Doubles = (np.diagonal(self.second) - drop)[None]
             return self._over_features(variances)[:, None] if self.is_spherical else variances
-        if seen is None:
-            if self.is_spherical:
-                variances = (squares / n - (means**2).sum(axis=1))[:, None] / d
-                return variances
-            variances = squares.reshape(k, d) / n[:, None] - means**2
-            return variances
-        if self.is_spherical:
-            averages: Doubles = (squares - (seen * means**2).sum(axis=1)) / seen.sum(axis=1)
-            return averages[:, None]
-        variances = squares.reshape(k, d) / seen - means**2
+        if not self.is_spherical:
+            variances = squares.reshape(k, d) / (n[:, None] if seen is None else seen) - means**2
+        elif seen is None:
+            variances = (squares / n - (means**2).sum(axis=1))[:, None] / d
+        else:
+            variances = ((squares - (seen * means**2).sum(axis=1)) / seen.sum(axis=1))[:, None]
         return variances
 
     def at_floor(self, mixture: Mixture) -> Mask:
