@@ -192,10 +192,13 @@ class Routes:
         leaves = away[np.argsort(-self.depth[away], kind="stable")]
         vars(self).update(leaves=leaves, hops=int(self.depth.max(initial=0)))
 
+    def links_up(self, ledger: Ledger) -> NDArray[np.intp]:
+        """Numbers of the links over which each leaf sends to its root, in their order."""
+        return ledger.link(self.leaves, self.parent[self.leaves])
+
     def links_down(self, ledger: Ledger) -> NDArray[np.intp]:
         """Numbers of the links over which each leaf hears from its root, in their order."""
-        links = [ledger.link(int(self.parent[leaf]), int(leaf)) for leaf in self.leaves]
-        return np.array(links, dtype=np.intp)
+        return ledger.link(self.parent[self.leaves], self.leaves)
 
 
 def find_routes(graph: Graph, hubs: Sequence[Hub]) -> Routes:
@@ -244,13 +247,12 @@ def charge_features(
     """Count features on their way to roots, hop by hop; of agents' ``widths`` and bytes an item."""
     messages = np.zeros(len(routes.parent), dtype=np.int64)
     values = np.zeros(len(routes.parent), dtype=np.int64)
-    for node in routes.leaves:
+    for node, link in zip(routes.leaves, routes.links_up(ledger), strict=True):
         if node < len(widths) and widths[node]:
             messages[node] += 1
             values[node] += widths[node]
         if messages[node]:
             parent = routes.parent[node]
-            link = ledger.link(int(node), int(parent))
             size = values[node] * n_samples * itemsize
             ledger.send("setup", 0, links=[link], times=messages[node])
             ledger.grow("setup", size, links=[link])

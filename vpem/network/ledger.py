@@ -19,6 +19,8 @@ to stop; sums at a server; the sum of the labels once the fit is over, and its w
 LATE = 1
 """Of these, the last, which are sent after the last checkpoint and are in none."""
 
+Nodes = int | NDArray[np.intp]
+
 Links = slice | Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]
 
 
@@ -35,19 +37,18 @@ class Ledger(Stateful):
         self.n_nodes = graph.n_nodes
         self.sources = np.repeat(np.arange(graph.n_nodes), np.diff(indptr))
         self.targets = indices.astype(np.intp)
-        self._first = indptr
         shape = (len(KINDS), len(self.targets))
         self._messages = np.zeros(shape, dtype=np.int64)
         self._bytes = np.zeros(shape, dtype=np.int64)
         self._rounds = np.zeros(len(KINDS), dtype=np.int64)
 
-    def link(self, source: int, target: int) -> int:
-        """Number of the directed link between two neighbours."""
-        begin, end = self._first[source], self._first[source + 1]
-        place = int(begin + np.searchsorted(self.targets[begin:end], target))
-        if place == end or self.targets[place] != target:
+    def link(self, source: Nodes, target: Nodes) -> NDArray[np.intp]:
+        """Number of the directed link between two neighbours, or numbers (n,) of several."""
+        numbers = self.sources * self.n_nodes + self.targets  # ascending
+        wanted = np.asarray(source) * self.n_nodes + target
+        if not np.isin(wanted, numbers).all():
             raise KeyError(f"nodes {source} and {target} are not neighbours")
-        return place
+        return np.asarray(np.searchsorted(numbers, wanted))
 
     def among(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Mark the directed links between some nodes."""

@@ -79,9 +79,8 @@ def grow_tree(graph: Graph, ledger: Ledger | None = None) -> Routes:
     ledger.grow("flooding", NUMBER_BYTES * graph.n_agents)
     widest = int(reach.max())
     ledger.send("flooding", 2 * NUMBER_BYTES, times=widest, rounds=widest)
-    parents = [ledger.link(int(leaf), int(tree.parent[leaf])) for leaf in tree.leaves]
-    if parents:
-        ledger.send("flooding", CHOSEN_BYTES, links=parents, rounds=1)
+    if len(tree.leaves):
+        ledger.send("flooding", CHOSEN_BYTES, links=tree.links_up(ledger), rounds=1)
     return tree
 
 

@@ -154,7 +154,7 @@ class AtServer(Sum):
 
     n_roots = 1
     """All roots receive the same total."""
-    at_server = direct = True
+    at_server = True
     agents: Indices
     weights: Doubles | None = None
     exponents: Exponents = 0
@@ -198,9 +198,7 @@ class AtServer(Sum):
             counted._up = np.flatnonzero(ledger.targets == server)
             counted._down = np.flatnonzero(ledger.sources == server)
         else:
-            leaves = self.tree.leaves
-            pairs = zip(leaves.tolist(), self.tree.parent[leaves].tolist(), strict=True)
-            counted._up = np.array([ledger.link(*pair) for pair in pairs], dtype=np.intp)
+            counted._up = self.tree.links_up(ledger)
             counted._down = self.tree.links_down(ledger)
         return counted
 

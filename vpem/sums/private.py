@@ -112,7 +112,7 @@ def add_numbers(total: Sum, values: Doubles, kind: str = "estep") -> Doubles:
     holders of this process; the sum (R, P) is as each root finds it, and R is 1 where all share
     one.
     """
-    if not total.direct:
+    if not total.at_server or total.server is not total:  # nothing stands around that place
         return add_vectors(total, values, kind)
     total.server.charge_as(kind)
     server = in_common_units(total.server, values)

@@ -162,8 +162,6 @@ class Sum(Stateful):
 
     at_server = False
     """Whether it is taken at one place, from which all hear it (`vpem.sums.counted.AtServer`)."""
-    direct = False
-    """Whether nothing stands around that place: numbers can be sent to it as they are."""
     server: AtServer
     """The sum at that place: this, or the one that this stands around."""
     active: Indices | None = None
