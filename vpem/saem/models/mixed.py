@@ -284,7 +284,7 @@ class MixedModel(Varying):
         B, omega, sds = self.unpack(theta)
         phi = self.whole(z, B)
         f = self.structure.predict(phi, self.individuals)
-        each = self.outcomes.by_law(f, lambda one, f: one.law.log_density(one, f, sds[one.sds]))
+        each = self.outcomes.by_law(f, lambda one, f: one.log_density(f, sds))
         with np.errstate(all="ignore"):
             mean = self.law.means(B)[:, self.law.random]
             log_density = self.individuals.sums(each) + log_normal(z, mean, omega)
@@ -293,7 +293,7 @@ class MixedModel(Varying):
     def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
         B, omega, sds = self.unpack(theta)
         f, slopes = self.structure.slopes(self.whole(z, B), self.individuals)
-        of_f = self.outcomes.by_law(f, lambda one, f: one.law.bends(one, f, sds[one.sds]).slope)
+        of_f = self.outcomes.by_law(f, lambda one, f: one.bends(f, sds)[0])
         with np.errstate(all="ignore"):
             parts = [self.individuals.sums(of_f * slopes[..., j]) for j in self.law.random]
             mean = self.law.means(B)[:, self.law.random]
@@ -436,29 +436,24 @@ class MixedModel(Varying):
 
     def curve(self, z: Doubles, at: Individuals) -> Doubles:
         f, outcomes = self._curve(z, at)
-        return outcomes.by_law(f, lambda one, f: one.law.mean(f))
+        return outcomes.by_law(f, lambda one, f: one.mean(f))
 
     def row_sds(self, z: Doubles, theta: Doubles, at: Individuals) -> Doubles:
         """Standard deviation of measurements about the curve; of logarithms, if errors are."""
         f, outcomes = self.expand_about(theta)._curve(z, at)
         sds = self.unpack(theta)[2]
-        return outcomes.by_law(f, lambda one, f: one.law.deviation(f, sds[one.sds]))
+        return outcomes.by_law(f, lambda one, f: one.deviation(f, sds))
 
     def draw_values(self, z: Doubles, theta: Doubles, stream: Streams, at: Individuals) -> Doubles:
         f, outcomes = self.expand_about(theta)._curve(z, at)
         chances, sds = stream.of_rows(len(z), at.first), self.unpack(theta)[2]
-        return outcomes.by_law(
-            f, lambda one, f: one.law.draw(f, sds[one.sds], chances[:, one.here])
-        )
+        return outcomes.by_law(f, lambda one, f: one.draw(f, sds, chances[:, one.here]))
 
     def weighted_residuals(self, z: Doubles, theta: Doubles) -> Doubles:
         """Residuals (chains, N) in units of their sd, NaN of censored rows."""
         f, outcomes = self.expand_about(theta)._curve(z, self.individuals)
         sds = self.unpack(theta)[2]
-
-        residuals = outcomes.by_law(
-            f, lambda one, f: one.law.residuals(one.values, f, sds[one.sds])
-        )
+        residuals = outcomes.by_law(f, lambda one, f: one.residuals(f, sds))
         measured = outcomes.by_law(f, lambda one, _: one.censored == 0) != 0
         return np.where(measured & np.isfinite(residuals), residuals, np.nan)
 

@@ -8,101 +8,167 @@ a law of its own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Self
+from copy import copy
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln, log_expit, log_ndtr, ndtri, pdtrik
 
-from vpem.checks import Doubles, Indices
+from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import Counts, known_scale
-
-LOG_2_PI = float(np.log(2 * np.pi))
+from vpem.saem.models.model import LOG_2_PI, Counts, known_scale, slices_of
 
 
-class Bends(NamedTuple):
-    """What a log-density says of the curve and the variances, row by row."""
+class Outcome(ABC):
+    """Rows of one outcome, and the law by which they are measured given curves f (chains, m) there.
 
-    slope: Doubles  # (chains, N) derivative in the curve
-    weight: Doubles  # (chains, N) information about the curve, not negative
-    variances: Doubles  # (k, chains, N) derivatives in the variances v
-    cross: Doubles  # (k, chains, N) information about curve and variances together
-    among: Doubles  # (k, k, chains, N) information about the variances
-
-
-class Normal:
-    """Normal errors with standard deviation a (``constant``), b f (``proportional``).
-
-    Or ``(a^2 + b^2 f^2)^(1/2)`` (``combined``), or a of the logarithm (``exponential``). The
-    variance is ``steady`` where it does not depend on the curve; ``code`` is that of kernels, and
-    ``parameters`` (k,) are names of the standard deviations.
+    Standard deviations (k,) are those of all outcomes, ``sds`` says which are its own: of its
+    ``parameters``. The variance is ``steady`` where it does not depend on the curve, and ``exact``
+    if it is a mean of squares then, without other parameters. ``code`` is that of kernels.
     """
+
+    parameters: tuple[str, ...] = ()
+    steady = False
+    code: int
+    here: Indices  # (m,) which rows they are
+    values: Doubles  # (m,) measurements, or limits
+    censored: NDArray[np.int8]  # (m,) 1 where the value is below the limit, -1 above, 0 measured
+    of: Indices  # (m,) whose they are
+    sds: slice
+    exact = False
+    size = 0.0  # mean square of the values
+    floor = 0.0  # least variance
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+
+    def in_rows(self, individuals: Individuals, number: int | None) -> Self:
+        """The same of the rows of individuals that have the outcome of a number; None: all."""
+        part, zeros = copy(self), np.zeros(individuals.n_rows)
+        part.here = np.arange(individuals.n_rows)
+        if number is not None:
+            part.here = np.flatnonzero(individuals.covariates.get("outcome", zeros) == number)
+        limits = individuals.covariates.get("censored", zeros)
+        part.values = individuals.values[part.here]
+        part.censored = limits[part.here].astype(np.int8)
+        part.of = individuals.individual_of[part.here]
+        return part
+
+    def check(self, individuals: Individuals) -> None:
+        """Refuse values that cannot be of this law."""
+        wrong, why = self.wrong()
+        if wrong.any():
+            row = self.here[int(wrong.argmax())]
+            who = individuals.names[individuals.individual_of[row]]
+            raise InputError(
+                f"{individuals.source}: individual {who!r} has the value "
+                f"{individuals.values[row]:g}, {why}"
+            )
+
+    @abstractmethod
+    def wrong(self) -> tuple[Mask, str]:
+        """Which values (m,) cannot be of this law, and in a sentence's words why."""
+
+    @abstractmethod
+    def log_density(self, f: Doubles, sds: Doubles) -> Doubles:
+        """Log-density (chains, m), of a censored row the logarithm of its probability."""
+
+    @abstractmethod
+    def bends(self, f: Doubles, sds: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles, Doubles]:
+        """What the log-density says of the curve and its k variances v, row by row.
+
+        Derivative in the curve and information about it (chains, m), which is not negative;
+        derivatives in the variances and information about curve and variances together (k, chains,
+        m), and about the variances (k, k, chains, m).
+        """
+
+    def mean(self, f: Doubles) -> Doubles:
+        """Value that is expected (of exponential errors: the median), by default the curve."""
+        return f
+
+    @abstractmethod
+    def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
+        """Standard deviation about `mean`, on the scale of `errors`."""
+
+    def errors(self, f: Doubles) -> Doubles:
+        """Errors (chains, m), on their scale."""
+        return self.values - self.mean(f)
+
+    def residuals(self, f: Doubles, sds: Doubles) -> Doubles:
+        """Errors in units of their standard deviation."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return np.asarray(self.errors(f) / self.deviation(f, sds), np.float64)
+
+    @abstractmethod
+    def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
+        """Draw measurements of which ``chances`` (chains, m) are the uniform numbers."""
+
+
+class Normal(Outcome):
+    """Normal errors with standard deviation a (``constant``), b f (``proportional``).
+
+    Or ``(a^2 + b^2 f^2)^(1/2)`` (``combined``), or a of the logarithm (``exponential``).
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
         self.logs = kind == "exponential"
         self.code = int(self.logs)
         self.steady = kind in ("constant", "exponential")
         both = ("additive sd", "proportional sd")
         self.parameters = both if kind == "combined" else ("residual sd",)
 
-    def check(self, rows: Outcome, individuals: Individuals) -> None:
-        """Refuse values without logarithms."""
-        wrong = np.flatnonzero(rows.values <= 0)
-        if self.logs and len(wrong):
-            row = rows.here[wrong[0]]
-            who = individuals.names[individuals.individual_of[row]]
-            raise InputError(
-                f"{individuals.source}: individual {who!r} has the value "
-                f"{individuals.values[row]:g}, which has no logarithm, and the error is "
-                "exponential; leave out such rows, or take another error"
-            )
+    def wrong(self) -> tuple[Mask, str]:
+        return (self.values <= 0) & self.logs, (
+            "which has no logarithm, and the error is exponential; leave out such rows, or take "
+            "another error"
+        )
 
     def _variance(self, f: Doubles, sds: Doubles) -> Doubles:
+        sds = sds[self.sds]
         if self.steady:
             return np.full(f.shape, sds[0] ** 2)
         with np.errstate(over="ignore", invalid="ignore"):
             steady = 0.0 if self.kind == "proportional" else sds[0] ** 2
             return np.asarray(steady + sds[-1] ** 2 * f**2, np.float64)
 
-    def _rest(self, values: Doubles, f: Doubles) -> Doubles:
-        """Errors (chains, N), on their scale."""
-        return np.log(values) - np.log(f) if self.logs else values - f
+    def errors(self, f: Doubles) -> Doubles:
+        return np.log(self.values) - np.log(f) if self.logs else super().errors(f)
 
-    def log_density(self, rows: Outcome, f: Doubles, sds: Doubles) -> Doubles:
-        """Log-density (chains, N), of a censored row the logarithm of its probability."""
+    def log_density(self, f: Doubles, sds: Doubles) -> Doubles:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             variance = self._variance(f, sds)
-            rest = self._rest(rows.values, f)
+            rest = self.errors(f)
             log_density = -0.5 * (rest**2 / variance + np.log(variance) + LOG_2_PI)
             if self.logs:
-                log_density = log_density - np.log(rows.values)
-            if rows.censored.any():
-                where = rows.censored != 0
-                u = rows.censored[where] * rest[..., where] / np.sqrt(variance[..., where])
+                log_density = log_density - np.log(self.values)
+            if self.censored.any():
+                where = self.censored != 0
+                u = self.censored[where] * rest[..., where] / np.sqrt(variance[..., where])
                 log_density[..., where] = log_ndtr(u)
         return log_density
 
-    def bends(self, rows: Outcome, f: Doubles, sds: Doubles) -> Bends:
+    def bends(self, f: Doubles, sds: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles, Doubles]:
         """Derivatives, and expected information; of censored rows the observed one."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            variance, rest = self._variance(f, sds), self._rest(rows.values, f)
+            variance, rest = self._variance(f, sds), self.errors(f)
             # Functions w_k (chains, N) of which the variance is a sum.
             w = [] if self.kind == "proportional" else [np.ones(f.shape)]
             if not self.steady:
                 w.append(f**2)
-            grow = np.zeros(f.shape) if self.steady else 2 * sds[-1] ** 2 * f
+            grow = np.zeros(f.shape) if self.steady else 2 * sds[self.sds][-1] ** 2 * f
             of_variance = 0.5 * (rest**2 / variance - 1) / variance
             of_f = rest / variance
             precision = 1 / variance
             curve = np.ones(f.shape) if not self.logs else 1 / f
             info = 0.5 / variance**2
-            if rows.censored.any():
-                where = rows.censored != 0
-                sign = rows.censored[where]
+            if self.censored.any():
+                where = self.censored != 0
+                sign = self.censored[where]
                 sd = np.sqrt(variance[..., where])
                 u = sign * rest[..., where] / sd
                 hazard = np.exp(-0.5 * (u**2 + LOG_2_PI) - log_ndtr(u))
@@ -112,102 +178,64 @@ class Normal:
                 info[..., where] = of_variance[..., where] ** 2
         slope = of_f * curve + of_variance * grow
         weight = precision * curve**2 + info * grow**2
-        return Bends(
-            slope,
-            weight,
-            np.array([of_variance * one for one in w]),
-            np.array([info * grow * one for one in w]),
-            np.array([[info * one * two for two in w] for one in w]),
-        )
-
-    def mean(self, f: Doubles) -> Doubles:
-        """Value that is expected (of exponential errors: the median)."""
-        return f
+        variances = np.array([of_variance * one for one in w])
+        cross = np.array([info * grow * one for one in w])
+        among = np.array([[info * one * two for two in w] for one in w])
+        return slope, weight, variances, cross, among
 
     def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
-        """Standard deviation about `mean`, on the scale of `residuals`."""
         return np.sqrt(self._variance(f, sds))
 
-    def residuals(self, values: Doubles, f: Doubles, sds: Doubles) -> Doubles:
-        """Residuals in units of their standard deviation, of logarithms where errors are."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return np.asarray(self._rest(values, f) / self.deviation(f, sds), np.float64)
-
     def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
-        """Draw measurements of which ``chances`` (chains, N) are the uniform numbers."""
         apart = ndtri(chances) * self.deviation(f, sds)
         return np.asarray(f * np.exp(apart) if self.logs else f + apart, np.float64)
 
 
-class Linked:
+class Linked(Outcome):
     """Yes (1) or no (0), or counts; the parameters of a measurement are those of the curve alone.
 
     That is the logit of the probability of yes (``bernoulli``), or the logarithm of the mean
     (``poisson``).
     """
 
-    parameters = ()
-    steady = False
-
     def __init__(self, kind: str) -> None:
-        self.kind = kind
+        super().__init__(kind)
         self.counts = kind == "poisson"
         self.code = 3 if self.counts else 2
 
-    def check(self, rows: Outcome, individuals: Individuals) -> None:
-        """Refuse values that cannot be of this law."""
-        fine, what = np.isin(rows.values, (0.0, 1.0)), "0 (no) or 1 (yes)"
+    def wrong(self) -> tuple[Mask, str]:
+        fine, what = np.isin(self.values, (0.0, 1.0)), "0 (no) or 1 (yes)"
         if self.counts:
-            fine = (rows.values >= 0) & (rows.values == np.floor(rows.values))
+            fine = (self.values >= 0) & (self.values == np.floor(self.values))
             what = "counts, whole numbers from 0 on"
-        if not fine.all():
-            row = rows.here[int(np.argmin(fine))]
-            who = individuals.names[individuals.individual_of[row]]
-            raise InputError(
-                f"{individuals.source}: individual {who!r} has the value "
-                f"{individuals.values[row]:g}, but values of this outcome must be {what}; take "
-                "another error"
-            )
+        return ~fine, f"but values of this outcome must be {what}; take another error"
 
-    def log_density(self, rows: Outcome, f: Doubles, sds: Doubles) -> Doubles:
-        """Log-density (chains, N)."""
+    def log_density(self, f: Doubles, sds: Doubles) -> Doubles:
         if not self.counts:
-            return np.asarray(log_expit((2 * rows.values - 1) * f), np.float64)
+            return np.asarray(log_expit((2 * self.values - 1) * f), np.float64)
         with np.errstate(over="ignore"):
-            return np.asarray(rows.values * f - np.exp(f) - gammaln(rows.values + 1), np.float64)
+            return np.asarray(self.values * f - np.exp(f) - gammaln(self.values + 1), np.float64)
 
-    def bends(self, rows: Outcome, f: Doubles, sds: Doubles) -> Bends:
-        """Derivatives and information; of no variances."""
+    def bends(self, f: Doubles, sds: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles, Doubles]:
         mean = self.mean(f)
         none = np.zeros((0, *f.shape))
         weight = mean if self.counts else mean * (1 - mean)
-        return Bends(rows.values - mean, weight, none, none, np.zeros((0, 0, *f.shape)))
+        return self.values - mean, weight, none, none, np.zeros((0, 0, *f.shape))
 
     def mean(self, f: Doubles) -> Doubles:
-        """Value that is expected: of yes and no the probability of yes."""
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(f) if self.counts else expit(f), dtype=np.float64)
 
     def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
-        """Standard deviation about `mean`."""
         variance = self.mean(f) if self.counts else expit(f) * expit(-f)
         return np.asarray(np.sqrt(variance), dtype=np.float64)
 
-    def residuals(self, values: Doubles, f: Doubles, sds: Doubles) -> Doubles:
-        """Residuals in units of their standard deviation."""
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return np.asarray((values - self.mean(f)) / self.deviation(f, sds), np.float64)
-
     def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
-        """Draw measurements of which ``chances`` (chains, N) are the uniform numbers."""
         if not self.counts:
             return np.asarray(chances < expit(f), dtype=np.float64)
         counts = np.ceil(np.maximum(pdtrik(chances, np.maximum(self.mean(f), 1e-300)), 0.0))
         return np.asarray(counts, np.float64)
 
-
-RowLaw = Normal | Linked
-"""Law of a measurement given a curve f, and standard deviations."""
 
 NORMAL = ("constant", "proportional", "combined")
 """Laws of values that are normal about the curve."""
@@ -215,25 +243,11 @@ NORMAL = ("constant", "proportional", "combined")
 LINKED = ("bernoulli", "poisson")
 """Laws whose curve is a logit or a logarithm of a mean."""
 
-LAWS: Mapping[str, RowLaw] = {
-    **{kind: Normal(kind) for kind in (*NORMAL, "exponential")},
-    **{kind: Linked(kind) for kind in LINKED},
+LAWS: Mapping[str, type[Outcome]] = {
+    **dict.fromkeys((*NORMAL, "exponential"), Normal),
+    **dict.fromkeys(LINKED, Linked),
 }
 """Laws by name."""
-
-
-class Outcome(NamedTuple):
-    """Rows of one outcome, and how they are measured."""
-
-    law: RowLaw
-    here: Indices  # (m,) which rows they are
-    values: Doubles  # (m,) measurements, or limits
-    censored: NDArray[np.int8]  # (m,) 1 where the value is below the limit, -1 above, 0 measured
-    of: Indices  # (m,) whose they are
-    sds: slice  # of all standard deviations
-    exact: bool = False  # whether the variance is a mean of squares without parameters
-    size: float = 0.0  # mean square of the values
-    floor: float = 0.0  # least variance
 
 
 class Outcomes:
@@ -271,13 +285,16 @@ class Outcomes:
                 f"{individuals.source} has {n} outcomes, but error names {len(kinds)} laws; name "
                 "one for all, or one for each"
             )
-        self.kinds = kinds
-        each = []
-        for one in _split(individuals, [LAWS[kind] for kind in self.kinds]):
-            one.law.check(one, individuals)
+        self.kinds, self._each = kinds, [LAWS[kind](kind) for kind in kinds]
+        sizes = [len(one.parameters) for one in self._each]
+        for one, place in zip(self._each, slices_of(*sizes), strict=True):
+            one.sds = place
+        self._each = each = self._in_rows(individuals)
+        for one in each:
+            one.check(individuals)
             limited = np.array([one.censored.any()], dtype=np.uint8)
             measured = not individuals.largest(limited)[0]
-            single = len(one.law.parameters) == 1 and (one.law.steady or not expanded)
+            single = len(one.parameters) == 1 and (one.steady or not expanded)
             squares, counted = np.zeros((2, individuals.n_rows))
             squares[one.here] = one.values**2
             counted[one.here] = 1.0
@@ -285,9 +302,8 @@ class Outcomes:
                 float(individuals.total(individuals.sums(values))) for values in (squares, counted)
             )
             size /= max(rows, 1.0)
-            floor = 1e-10 * (size if one.law.kind in ("constant", "combined") else 1.0)
-            each.append(one._replace(exact=single and measured, size=size, floor=floor))
-        self._each = each
+            one.exact, one.size = single and measured, size
+            one.floor = 1e-10 * (size if one.kind in ("constant", "combined") else 1.0)
         self.n_sds = each[-1].sds.stop
         tails = [""]
         if len(each) > 1:
@@ -298,11 +314,11 @@ class Outcomes:
         self.parameters = tuple(
             f"{name}{tail}"
             for one, tail in zip(each, tails, strict=True)
-            for name in one.law.parameters
+            for name in one.parameters
         )
         scored = [one for one in each if not one.exact]
         self.scored = [at for one in scored for at in range(one.sds.start, one.sds.stop)]
-        self.floors = np.array([one.floor for one in scored for _ in one.law.parameters])
+        self.floors = np.array([one.floor for one in scored for _ in one.parameters])
         self.size = (len(each) - len(scored)) * (1 if len(each) == 1 else 2)
 
     def coded(
@@ -317,23 +333,26 @@ class Outcomes:
         noise = np.zeros((len(self._each), 2))
         for code, one in enumerate(self._each):
             outcome[one.here], censored[one.here] = code, one.censored
-            if one.law.parameters and one.law.kind != "proportional":
+            if one.parameters and one.kind != "proportional":
                 noise[code, 0] = sds[one.sds][0]
-            if one.law.parameters and not one.law.steady:
+            if one.parameters and not one.steady:
                 noise[code, 1] = sds[one.sds][-1]
-        return outcome, censored, np.array([one.law.code for one in self._each], np.int32), noise
+        return outcome, censored, np.array([one.code for one in self._each], np.int32), noise
 
     def for_individuals(self, individuals: Individuals) -> Self:
         part = type(self).__new__(type(self))
         part.__dict__.update(self.__dict__)
         part.individuals = individuals
-        part._each = [
-            new._replace(exact=one.exact, size=one.size, floor=one.floor)
-            for new, one in zip(
-                _split(individuals, [one.law for one in self._each]), self._each, strict=True
-            )
-        ]
+        part._each = self._in_rows(individuals)
         return part
+
+    def _in_rows(self, individuals: Individuals) -> list[Outcome]:
+        """Outcomes of these individuals."""
+        several = len(self._each) > 1
+        return [
+            one.in_rows(individuals, number if several else None)
+            for number, one in enumerate(self._each)
+        ]
 
     # ---- the start -------------------------------------------------------------------------------
 
@@ -351,11 +370,11 @@ class Outcomes:
             )
         starts: list[float] = []
         for one in self._each:
-            if one.law.parameters and len(one.here):
+            if one.parameters and len(one.here):
                 known_scale(one.values, one.size, self.individuals.source)
             size = float(np.sqrt(np.square(np.sqrt(one.size)))) or 1.0
             parts = {"constant": [0.3 * size], "combined": [0.1 * size, 0.3]}
-            starts += parts.get(one.law.kind, [0.3] * len(one.law.parameters))
+            starts += parts.get(one.kind, [0.3] * len(one.parameters))
         return np.array(starts)
 
     # ---- of curves -------------------------------------------------------------------------------
@@ -375,7 +394,7 @@ class Outcomes:
             if not one.exact:
                 continue
             each = np.zeros(f.shape)
-            each[:, one.here] = one.law.residuals(one.values, f[:, one.here], np.ones(1)) ** 2
+            each[:, one.here] = one.residuals(f[:, one.here], np.ones(self.n_sds)) ** 2
             sums.append(self.individuals.sums(each)[..., None])
             if len(self._each) > 1:
                 there = np.bincount(one.of, minlength=n).astype(np.float64)
@@ -396,16 +415,16 @@ class Outcomes:
         columns = [np.ascontiguousarray(slopes[..., j]) for j in range(m)]
         place = m
         for one in self._each:
-            bends = one.law.bends(one, f[:, one.here], sds[one.sds])
-            slope[:, one.here], weight[:, one.here] = bends.slope, bends.weight
-            for j in range(0 if one.exact else len(bends.variances)):
-                score[..., place + j] = self._sums(one, bends.variances[j])
+            bends = one.bends(f[:, one.here], sds)
+            slope[:, one.here], weight[:, one.here], variances, cross, between = bends
+            for j in range(0 if one.exact else len(variances)):
+                score[..., place + j] = self._sums(one, variances[j])
                 for i, column in enumerate(columns):
-                    both = bends.cross[j] * column[:, one.here]
+                    both = cross[j] * column[:, one.here]
                     info[..., place + j, i] = self._sums(one, both)
                 for i in range(j + 1):
-                    info[..., place + j, place + i] = self._sums(one, bends.among[j, i])
-            place += 0 if one.exact else len(bends.variances)
+                    info[..., place + j, place + i] = self._sums(one, between[j, i])
+            place += 0 if one.exact else len(variances)
         sums = self.individuals.sums
         for i, column in enumerate(columns):
             score[..., i] = sums(slope * column)
@@ -429,19 +448,3 @@ class Outcomes:
         rows = table[:, 1] if len(self._each) > 1 else np.full(len(exact), counts.rows)
         pairs = zip(exact, table[:, 0].tolist(), rows.tolist(), strict=True)
         return [(one, total, max(n, 0.0)) for one, total, n in pairs]
-
-
-def _split(individuals: Individuals, laws: Sequence[RowLaw]) -> list[Outcome]:
-    """Rows of each outcome of these individuals."""
-    n = individuals.n_rows
-    codes = individuals.covariates.get("outcome", np.zeros(n))
-    limits = individuals.covariates.get("censored", np.zeros(n))
-    of = individuals.individual_of
-    outcomes, place = [], 0
-    for code, law in enumerate(laws):
-        places = np.flatnonzero(codes == code) if len(laws) > 1 else np.arange(n)
-        ends = slice(place, place + len(law.parameters))
-        values, limited = individuals.values[places], limits[places].astype(np.int8)
-        outcomes.append(Outcome(law, places, values, limited, of[places], ends))
-        place = ends.stop
-    return outcomes
