@@ -8,6 +8,13 @@ expected information in place of the second derivative. The coefficients of the 
 over rows as other statistics are, are averaged over iterations alike, and the M-step is then
 Fisher's scoring. At a fixed point the mean score is zero: it is that of the likelihood.
 
+For parameters that do not vary between individuals this is the M-step. For those that do it is a
+second one: their means may move with the latents, which stay where they are about them (Yu and Meng
+2011 call the first augmentation sufficient and this one ancillary). EM by the first is slow where
+rows say little about each individual's parameter, by the second where they say much. The two steps
+added up are one of Newton's, where all rows say alike: the covariance of an estimate of a mean is
+that of the latents, over the individuals, and the inverse information of the rows.
+
 Curves that have columns are fitted in unrelated ones, see `vpem.saem.models.model.ColumnFrame`.
 """
 
@@ -21,13 +28,13 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from vpem._core.latents import Curves, Latents
-from vpem.checks import Doubles, Indices
-from vpem.errors import InputError, shorten
+from vpem.checks import Doubles, Indices, Mask
+from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import Counts, framed, log_normal, slices_of, times
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
-from vpem.saem.models.population import PopulationModel, Scoring, Varying, effect_of
+from vpem.saem.models.population import PopulationModel, Varying, effect_of
 from vpem.saem.structures.formulas import (
     ONE_COMPARTMENT,
     TWO_COMPARTMENTS,
@@ -47,6 +54,13 @@ MOST_LATENTS = 16
 LEAST_VARIANCE = 0.25
 """Of logarithms, to begin with."""
 
+WIDEST = 1.0
+"""Longest step of a coefficient on a logarithmic scale in one iteration."""
+FACTOR = 16.0
+"""Most by which a variance changes in one iteration."""
+SMALLEST = 1e-9
+"""Least eigenvalue of the information, in units of the parameters."""
+
 
 def _outside(law: PopulationModel, theta: Doubles, whole: PopulationModel) -> Doubles:
     """Parameters of a law in a frame as those of the whole one."""
@@ -63,6 +77,22 @@ def _outside(law: PopulationModel, theta: Doubles, whole: PopulationModel) -> Do
         B[j, 0] = effect + frame.rows[k + at] @ inner[:, 0]
     rest = theta[len(law.coefficients) + len(law.spreads) :]
     return np.concatenate([whole.pack(B, turn @ omega @ turn.T), rest])
+
+
+def _within(matrix: Doubles, right: Doubles, free: Mask, least: Doubles, most: Doubles) -> Doubles:
+    """Solve equations (s, s) of what is free within bounds; what meets one stays, others follow."""
+    step, free = np.zeros(len(right)), free.copy()
+    while free.any():
+        values, vectors = np.linalg.eigh(matrix[np.ix_(free, free)])
+        values = np.maximum(values, SMALLEST * max(float(values[-1]), 1.0))
+        left = right[free] - matrix[np.ix_(free, ~free)] @ step[~free]
+        step[free] = vectors @ ((vectors.T @ left) / values)
+        over = free & ((step < least) | (step > most))
+        step = np.where(over, np.clip(step, least, most), step)
+        if not over.any():
+            break
+        free &= ~over
+    return step
 
 
 class MixedModel(Varying):
@@ -122,15 +152,14 @@ class MixedModel(Varying):
         self.outcomes = Outcomes(individuals, self.error, expanded=bool(len(population.fixed)))
         self.normal_rows = all(kind in NORMAL for kind in self.outcomes.kinds)
         self.found = {"error": list(self.outcomes.kinds)}
-        rows, columns = population.places
+        rows = population.places[0]
         linked = not self.outcomes.parameters  # predictors of logits, or of logarithms of means
-        near = np.array([linked or scale != "identity" for scale in structure.scales])[rows]
-        fixed = np.isin(rows, population.fixed)
-        scored, floors = self.outcomes.scored, self.outcomes.floors
-        self.scoring = Scoring(rows, columns, fixed, near, scored, floors)
+        # Coefficients on a logarithmic scale, or of a linked predictor; of what does not vary.
+        self._near = np.array([linked or scale != "identity" for scale in structure.scales])[rows]
+        self._fixed = np.isin(rows, population.fixed)
         self.parameters = (*population.coefficients, *population.spreads, *self.outcomes.parameters)
         self.n_coefficients = len(population.coefficients)
-        s = self.scoring.size
+        s = self._n_scored = len(rows) + len(self.outcomes.scored)
         self._slices = slices_of(*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2)
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
         self._begun: Doubles | None = None
@@ -325,7 +354,7 @@ class MixedModel(Varying):
         B, omega, sds = self.unpack(self.theta)
         phi = self.whole(z, B)
         f, slopes = self.structure.slopes(phi, self.individuals)
-        at, law = self.scoring.pack_point(B, sds), self.law
+        at, law = self._point(B, sds), self.law
         if law.n_carried:
             shares, slopes = self._shares(B, omega, sds), np.array(slopes)
             for i, row in enumerate(law.random):
@@ -335,7 +364,7 @@ class MixedModel(Varying):
             alone = law.design[:, : -law.n_carried]
             law = law.with_design(np.concatenate([alone, shares.reshape(self.n, -1)], axis=1))
             z = z + np.einsum("njq,j->nq", shares, B[law.fixed, 0])
-        scores = self.scoring.statistics(f, slopes, self.outcomes, law, at, sds)
+        scores = self._expansion(f, slopes, law, at, sds)
         return np.concatenate([law.statistics(z), *self.outcomes.squares(f), *scores], axis=-1)
 
     def _shares(self, B: Doubles, omega: Doubles, sds: Doubles) -> Doubles:
@@ -356,6 +385,60 @@ class MixedModel(Varying):
         """By what (q, n_carried) means of the latents move with the fixed coefficients."""
         return np.kron(B[self.law.fixed, 0][None], np.eye(len(self.law.random)))
 
+    # ---- what is expanded: coefficients of means, then variances that have no statistic ----------
+
+    def _point(self, B: Doubles, sds: Doubles) -> Doubles:
+        """Where it is (s,): coefficients that are fixed, no move of the others, and variances."""
+        coefficients = np.where(self._fixed, B[self.law.places], 0.0)
+        return np.concatenate([coefficients, sds[self.outcomes.scored] ** 2])
+
+    def _expansion(
+        self, f: Doubles, slopes: Doubles, law: PopulationModel, at: Doubles, sds: Doubles
+    ) -> list[Doubles]:
+        """Coefficients of the expansion: (chains, n, s) and (chains, n, s (s + 1) / 2).
+
+        Of curves f (chains, N) with slopes (chains, N, m), about ``at`` (s,).
+        """
+        (rows, columns), k = law.places, len(self.outcomes.scored)
+        # Parameters and variances, and by what a coefficient is multiplied in each.
+        where = np.concatenate([rows, slopes.shape[-1] + np.arange(k)])
+        by = np.concatenate([law.design[:, columns], np.ones((len(law.design), k))], axis=1)
+        one, other = np.tril_indices(self._n_scored)
+        with np.errstate(all="ignore"):
+            score, info = self.outcomes.expansion(f, slopes, sds)
+            ends = np.sort([where[one], where[other]], axis=0)
+            second = info[..., ends[1], ends[0]] * (by[:, one] * by[:, other])
+            first = score[..., where] * by + symmetric(second, self._n_scored) @ at
+        if not np.isfinite(second).all():
+            raise NumericalError(
+                "a curve has no value at simulated parameters; take another start or error"
+            )
+        return [first, second]
+
+    def _step(self, score: Doubles, half: Doubles, at: Doubles) -> tuple[Doubles, Doubles]:
+        """Coefficients (m, L) after a step, how far others move, and variances.
+
+        ``score`` (s,) and ``half`` (s (s + 1) / 2,) are a total of statistics; the expansion is
+        about ``at`` (s,), from where steps may not be too long.
+        """
+        info, floors = symmetric(half, self._n_scored), self.outcomes.floors
+        sizes = np.sqrt(np.maximum(np.diag(info), 0.0))
+        known = sizes > 0
+        units = np.where(known, sizes, 1.0)
+        # What is fixed moves given the latents, and means of these given what is fixed: chains
+        # that follow slowly would be left behind by a step of both along a ridge.
+        stays = np.append(self._fixed, np.ones(len(floors), dtype=np.bool_))
+        alone = np.where(stays[:, None] == stays, info / np.outer(units, units), 0.0)
+        c = len(self._fixed)
+        widest = np.where(self._near, WIDEST, np.inf)
+        least = np.concatenate([-widest, np.maximum(at[c:] / FACTOR, floors) - at[c:]])
+        most = np.concatenate([widest, at[c:] * (FACTOR - 1)])
+        apart = (score - info @ at) / units
+        step = _within(alone, apart, known, least * units, np.maximum(most, least) * units) / units
+        B: Doubles = np.zeros(self.law.mask.shape)
+        B[self.law.places] = step[:c] + np.where(self._fixed, at[:c], 0.0)
+        return B, np.maximum(at[c:] + step[c:], floors)
+
     # ---- the M-step ------------------------------------------------------------------------------
 
     def _taken_apart(self, total: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles]:
@@ -372,15 +455,13 @@ class MixedModel(Varying):
         if law.n_carried:
             r, q = len(law.fixed), len(law.random)
             first, second = law.carried(latent, n, before, near)
-            info, which = symmetric(half, self.scoring.size), np.flatnonzero(self.scoring.fixed)
+            info, which = symmetric(half, self._n_scored), np.flatnonzero(self._fixed)
             info[np.ix_(which, which)] += np.einsum("kikljl->ij", second.reshape(q, r, q, q, r, q))
             score, half = score.copy(), lower_half(info)
             score[which] += np.einsum("ikk->i", first.reshape(r, q, q))
         for one, size, rows in self.outcomes.exact(squares, counts):
             sds[one.sds] = np.sqrt(max(size / rows if rows else 0.0, one.floor))
-        step, variances = self.scoring.step(
-            np.zeros_like(before), score, half, self.scoring.pack_point(before, sds)
-        )
+        step, variances = self._step(score, half, self._point(before, sds))
         if law.n_carried:
             latent = law.without(latent, n, self._carried(step))
         B, omega, _ = law.maximize(latent, n, near=near)
@@ -418,8 +499,8 @@ class MixedModel(Varying):
         for one, size, rows in self.outcomes.exact(squares, counts):
             variance = float(sds[one.sds][0]) ** 2
             log_density -= 0.5 * (size / variance + rows * np.log(variance))
-        at, info = self.scoring.pack_point(B, sds), symmetric(half, self.scoring.size)
-        at[: len(self.scoring.rows)] += moved[self.law.places]
+        at, info = self._point(B, sds), symmetric(half, self._n_scored)
+        at[: len(self._fixed)] += moved[self.law.places]
         return log_density + float(at @ score - 0.5 * at @ info @ at)
 
     # ---- curves and rows -------------------------------------------------------------------------

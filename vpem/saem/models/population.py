@@ -3,16 +3,6 @@
 ``phi_i = B c_i + eta_i``: parameters phi (m,) of individual i on the scales on which they are
 normal, coefficients B (m, L), some of them zero, covariates c_i (L,) of which the first is 1, and
 random effects ``eta_i ~ N(0, Omega)`` of the q parameters that vary.
-
-Coefficients of a curve and variances of its rows are found by steps of scoring (`Scoring`). The
-log-density of the rows given the latents is expanded about the parameters of the moment, with
-expected information in place of the second derivative. For parameters that do not vary between
-individuals this is the M-step. For those that do it is a second one: their means may move with
-the latents, which stay where they are about them (Yu and Meng 2011 call the first augmentation
-sufficient and this one ancillary). EM by the first is slow where rows say little about each
-individual's parameter, by the second where they say much. The two steps added up are one of
-Newton's, where all rows say alike: the covariance of an estimate of a mean is that of the latents,
-over the individuals, and the inverse information of the rows.
 """
 
 from __future__ import annotations
@@ -20,15 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
-from vpem.checks import Doubles, Indices, Mask, read_float
-from vpem.errors import InputError, NumericalError, check_choice
+from vpem.checks import Doubles, Indices, read_float
+from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import LEAST, LOG_2_PI, ColumnFrame, SaemModel, floored, triangle_names
-from vpem.saem.models.outcomes import Outcomes
 from vpem.terms.units import lower_half, symmetric
 
 COVARIANCES = ("diagonal", "full")
@@ -37,13 +26,6 @@ COVARIANCES = ("diagonal", "full")
 ROUNDS = 20
 CLOSE = 1e-12
 """Of means and covariances in turn, which depend on each other where covariates differ."""
-
-WIDEST = 1.0
-"""Longest step of a coefficient on a logarithmic scale in one iteration."""
-FACTOR = 16.0
-"""Most by which a variance changes in one iteration."""
-SMALLEST = 1e-9
-"""Least eigenvalue of the information, in units of the parameters."""
 
 FORM = re.compile(
     r"(?P<log>log\()?\s*(?P<name>[^()/\-+*:,]+?)\s*((?P<by>[/-])\s*(?P<value>[0-9.eE]+))?\s*(?(log)\))"
@@ -333,97 +315,3 @@ class Varying(SaemModel):
         """Means (n, q) of the latents by covariates, and their covariance."""
         B, omega = self.law.unpack(theta)
         return self.law.with_design(self.law.design_of(at)).means(B)[:, self.law.random], omega
-
-
-class Scoring(NamedTuple):
-    """What is expanded: all coefficients of means, then variances that have no statistic."""
-
-    rows: Indices  # (c,) of B, where the coefficients are
-    columns: Indices  # (c,)
-    fixed: Mask  # (c,) of parameters that do not vary
-    near: Mask  # (c,) on a logarithmic scale, or of a linked predictor
-    scored: list[int]  # standard deviations whose variances are expanded
-    floors: Doubles  # least variances
-
-    @property
-    def size(self) -> int:
-        """Numbers that are expanded, s."""
-        return len(self.rows) + len(self.scored)
-
-    def pack_point(self, B: Doubles, sds: Doubles) -> Doubles:
-        """Where it is (s,): coefficients that are fixed, no move of the others, and variances."""
-        coefficients = np.where(self.fixed, B[self.rows, self.columns], 0.0)
-        return np.concatenate([coefficients, sds[self.scored] ** 2])
-
-    def statistics(
-        self,
-        f: Doubles,
-        slopes: Doubles,
-        outcomes: Outcomes,
-        law: PopulationModel,
-        at: Doubles,
-        sds: Doubles,
-    ) -> list[Doubles]:
-        """Coefficients of the expansion: (chains, n, s) and (chains, n, s (s + 1) / 2).
-
-        Of curves f (chains, N) with slopes (chains, N, m), about ``at`` (s,).
-        """
-        k = len(self.scored)
-        # Parameters and variances, and by what a coefficient is multiplied in each.
-        where = np.concatenate([self.rows, slopes.shape[-1] + np.arange(k)])
-        by = np.concatenate([law.design[:, self.columns], np.ones((len(law.design), k))], axis=1)
-        one, other = np.tril_indices(self.size)
-        with np.errstate(all="ignore"):
-            score, info = outcomes.expansion(f, slopes, sds)
-            ends = np.sort([where[one], where[other]], axis=0)
-            second = info[..., ends[1], ends[0]] * (by[:, one] * by[:, other])
-            first = score[..., where] * by + symmetric(second, self.size) @ at
-        if not np.isfinite(second).all():
-            raise NumericalError(
-                "a curve has no value at simulated parameters; take another start or error"
-            )
-        return [first, second]
-
-    def step(
-        self, B: Doubles, score: Doubles, half: Doubles, at: Doubles
-    ) -> tuple[Doubles, Doubles]:
-        """Coefficients B (m, L) after a step, and variances.
-
-        ``score`` (s,) and ``half`` (s (s + 1) / 2,) are a total of statistics; the expansion is
-        about ``at`` (s,), from where steps may not be too long.
-        """
-        info = symmetric(half, self.size)
-        sizes = np.sqrt(np.maximum(np.diag(info), 0.0))
-        known = sizes > 0
-        units = np.where(known, sizes, 1.0)
-        # What is fixed moves given the latents, and means of these given what is fixed: chains
-        # that follow slowly would be left behind by a step of both along a ridge.
-        stays = np.append(self.fixed, np.ones(len(self.scored), dtype=np.bool_))
-        alone = np.where(stays[:, None] == stays, info / np.outer(units, units), 0.0)
-        c = len(self.rows)
-        widest = np.where(self.near, WIDEST, np.inf)
-        least = np.concatenate([-widest, np.maximum(at[c:] / FACTOR, self.floors) - at[c:]])
-        most = np.concatenate([widest, at[c:] * (FACTOR - 1)])
-        apart = (score - info @ at) / units
-        step = _within(alone, apart, known, least * units, np.maximum(most, least) * units) / units
-        B = B.copy()
-        B[self.rows, self.columns] = step[:c] + np.where(
-            self.fixed, at[:c], B[self.rows, self.columns]
-        )
-        return B, np.maximum(at[c:] + step[c:], self.floors)
-
-
-def _within(matrix: Doubles, right: Doubles, free: Mask, least: Doubles, most: Doubles) -> Doubles:
-    """Solve equations (s, s) of what is free within bounds; what meets one stays, others follow."""
-    step, free = np.zeros(len(right)), free.copy()
-    while free.any():
-        values, vectors = np.linalg.eigh(matrix[np.ix_(free, free)])
-        values = np.maximum(values, SMALLEST * max(float(values[-1]), 1.0))
-        left = right[free] - matrix[np.ix_(free, ~free)] @ step[~free]
-        step[free] = vectors @ ((vectors.T @ left) / values)
-        over = free & ((step < least) | (step > most))
-        step = np.where(over, np.clip(step, least, most), step)
-        if not over.any():
-            break
-        free &= ~over
-    return step
