@@ -15,7 +15,8 @@ rows say little about each individual's parameter, by the second where they say 
 added up are one of Newton's, where all rows say alike: the covariance of an estimate of a mean is
 that of the latents, over the individuals, and the inverse information of the rows.
 
-Curves that have columns are fitted in unrelated ones, see `vpem.saem.models.model.ColumnFrame`.
+Curves that have columns are fitted in unrelated ones, see
+`vpem.saem.models.population.ColumnFrame`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals, Streams
-from vpem.saem.models.model import Counts, framed, log_normal, slices_of, times
+from vpem.saem.models.model import Counts, log_normal, slices_of, times
 from vpem.saem.models.outcomes import LINKED, NORMAL, Outcomes
-from vpem.saem.models.population import PopulationModel, Varying, effect_of
+from vpem.saem.models.population import ColumnFrame, PopulationModel, Varying, effect_of
 from vpem.saem.structures.formulas import (
     ONE_COMPARTMENT,
     TWO_COMPARTMENTS,
@@ -181,7 +182,7 @@ class MixedModel(Varying):
         if outer.design.shape[1] == 1 and not self.columns(data).shape[1]:
             return self
         full, L = bool(outer.free.all()), outer.mask.shape[1]
-        frame = framed(data, self.columns, outer.design, outer.mask, outer.random, full)
+        frame = ColumnFrame(data, self.columns, outer.design, outer.mask, outer.random, full)
         part, law = copy(self), copy(outer)
         part.outer, part.law = self, law
         place = {int(row): at for at, row in enumerate(frame.kept)}

@@ -3,21 +3,30 @@
 ``phi_i = B c_i + eta_i``: parameters phi (m,) of individual i on the scales on which they are
 normal, coefficients B (m, L), some of them zero, covariates c_i (L,) of which the first is 1, and
 random effects ``eta_i ~ N(0, Omega)`` of the q parameters that vary.
+
+Fits are made in columns that are as unrelated as the model lets them be, and of the same size
+(`ColumnFrame`). A slope and an intercept whose estimates are all but one (years, say, far from 0)
+are found slowly in turn, and what draws say of them cancels. So columns of rows X, and covariates C
+of individuals, are taken about what other columns say of them: ``X W`` and ``C V`` have mean
+squares of 1. Where ``phi = B c`` are the coefficients of X, those of ``X W`` are ``W^-1 phi = (W^-1
+B V^-T) (V^T c)``: the model is the same, and its parameters are linear in those of the other. A
+fixed coefficient of a column that is another, whose coefficient varies, times a covariate of the
+individual is an effect of that covariate: it moves with the latents, and not against them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Self
 
 import numpy as np
 
-from vpem.checks import Doubles, Indices, read_float
+from vpem.checks import Doubles, Indices, Mask, read_float
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
-from vpem.saem.models.model import LEAST, LOG_2_PI, ColumnFrame, SaemModel, floored, triangle_names
+from vpem.saem.models.model import LEAST, LOG_2_PI, SaemModel, floored, triangle_names
 from vpem.terms.units import lower_half, symmetric
 
 COVARIANCES = ("diagonal", "full")
@@ -27,9 +36,125 @@ ROUNDS = 20
 CLOSE = 1e-12
 """Of means and covariances in turn, which depend on each other where covariates differ."""
 
+SAME = 1e-10
+"""Share of a column's square that others leave, below which it says nothing beside them."""
+FLAT = 1e-24
+"""Share of it that the mean leaves, below which a column is constant but for rounding."""
+ROUNDING = 1e-12
+"""To which a column is another times a covariate."""
+PASSES = 2
+"""The second for what rounding left."""
+
 FORM = re.compile(
     r"(?P<log>log\()?\s*(?P<name>[^()/\-+*:,]+?)\s*((?P<by>[/-])\s*(?P<value>[0-9.eE]+))?\s*(?(log)\))"
 )
+
+
+def _share(at: Individuals, X: Doubles, j: int, k: int) -> Doubles:
+    """By what (n,) the first row of each individual's column k that is not 0 makes its column j."""
+    known = np.flatnonzero(X[:, k] != 0)
+    shares = np.zeros(at.n_individuals)
+    who, first = np.unique(at.individual_of[known], return_index=True)
+    shares[who] = X[known[first], j] / X[known[first], k]
+    return shares
+
+
+def _unrelated(mean: Callable[[Doubles], Doubles], columns: Doubles, may: Mask) -> Doubles:
+    """The matrix (m, m) that makes columns unrelated, as far as they may be mixed.
+
+    Means are taken off before products are added up: of years, say, nothing else would be left.
+    """
+    matrix, places = np.eye(len(may)), np.arange(len(may))
+    sizes, first = mean(columns**2), mean(columns[:, :1] * columns)
+    matrix[0, 1:] = np.where(may[1:, 0], -first[1:] / first[0], 0.0)
+    flat = mean(_mixed(columns, matrix) ** 2) <= FLAT * sizes
+    matrix[0, 1:][flat[1:]] = 0.0
+    may = may & ~flat[:, None] & ~flat
+    for _ in range(PASSES):
+        now = _mixed(columns, matrix)
+        squares = mean(now[:, :, None] * now[:, None, :])
+        step = np.eye(len(may))
+        for j in places:
+            about = may[j] & (~may[:, j] | (places < j)) & (places != j)
+            right, left = squares[about, j], squares[j, j]
+            taken = np.linalg.lstsq(squares[np.ix_(about, about)], right, rcond=None)[0]
+            if left - right @ taken > SAME * left:
+                left -= right @ taken
+                step[about, j] = -taken
+            step[:, j] /= np.sqrt(left) if left > 0 else 1.0
+        matrix = matrix @ step
+    return matrix
+
+
+def _mixed(columns: Doubles, by: Doubles) -> Doubles:
+    """Columns (N, m) times a matrix, each row by itself: the same whichever others are there."""
+    mixed = np.zeros((len(columns), by.shape[1]))
+    for i, j in zip(*np.nonzero(by), strict=True):
+        mixed[:, j] += columns[:, i] * by[i, j]
+    return mixed
+
+
+class ColumnFrame:
+    """Columns instead of those of the user, for a model; all devices add up what they are made of.
+
+    ``columns`` gives columns (N, m) of the individuals' rows, or none, (N, 0); ``people`` (n, L)
+    are covariates, the first 1, and ``mask`` (m, L) says which coefficients there are. Coefficients
+    of the columns ``random`` (q,) vary; ``full``: with all covariances, without which they cannot
+    be mixed.
+
+    Of the columns those ``kept`` (k,) stay, and ``moved`` are others: the second of a pair times an
+    individual's covariate. ``rows`` (m, k) is W, how columns make those that stay, of these and
+    then of ``moved``; ``people`` (L, L) is V, likewise, of the covariates, those of ``moved`` last.
+    """
+
+    def __init__(
+        self,
+        data: Individuals,
+        columns: Callable[[Individuals], Doubles],
+        people: Doubles,
+        mask: Mask,
+        random: Indices,
+        full: bool,
+    ) -> None:
+        X = columns(data)
+        varies = np.isin(np.arange(len(mask)), random)
+        moved = []
+        for j in np.flatnonzero(~varies & ~mask[:, 1:].any(axis=1)) if X.shape[1] else ():
+            for k in random:
+                share: Doubles = _share(data, X, int(j), int(k))[data.individual_of]
+                left = X[:, j] - share * X[:, k]
+                apart = (np.abs(left) > ROUNDING * np.abs(X[:, j])).any()
+                if not data.largest(np.array([apart], np.uint8))[0]:
+                    moved.append((int(j), int(k)))
+                    break
+        unmoved = np.setdiff1d(np.arange(len(mask)), [j for j, _ in moved])
+        there = np.pad(mask, ((0, 0), (0, len(moved))))
+        for place, (_, k) in enumerate(moved):
+            there[k, mask.shape[1] + place] = True
+        there, varies = there[unmoved], varies[unmoved]
+        # Whether a column may be taken about another: that one's coefficient then depends on all
+        # that its own does.
+        may = (there[:, None] <= there).all(axis=2) & (~varies[:, None] | (varies & full))
+        n, m, W = len(unmoved), len(mask), np.eye(len(mask))
+        if X.shape[1]:
+            alone = ~varies & ~there[:, 1:].any(axis=1)
+            every = np.zeros((m, m), dtype=np.bool_)
+            every[:n, :n], every[:n, n:], every[n:, 0] = may, alone[:, None], True
+            order = np.append(unmoved, [j for j, _ in moved]).astype(np.intp)
+            W = _unrelated(data.mean_of_rows, X[:, order], every)[:, :n]
+        C = np.column_stack([people, *[_share(data, X, *pair) for pair in moved]])
+        V = _unrelated(data.mean, C, (there.T[:, None] <= there.T).all(axis=2))
+        self.columns, self.kept, self.moved, self.rows, self.people = columns, unmoved, moved, W, V
+
+    def design(self, at: Individuals) -> Doubles:
+        """Columns (N, k) of individuals' rows."""
+        order = np.append(self.kept, [j for j, _ in self.moved]).astype(np.intp)
+        return _mixed(self.columns(at)[:, order], self.rows)
+
+    def covariates(self, original: Doubles, at: Individuals) -> Doubles:
+        """Covariates (n, L) of individuals, of whom the user's are ``original``."""
+        more = [_share(at, self.columns(at), *pair) for pair in self.moved]
+        return _mixed(np.column_stack([original, *more]), self.people)
 
 
 def effect_of(effect: str, names: Mapping[str, str]) -> str:

@@ -89,8 +89,8 @@ class Ode(Structure):
             covariates = {name: each[name] for name in self._first.covariates}
             amounts[:] = self._first.call(amounts.shape, *flat, **covariates)
         has_doses = at.doses is not None or "dose" in at.covariates
-        stops = Stops(at, doses_of(at) if has_doses else None)
-        solution = solve(change, amounts, stops, who, self.into)
+        doses = doses_of(at) if has_doses else Doses.none(n)
+        solution = solve(change, amounts, at, doses, who, self.into)
         solution = solution.reshape(self.states, n_chains, at.n_rows)
         if self._measured is None:
             return np.asarray(solution[-1], np.float64)
@@ -99,35 +99,29 @@ class Ode(Structure):
         return self._measured.call(solution.shape[1:], at.times, solution, *rows, **covariates)
 
 
-class Stops:
+def _stops(at: Individuals, doses: Doses) -> tuple[Indices, Doubles, Doubles, Doubles, Indices]:
     """When the course of an individual is interrupted: at rows, and where doses begin and end.
 
-    Stops of each individual begin at ``first``; all else is (T,): when (``times``), what comes in
-    at once (``jumps``), by how much the inflow changes (``rates``), and the row that is there
-    (``rows``), which is read before a dose; -1: none.
+    Those of each individual begin at the first (n + 1,); all else is (T,): when, what comes in at
+    once, by how much the inflow changes, and the row that is there, which is read before a dose;
+    -1: none.
     """
-
-    def __init__(self, at: Individuals, doses: Doses | None) -> None:
-        n, rows = at.n_individuals, at.n_rows
-        events = Doses.none(n) if doses is None else doses
-        runs = events.durations > 0
-        ends, flow = events.times + events.durations, np.zeros(len(runs))
-        np.divide(events.amounts, events.durations, out=flow, where=runs)
-        who = np.concatenate([at.individual_of, events.individual_of, events.individual_of[runs]])
-        times = np.concatenate([at.times, events.times, ends[runs]])
-        order = np.lexsort((np.arange(len(who)) >= rows, times, who))
-        none = np.zeros(rows)
-        self.first = np.searchsorted(who[order], np.arange(n + 1))
-        self.times = times[order]
-        self.jumps = np.concatenate([none, np.where(runs, 0.0, events.amounts), 0 * flow[runs]])[
-            order
-        ]
-        self.rates = np.concatenate([none, flow, -flow[runs]])[order]
-        self.rows = np.where(order < rows, order, -1)
-        self.n_rows = rows
+    rows, runs = at.n_rows, doses.durations > 0
+    ends, flow = doses.times + doses.durations, np.zeros(len(runs))
+    np.divide(doses.amounts, doses.durations, out=flow, where=runs)
+    who = np.concatenate([at.individual_of, doses.individual_of, doses.individual_of[runs]])
+    times = np.concatenate([at.times, doses.times, ends[runs]])
+    order = np.lexsort((np.arange(len(who)) >= rows, times, who))
+    none = np.zeros(rows)
+    jumps = np.concatenate([none, np.where(runs, 0.0, doses.amounts), 0 * flow[runs]])
+    rates = np.concatenate([none, flow, -flow[runs]])
+    first = np.searchsorted(who[order], np.arange(at.n_individuals + 1))
+    return first, times[order], jumps[order], rates[order], np.where(order < rows, order, -1)
 
 
-def solve(change: Change, amounts: Doubles, stops: Stops, who: Indices, into: int) -> Doubles:
+def solve(
+    change: Change, amounts: Doubles, at: Individuals, doses: Doses, who: Indices, into: int
+) -> Doubles:
     """Solve for many individuals at once, each with steps of its own: (states, chains N).
 
     By Dormand and Prince's pair of orders 5 and 4. The solution of an individual does not depend
@@ -136,32 +130,33 @@ def solve(change: Change, amounts: Doubles, stops: Stops, who: Indices, into: in
     (states, J) are those at each individual's first stop, ``who`` (J,) says whose each course is, a
     chain after the other, and doses go ``into`` a state.
     """
-    n_chains = len(who) // max(1, len(stops.first) - 1)
-    states = np.full((len(amounts), n_chains, stops.n_rows), np.nan)
-    chain = np.repeat(np.arange(n_chains), len(stops.first) - 1)
-    y, place, last = amounts.copy(), stops.first[:-1][who], stops.first[1:][who]
-    t = stops.times[np.minimum(place, len(stops.times) - 1)]
+    first, times, jumps, rates, row_of = _stops(at, doses)
+    n_chains = len(who) // max(1, at.n_individuals)
+    states = np.full((len(amounts), n_chains, at.n_rows), np.nan)
+    chain = np.repeat(np.arange(n_chains), at.n_individuals)
+    y, place, last = amounts.copy(), first[:-1][who], first[1:][who]
+    t = times[np.minimum(place, len(times) - 1)]
     inflow, largest = np.zeros(len(who)), np.abs(y).max(axis=0)
-    span = stops.times[last - 1] - t
+    span = times[last - 1] - t
     h = np.where(span > 0, 1e-3 * span, 1.0)
     live = np.arange(len(who))
     for _ in range(MOST_STEPS):
         while True:  # rows are read, and doses taken, of the courses that are there
             live = live[place[live] < last[live]]
-            due = live[stops.times[place[live]] <= t[live]]
+            due = live[times[place[live]] <= t[live]]
             if not len(due):
                 break
             now = place[due]
-            rows = stops.rows[now]
+            rows = row_of[now]
             read = rows >= 0
             states[:, chain[due[read]], rows[read]] = y[:, due[read]]
-            y[into, due] += stops.jumps[now]
-            inflow[due] = inflow[due] + stops.rates[now]
+            y[into, due] += jumps[now]
+            inflow[due] = inflow[due] + rates[now]
             place[due] += 1
         if not len(live):
             break
         np.maximum.at(largest, live, np.abs(y[:, live]).max(axis=0))
-        until = stops.times[place[live]]
+        until = times[place[live]]
         step = np.minimum(h[live], until - t[live])
         new, error = _step(change, t[live], y[:, live], step, inflow[live], live, into)
         scale = RELATIVE * np.maximum(np.abs(new), np.abs(y[:, live])) + ABSOLUTE * largest[live]
