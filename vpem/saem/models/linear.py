@@ -10,9 +10,8 @@ until they are unrelated, so that neither units nor places (years, say) of covar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from vpem.saem.models.model import (
     times,
 )
 from vpem.saem.models.population import PopulationModel, Varying, effect_of
+from vpem.saem.structures.formulas import LinearPredictor
 from vpem.terms.units import lower_half, symmetric
 
 MOST_SLOPES = 16
@@ -356,10 +356,8 @@ class LinearModel(Varying):
         error: str = "constant",  # others are for `mixed.GeneralizedLinearModel`
         shift: Doubles | float | None = None,  # (m, L); None: the mean of least squares
     ) -> None:
-        self.individuals, self.slopes = individuals, tuple(slopes)
-        names = ["slope" if name == "time" else f"slope of {name}" for name in self.slopes]
-        short = ("intercept", *self.slopes)
-        latents = ("intercept", *names)
+        self.individuals, self.structure = individuals, LinearPredictor(slopes)
+        short, latents = ("intercept", *slopes), self.structure.names
         called = dict(zip(short, latents, strict=True))
         varying = [called.get(one, one) for one in (short if random is None else random)]
         for one in varying:
@@ -411,14 +409,8 @@ class LinearModel(Varying):
         if shift is None:
             law.shift[law.random, 0] = data.mean(self._own)
 
-    def columns(self, at: Individuals) -> Doubles:
-        """Columns (N, m) of the design: the intercept, the slopes."""
-        return np.stack([np.ones(at.n_rows), *map(at.product, self.slopes)], axis=-1)
-
-    def take_individuals(self, which: Indices) -> LinearModel:
-        part = copy(self)
-        part.individuals = self.individuals.take(which)
-        part.law = self.law.with_design(self.law.design[which])
+    def take_individuals(self, which: Indices) -> Self:
+        part = super().take_individuals(which)
         for name in ("_cross", "_both", "_among", "_own", "_turn", "_left", "_along"):
             setattr(part, name, getattr(self, name)[which])
         return part

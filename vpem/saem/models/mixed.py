@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from vpem._core.latents import Curves, Latents
-from vpem.checks import Doubles, Indices, Mask
+from vpem.checks import Doubles, Mask
 from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals, Streams
@@ -170,10 +170,6 @@ class MixedModel(Varying):
         else:
             population.shift[:] = shift
 
-    def columns(self, at: Individuals) -> Doubles:
-        """Columns (N, m) of a linear predictor; of other curves (N, 0)."""
-        return self.structure.design(at)
-
     # ---- unrelated columns -----------------------------------------------------------------------
 
     def inside(self) -> Self:
@@ -286,12 +282,8 @@ class MixedModel(Varying):
 
     # ---- parameters ------------------------------------------------------------------------------
 
-    def take_individuals(self, which: Indices) -> Self:
-        return self._of(self.individuals.take(which), self.law.with_design(self.law.design[which]))
-
-    def _of(self, individuals: Individuals, population: PopulationModel) -> Self:
-        part = copy(self)
-        part.individuals, part.law = individuals, population
+    def of(self, individuals: Individuals, law: PopulationModel) -> Self:
+        part = super().of(individuals, law)
         part.outcomes = self.outcomes.for_individuals(individuals)
         part._begun = None
         return part
@@ -512,7 +504,7 @@ class MixedModel(Varying):
         other = self
         if at is not self.individuals:
             self.structure.check(at)
-            other = self._of(at, self.law.with_design(self.law.design_of(at)))
+            other = self.of(at, self.law.with_design(self.law.design_of(at)))
         f = self.structure.predict(other.whole(z, self.unpack(self.theta)[0]), at)
         return f, other.outcomes
 

@@ -27,6 +27,7 @@ from vpem.checks import Doubles, Indices, Mask, read_float
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import LEAST, LOG_2_PI, SaemModel, floored, triangle_names
+from vpem.saem.structures.structure import Structure
 from vpem.terms.units import lower_half, symmetric
 
 COVARIANCES = ("diagonal", "full")
@@ -402,6 +403,7 @@ class Varying(SaemModel):
     """A model whose latents are the parameters that vary in a population."""
 
     has_curves = True
+    structure: Structure
     law: PopulationModel
     theta: Doubles | None = None  # (p,) that it is about, which have those that do not vary
     always: tuple[str, ...] = ()  # covariates that it reads beside those of slopes and effects
@@ -425,6 +427,19 @@ class Varying(SaemModel):
         """The model with the fixed parameters of theta, about which expansions are."""
         part = copy(self)
         part.theta = np.asarray(theta, dtype=np.float64)
+        return part
+
+    def columns(self, at: Individuals) -> Doubles:
+        """Columns (N, m) of which the curve is a sum; of other curves (N, 0)."""
+        return self.structure.design(at)
+
+    def take_individuals(self, which: Indices) -> Self:
+        return self.of(self.individuals.take(which), self.law.with_design(self.law.design[which]))
+
+    def of(self, individuals: Individuals, law: PopulationModel) -> Self:
+        """The model of other individuals, whose law has their covariates."""
+        part = copy(self)
+        part.individuals, part.law = individuals, law
         return part
 
     def statistics(self, z: Doubles) -> Doubles:
