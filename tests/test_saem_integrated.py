@@ -69,13 +69,13 @@ def test_likelihood_and_information_are_those_of_a_normal_law(case):
     found = model.integrated(model.start()[0])
     assert found.each.sum() == pytest.approx(direct(model, found.theta), rel=1e-9)
     assert model.marginal(found.theta).sum() == pytest.approx(direct(model, found.theta), rel=1e-9)
-    errors = np.sqrt(np.diag(found.covariance))
+    errors = np.sqrt(np.diag(found.certain.covariance))
     known = np.isfinite(errors)
     steps = np.where(known, errors, 1e-3)
     assert known.sum() >= len(known) - 1
     wanted = bends(lambda theta: direct(model, theta), found.theta, 0.005 * steps)
     scale = np.sqrt(np.outer(np.diag(wanted), np.diag(wanted)))[np.ix_(known, known)]
-    off = (found.information - wanted)[np.ix_(known, known)] / scale
+    off = (found.certain.information - wanted)[np.ix_(known, known)] / scale
     assert np.abs(off).max() < 1e-5
     # Nothing near is better, and elsewhere formulas say the same without a maximum.
     for i in np.flatnonzero(known):
@@ -117,7 +117,7 @@ def test_copies_count_as_weights():
     heavy = LinearModel(type(data)(**{**vars(data), "weights": np.full(25, 2.0)}))
     one, two = (model.integrated(model.start()[0]) for model in (twice, heavy))
     np.testing.assert_allclose(two.theta, one.theta, rtol=1e-8)
-    np.testing.assert_allclose(two.covariance, one.covariance, rtol=1e-6)
+    np.testing.assert_allclose(two.certain.covariance, one.certain.covariance, rtol=1e-6)
 
 
 def test_tests_are_lmertests():
@@ -140,9 +140,10 @@ def test_groups_of_few_individuals_differ_as_often_as_they_should():
         data = from_long(who, t, values, {"group": (who < 3) * 1.0})
         model = LinearModel(data, ("time", "group"), ("intercept",))
         one = model.integrated(model.start()[0])
-        found.append(2 * t_law.sf(abs(one.theta[2]) / one.errors[2], one.freedom[2]))
+        error, freedom = one.certain.test_errors[2], one.certain.freedom[2]
+        found.append(2 * t_law.sf(abs(one.theta[2]) / error, freedom))
     assert 5 <= np.sum(np.array(found) < 0.05) <= 27
-    assert one.freedom[2] == pytest.approx(4, rel=1e-3)
+    assert freedom == pytest.approx(4, rel=1e-3)
 
 
 def test_a_variance_of_zero_leaves_the_others_their_errors():

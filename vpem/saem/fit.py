@@ -337,10 +337,7 @@ def _look_closer(
         conditional = exact_conditional(model, exact.theta, settings.level)
         value, sure = model.individuals.total(exact.each), np.full(model.n, np.inf)
         likelihood = LogLikelihood(float(value), 0.0, exact.each, sure)
-        errors = np.sqrt(np.diag(exact.covariance))
-        tested = np.where(np.isfinite(exact.errors), exact.errors, errors)
-        certain = Certainty(exact.information, exact.covariance, errors, exact.freedom, tested)
-        return exact.theta, conditional, likelihood, certain
+        return exact.theta, conditional, likelihood, exact.certain
     announce = getattr(callback, "announce", lambda _: None)
     n_conditional, n_importance = settings.n_conditional, settings.n_importance
     announce(f"drawing latents at the estimates, {n_conditional} draws of each chain")

@@ -18,6 +18,7 @@ import numpy as np
 from vpem._core.latents import Lines
 from vpem.checks import Doubles, Indices
 from vpem.errors import InputError, check_choice
+from vpem.saem.conditional import Certainty
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import (
     LEAST,
@@ -54,17 +55,14 @@ NOTHING = 1e-6
 class Integrated:
     """What formulas say of a linear model.
 
-    Variances that are at their bound have no information, and are known for the others. Standard
-    errors of coefficients are by the variances of restricted maximum likelihood, with
-    Satterthwaite's degrees of freedom; NaN and inf of other parameters.
+    Variances that are at their bound have no information, and are known for the others. Errors by
+    which coefficients are tested are by the variances of restricted maximum likelihood, with
+    Satterthwaite's degrees of freedom.
     """
 
     theta: Doubles  # (p,)
     far: float  # from the maximum, in standard errors; NaN: not looked for, or not found
-    information: Doubles  # (p, p) observed
-    covariance: Doubles  # (p, p) of estimates
-    errors: Doubles  # (p,)
-    freedom: Doubles  # (p,)
+    certain: Certainty
     each: Doubles  # (n,) log-likelihoods of the individuals
     numbers: tuple[int, int]  # that a device sends for a sum, and how many sums there were
 
@@ -590,13 +588,14 @@ class LinearModel(Varying):
         back = np.linalg.inv(to)
         information = back.T @ middle @ back
         information[bound] = information[:, bound] = np.nan
-        errors, freedom = np.full(p, np.nan), np.full(p, np.inf)
+        errors, freedom = np.sqrt(np.diag(covariance)), np.full(p, np.inf)
+        tested = errors.copy()
         if np.isfinite(settled):
-            errors[:P], freedom[:P] = lines.tests(restricted, beside)
-        return Integrated(
-            theta, far, (information + information.T) / 2, covariance, errors, freedom, sums.each,
-            (lines.size, lines.n_sums),
-        )  # fmt: skip
+            tests, freedom[:P] = lines.tests(restricted, beside)
+            tested[:P] = np.where(np.isfinite(tests), tests, errors[:P])
+        information = (information + information.T) / 2
+        certain = Certainty(information, covariance, errors, freedom, tested)
+        return Integrated(theta, far, certain, sums.each, (lines.size, lines.n_sums))
 
 
 def _solved(matrix: Doubles, right: Doubles) -> Doubles:
