@@ -48,7 +48,7 @@ def test_full_kernels_are_their_twins(shape, tied, dtype):
     )
     varying = rng.random((1 if tied else len(widths), m, k)).astype(dtype)
     factors = mixture.factors
-    tiles = (blocks.offsets, plan.tiles, plan.order, plan.pattern)
+    tiles = (blocks.offsets, *plan)
     found = []
     for home, threads in ((kernels, 1), (kernels, 2), (twins, 1)):
         terms = np.zeros((blocks.n_blocks, m, k), dtype)
@@ -122,7 +122,7 @@ def test_moments_of_a_hub_are_the_same_bits_whatever_hubs_are_beside_it(full, ti
         if full:
             plan = pattern_plan(cells, own)
             kernels.marginal_moments_full(
-                values, cells, own.offsets, plan.tiles, plan.order, plan.pattern, shares, shares,
+                values, cells, own.offsets, *plan, shares, shares,
                 means, mixture.covariances[:size], mixture.factors.inverse[:size], means, first,
                 second, seen, 1,
             )  # fmt: skip
@@ -143,16 +143,16 @@ def test_a_plan_lists_every_row_that_has_something_of_a_block_once():
     blocks = Blocks(
         (np.arange(2), np.arange(2, 3), np.arange(3, 12)), (0, 1, 2), ((0,), (1,), (2,))
     )
-    plan = pattern_plan(observed, blocks)
+    tiles, order, pattern = pattern_plan(observed, blocks)
     for b in range(3):
         own = observed[:, blocks.offsets[b] : blocks.offsets[b + 1]].astype(bool)
         listed = []
-        for block, begin, end, direct in plan.tiles:
+        for block, begin, end, direct in tiles:
             if block == b:
-                rows = plan.order[begin:end]
+                rows = order[begin:end]
                 assert 0 < len(rows) <= 256
                 assert ((2 * own[rows].sum(axis=1) < own.shape[1]) == direct).all()
-                ids = plan.pattern[begin:end]
+                ids = pattern[begin:end]
                 same = ids[1:] == ids[:-1]
                 assert (same == (own[rows[1:]] == own[rows[:-1]]).all(axis=1)).all()
                 listed.extend(rows)

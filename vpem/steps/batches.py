@@ -264,7 +264,7 @@ class _FeaturePasses(Passes):
             spread = (1 - rate) ** 2 * spread + rate**2 / n_rows
             ready = terms.enough(recent.counts / (weight * spread))
             moved |= ready
-            early = partial(terms.update_early, row=weight * spread)
+            early = partial(terms.update, row=weight * spread)
             if self._settle_at(ready, recent, early):
                 return None
         return None if self._settle_at(~moved, everything, terms.update) else everything

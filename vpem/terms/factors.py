@@ -407,12 +407,12 @@ class FactorTerms(FeatureTerms):
             products=np.zeros((k, d, q)),
         )
 
-    def update(self, statistics: Statistics) -> Mixture:
+    def update(self, statistics: Statistics, row: float | None = None) -> Mixture:
         """Parameters from the statistics: own features regressed on ``[1, E f]``.
 
         Those of a start, whose rows have no factors yet, are without (see `begun`).
         """
-        plain = super().update(statistics)
+        plain = super().update(statistics, row)
         if not statistics.has_factors:
             return plain
         statistics = cast(FactorStatistics, statistics)

@@ -36,7 +36,7 @@ from vpem.terms.mixture import (
 )
 from vpem.terms.rows import Arranges, MemoryRows, Rows, RowTerms, arrange_rows
 from vpem.terms.statistics import Statistics, enough_rows
-from vpem.terms.units import FLOOR, Add, Reach, Scaling, alone
+from vpem.terms.units import FLOOR, Add, Reach, Scaling, alone, sum_features
 
 NEGLIGIBLE = 1e-22
 """Responsibilities that together weigh less than this are left out of a component's moments."""
@@ -152,12 +152,10 @@ class FeatureTerms(RowTerms):
         blocks, scale = self.blocks, self.scaling.scale
         per_feature = -0.5 * np.log(2 * np.pi) - np.log(scale[blocks.order])
         if self.gaps is None:
-            constants = np.bincount(blocks.block_of, per_feature, blocks.n_blocks)
-            return self.total_weight * constants.astype(np.float64, copy=False)
+            return self.total_weight * sum_features(blocks, per_feature)
         if there is None:
             there = self._weights(slice(0, self.n_samples)) @ self.gaps.observed
-        constants = np.bincount(blocks.block_of, there * per_feature, blocks.n_blocks)
-        return constants.astype(np.float64, copy=False)
+        return sum_features(blocks, there * per_feature)
 
     def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
         chosen = super().slice_rows(rows, following)
@@ -377,14 +375,17 @@ class FeatureTerms(RowTerms):
         weights = np.full((1, n_components), 1.0 / n_components)
         return factorise(self.mixture(weights, means, covariances), np.float64)
 
-    def update(self, statistics: Statistics) -> Mixture:
+    def update(self, statistics: Statistics, row: float | None = None) -> Mixture:
         """Parameters from the statistics, Valdeira et al., equations (5a), (9) and (11).
 
         Where a block has next to no rows they are as they were: parameters of which nothing is seen
-        change no expectation, and keeping them is a generalised M-step.
+        change no expectation, and keeping them is a generalised M-step. With ``row``, what each of
+        `enough` rows counts, so do blocks that have seen less of a component than that.
         """
         if statistics.seen is not None:
-            return self._updated(statistics, self.least_seen)
+            widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
+            least = self.least_seen if row is None else row * enough_rows(widths)
+            return self._updated(statistics, least)
         counts = statistics.counts
         n = self.blocks.of_feature(counts)
         used = n > 0
@@ -527,16 +528,6 @@ class FeatureTerms(RowTerms):
         widest = 1 if self._is_diagonal else self.widest
         return np.asarray(self.counting(counts, axis=1) >= enough_rows(widest))
 
-    def update_early(self, statistics: Statistics, row: float) -> Mixture:
-        """Parameters from statistics in which `enough` rows count, each of them this much.
-
-        Those of blocks that have seen less of a component, where values are missing, stay.
-        """
-        if statistics.seen is None:
-            return self.update(statistics)
-        widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
-        return self._updated(statistics, row * enough_rows(widths))
-
     def statistics_of(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics of rows of this total weight for which `update` gives ``mixture``."""
         return self.recentred(self._about_means(mixture, weight, n_roots), mixture.means)
@@ -607,8 +598,7 @@ class FeatureTerms(RowTerms):
         """Sum over each hub (B,) of what is laid out as second moments are."""
         blocks = self.blocks
         if self._is_diagonal:
-            sums = np.bincount(blocks.block_of, seconds.sum(axis=0), blocks.n_blocks)
-            return sums.astype(np.float64, copy=False)
+            return sum_features(blocks, seconds.sum(axis=0))
         views = block_views(seconds, blocks.widths, seconds.size // max(1, blocks.n_entries))
         return np.array([float(view.sum()) for view in views])
 

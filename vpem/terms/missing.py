@@ -1,6 +1,6 @@
 """Which values rows miss, sums of what they have, and distances by it.
 
-Rows of a block are worked on in an order by what they miss of it (`Plan`).
+Rows of a block are worked on in an order by what they miss of it (`pattern_plan`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vpem.checks import Doubles, Floats, Indices, Mask, row_blocks
 from vpem.network.partition import Blocks
 from vpem.terms.rows import Arranges
 from vpem.terms.statistics import Statistics
-from vpem.terms.units import Add, Scaling
+from vpem.terms.units import Add, Scaling, sum_features
 
 if TYPE_CHECKING:
     from vpem.terms.features import FeatureTerms
@@ -41,21 +41,18 @@ MOST_ROWS = 1000
 """More do not show it better."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """In which order rows are worked on, block by block."""
-
-    tiles: NDArray[np.intc]
-    """Block, first place and end of a tile in ``order``, and 1 where more than half of the block is
-    missing in its rows, (T, 4)."""
-    order: NDArray[np.intc]
-    """Rows (n,), those next to each other that miss the same values of the block. Rows of which a
-    block has nothing are in none of its tiles."""
-    pattern: NDArray[np.intc]  # (n,) equal for neighbours that miss the same values
+Plan = tuple[NDArray[np.intc], NDArray[np.intc], NDArray[np.intc]]
+"""In which order rows are worked on, block by block, as `pattern_plan` finds it."""
 
 
 def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
-    """Sort rows by what they miss of each block; ``observed`` (m, d) is in block order."""
+    """Sort rows by what they miss of each block; ``observed`` (m, d) is in block order.
+
+    Returned are tiles (T, 4): a block, first place and end in an order of rows, and 1 where more
+    than half of the block is missing in these; this order (n,), in which rows that miss the same
+    values of the block are neighbours, and rows of which it has nothing are in none of its tiles;
+    and patterns (n,), equal for neighbours that miss the same values.
+    """
     n_samples = len(observed)
     orders, patterns, tiles = [], [], []
     place = 0
@@ -93,8 +90,8 @@ def pattern_plan(observed: NDArray[np.uint8], blocks: Blocks) -> Plan:
             place += len(rows)
     if not tiles:
         nothing = np.empty(0, dtype=np.intc)
-        return Plan(np.empty((0, 4), dtype=np.intc), nothing, nothing)
-    return Plan(np.concatenate(tiles), np.concatenate(orders), np.concatenate(patterns))
+        return np.empty((0, 4), dtype=np.intc), nothing, nothing
+    return np.concatenate(tiles), np.concatenate(orders), np.concatenate(patterns)
 
 
 def _tiles(b: int, place: int, count: int, direct: int) -> NDArray[np.intc]:
@@ -179,8 +176,8 @@ class Gaps:
             marginal_diag(data, observed, offsets, means, inverse, logs, out, n_threads)
         else:
             marginal_full(
-                data, observed, offsets, plan.tiles, plan.order, plan.pattern, means, covariances,
-                inverse, factors.log_dets, out, n_threads,
+                data, observed, offsets, *plan, means, covariances, inverse, factors.log_dets, out,
+                n_threads,
             )  # fmt: skip
         return out
 
@@ -209,9 +206,8 @@ class Gaps:
             marginal_moments_diag(data, observed, responsibilities, offsets, *moments, n_threads)
             return
         marginal_moments_full(
-            data, observed, offsets, plan.tiles, plan.order, plan.pattern, responsibilities,
-            np.ascontiguousarray(varying), factors.means, factors.covariances, factors.inverse,
-            *moments, n_threads,
+            data, observed, offsets, *plan, responsibilities, np.ascontiguousarray(varying),
+            factors.means, factors.covariances, factors.inverse, *moments, n_threads,
         )  # fmt: skip
 
 
@@ -228,7 +224,7 @@ def diagonals(terms: FeatureTerms) -> Doubles:
         data = terms.rows.read(rows)
         np.fmax(ends, [data.max(axis=0), (-data).max(axis=0)], out=ends)
     widths = np.maximum(ends.sum(axis=0), 0.0) ** 2
-    return np.bincount(blocks.block_of, widths, blocks.n_blocks).astype(np.float64)
+    return sum_features(blocks, widths)
 
 
 def usual_squares(rows: Floats) -> Doubles:

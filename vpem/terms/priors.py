@@ -148,10 +148,6 @@ class ConjugateTerms(FeatureTerms):
         self.latest = plain = factorise(mixture, np.float64)
         return self._expected(mixture, plain, np.float64 if self.misses else self.rows.dtype)
 
-    def update_early(self, statistics: Statistics, row: float) -> Mixture:
-        # However few rows there are, the prior makes parameters sound.
-        return self.update(statistics)
-
     def _maximised(self, statistics: Statistics) -> Mixture:
         """Parameters without the prior, of whatever has been seen at all."""
         if statistics.seen is None:
@@ -298,8 +294,8 @@ class MapTerms(ConjugateTerms):
 
     # ---- M-step --------------------------------------------------------------------------------
 
-    def update(self, statistics: Statistics) -> Mixture:
-        """Mode of the posterior of the statistics."""
+    def update(self, statistics: Statistics, row: float | None = None) -> Mixture:
+        """Mode of the posterior of the statistics, which is sound however few rows there are."""
         plain, n = self._maximised(statistics), statistics.per_feature(self.blocks)
         share, covariances = n / (self.pull + n), plain.covariances.copy()
         self._scale_hubs(covariances, n.sum(axis=0, keepdims=True) if self._is_tied else n)

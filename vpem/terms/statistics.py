@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vpem.checks import AnyArray, Doubles, Floats
 from vpem.network.partition import Blocks
 from vpem.network.schema import Array, As, Schema
-from vpem.terms.units import MOST_NATS, Reach
+from vpem.terms.units import MOST_NATS, Reach, lower_half, symmetric
 
 if TYPE_CHECKING:
     from vpem.terms.features import FeatureTerms
@@ -71,8 +71,7 @@ class Message:
         copies = one.second.size // width**2
         self._shape = (copies, width, width) if self._is_dense else one.second.shape
         # Of symmetric matrices the lower half is sent.
-        self._lower = np.tril_indices(width)
-        n_second = copies * len(self._lower[0]) if self._is_dense else one.second.size
+        n_second = copies * width * (width + 1) // 2 if self._is_dense else one.second.size
         # Of one dense block every row that is used has something: seen is the counts.
         self._misses = one.seen is not None
         n_seen = one.first.size if self._misses and not self._is_dense else 0
@@ -87,7 +86,7 @@ class Message:
         about = self.terms.recentred(statistics, self.shifts)
         second = about.second
         if self._is_dense:
-            second = second.reshape(self._shape)[:, self._lower[0], self._lower[1]]
+            second = lower_half(second.reshape(self._shape))
         parts = [about.counts, about.first, second]
         if about.seen is not None and not self._is_dense:
             parts.append(about.seen)
@@ -96,8 +95,7 @@ class Message:
     def exponents(self, reach: Reach) -> NDArray[np.int64]:
         """Return powers of two (P,) in units of which the sum of messages is in fixed point."""
         off = reach.off(self.shifts.astype(np.float64))
-        left, right = self._lower if self._is_dense else (slice(None), slice(None))
-        second = off[:, left] * off[:, right]
+        second = lower_half(off[:, :, None] * off[:, None]) if self._is_dense else off * off
         if self._shape[0] == 1:
             # One covariance of all components, whose counts add up to the rows.
             second = second.max(axis=0)
@@ -109,11 +107,7 @@ class Message:
         """Return the statistics in a message (P,), and the log-likelihood."""
         counts, first, second, seen, log_likelihood = np.split(message, self._ends)
         if self._is_dense:
-            full = np.empty(self._shape)
-            half = second.reshape(self._shape[0], -1)
-            full[:, self._lower[0], self._lower[1]] = half
-            full[:, self._lower[1], self._lower[0]] = half
-            second = full.ravel()
+            second = symmetric(second.reshape(self._shape[0], -1), self._shape[1]).ravel()
         statistics = Statistics(
             counts.reshape(1, -1).copy(),
             first.reshape(self.shifts.shape).copy(),

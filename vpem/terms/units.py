@@ -144,8 +144,7 @@ class Scaling:
                     stacklevel=2,
                 )
             squares = np.square(deviations)[hubs.order]
-            total = np.bincount(hubs.block_of, squares, hubs.n_blocks)
-            common: Doubles = np.sqrt(total / np.maximum(hubs.widths, 1))
+            common: Doubles = np.sqrt(sum_features(hubs, squares) / np.maximum(hubs.widths, 1))
             deviations = common[hubs.block_of][hubs.position]
         return cls(means, np.where(deviations == 0, 1.0, deviations))
 
@@ -171,6 +170,11 @@ class Scaling:
             return X
         with np.errstate(over="ignore", invalid="ignore"):
             return X * self.scale + self.shift
+
+
+def sum_features(blocks: Blocks, values: Doubles) -> Doubles:
+    """Sum what features (d,) have, in block order, over each hub (B,)."""
+    return np.bincount(blocks.block_of, values, blocks.n_blocks).astype(np.float64, copy=False)
 
 
 def sharing(blocks: Blocks, covariance_type: str, scale: str) -> Blocks | None:

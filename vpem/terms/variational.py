@@ -361,11 +361,12 @@ class VariationalTerms(ConjugateTerms):
 
     # ---- M-step --------------------------------------------------------------------------------
 
-    def update(self, statistics: Statistics) -> VariationalMixture:
+    def update(self, statistics: Statistics, row: float | None = None) -> VariationalMixture:
         """Posterior of the statistics: Bishop 2006, equations (10.58) to (10.63), hub by hub.
 
-        As scikit-learn's: the inverse scale matrix is divided by the degrees of freedom, diagonal
-        ones are its diagonal, spherical ones their mean, and tied ones the mean over components.
+        However few rows there are, it is sound. As scikit-learn's: the inverse scale matrix is
+        divided by the degrees of freedom, diagonal ones are its diagonal, spherical ones their
+        mean, and tied ones the mean over components.
         """
         plain, prior, k = self._maximised(statistics), self.prior, len(statistics.first)
         seen = statistics.counts

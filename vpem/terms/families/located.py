@@ -19,7 +19,7 @@ from vpem.terms.families.family import ABOVE_0, Columns, Family, Features, Part,
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, variances_of
 from vpem.terms.rows import observed_moments
-from vpem.terms.units import Scaling, floors_of, sharing
+from vpem.terms.units import Scaling, floors_of, sharing, sum_features
 
 if TYPE_CHECKING:
     from vpem.terms.families.mixed import MixedTerms
@@ -88,11 +88,7 @@ class LocatedTerms(RowsOfPart):
         return middle
 
     def update(self, statistics: Any, weights: Doubles, row: float | None = None) -> Part:
-        if row is None:
-            core = self.inner.update(statistics)
-        else:
-            core = self.inner.update_early(statistics, row)
-        return self._part(replace(core, weights=weights))
+        return self._part(replace(self.inner.update(statistics, row), weights=weights))
 
     def _part(self, core: Mixture) -> Part:
         return Part(self.law, self.features, core=core)
@@ -155,7 +151,7 @@ def _constants(there: NDArray[np.generic] | None, blocks: Blocks, scaling: Scali
     """
     of_columns = np.log(2 * np.pi) + 2 * np.log(scaling.scale[blocks.order])
     if there is None:
-        return np.bincount(blocks.block_of, of_columns, blocks.n_blocks).astype(np.float64)[:, None]
+        return sum_features(blocks, of_columns)[:, None]
     constants = np.zeros((blocks.n_blocks, len(there)))
     for one, (begin, end) in zip(constants, pairwise(blocks.offsets.tolist()), strict=True):
         one[...] = there[:, begin:end] @ of_columns[begin:end]

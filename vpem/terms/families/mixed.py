@@ -237,8 +237,6 @@ class MixedTerms(RowTerms):
         parts = tuple(terms.update(one, weights, row) for terms, one in both)
         return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, parts)
 
-    update_early = update
-
     def recentred(self, statistics: MixedStatistics, centres: Floats) -> MixedStatistics:
         """Return the same statistics about other centres (K, d)."""
         parts = tuple(

@@ -196,15 +196,10 @@ class StudentTerms(LocatedTerms):
         moved.counts = statistics.counts
         if moved.seen is not None:
             moved.seen = statistics.seen if self.by_feature else statistics.there
-        least: Doubles | float = 0.0
-        if row is not None:
-            core = inner.update_early(moved, row)
-            least = row * enough_rows(blocks.widths[:, None])
-        else:
-            core, least = inner.update(moved), inner.least_seen
-        core, there = replace(core, weights=weights), statistics.there
+        core, there = replace(inner.update(moved, row), weights=weights), statistics.there
         if self.latest is None:
             return self._part(core)
+        least = inner.least_seen if row is None else row * enough_rows(blocks.widths[:, None])
         stays = (there <= least) | (blocks.widths == 0)[:, None]
         dof = degrees_of_freedom(statistics.gaps / np.where(stays, 1.0, there))
         return self._part(core, np.where(stays.T, self.latest.dof, dof.T))

@@ -332,21 +332,19 @@ class ImputationModel(Stateful):
 
     def schema(self) -> dict[str, Schema]:
         """Where M-steps that are descents set out from."""
-        n, (rows, columns) = len(self._points), self.shape
-        return {
-            "U": As(
-                Array("f8", (n, rows, self.rank)),
-                lambda points: np.stack([point.U for point in points]),
-                lambda every: [replace(p, U=U) for p, U in zip(self._points, every, strict=True)],
+
+        def factors(name: str, length: int) -> As:
+            return As(
+                Array("f8", (len(self._points), length, self.rank)),
+                lambda points: np.stack([getattr(point, name) for point in points]),
+                lambda every: [
+                    replace(point, **{name: one})
+                    for point, one in zip(self._points, every, strict=True)
+                ],
                 "_points",
-            ),
-            "V": As(
-                Array("f8", (n, columns, self.rank)),
-                lambda points: np.stack([point.V for point in points]),
-                lambda every: [replace(p, V=V) for p, V in zip(self._points, every, strict=True)],
-                "_points",
-            ),
-        }
+            )
+
+        return {name: factors(name, length) for name, length in zip("UV", self.shape, strict=True)}
 
     def log_likelihood(self, parameters: LowRank) -> float:
         """Log-likelihood of all entries seen together, in nats."""
