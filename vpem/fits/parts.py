@@ -75,21 +75,13 @@ def sent_of(
 ) -> Report:
     """Return what is sent of a mixture whose hubs have these numbers: parameters and units.
 
-    Of several families that is by family, with names of levels, by the number of the feature among
-    all; None: all are Gaussian.
+    Of several families also names of levels, by the number of the feature among all; None: all are
+    Gaussian.
     """
-    sent: Report = {"numbers": numbers, "weights": mixture.weights}
-    if levels is None:
-        scaling = mixture.scaling
-        sent |= mixture.hub_arrays() | {"shift": scaling.shift, "scale": scaling.scale}
-        return sent
-    parts = {}
-    for part in mixture.parts:
-        parts[part.family] = part.arrays()
-        if part.core is not None:
-            scaling = part.core.scaling
-            parts[part.family] |= {"shift": scaling.shift, "scale": scaling.scale}
-    return sent | {"parts": parts, "levels": {str(j): list(names) for j, names in levels.items()}}
+    sent: Report = {"numbers": numbers, **mixture.sent()}
+    if levels is not None:
+        sent["levels"] = {str(j): list(names) for j, names in levels.items()}
+    return sent
 
 
 def join_families(

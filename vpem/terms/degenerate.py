@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vpem.checks import Doubles, Mask
 from vpem.terms.mixture import Mixture, variances_of
 
 AT_FLOOR = 1.1
@@ -26,11 +26,8 @@ IN_NOISE = 1e-3
 ROUNDING = 64 * np.finfo(np.float64).eps
 """Variances of standardised features that may be of rounding alone, a floor where there is none."""
 
-Values = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
-
-def degenerate(terms: Any, mixture: Any, rows: float | None = None) -> Flags:
+def degenerate(terms: Any, mixture: Any, rows: float | None = None) -> Mask:
     """Return which components (K,) of Gaussian, t or log-normal features are so in a hub here.
 
     ``terms`` have the floors, and how many ``rows`` there are unless that is said. A prior makes
@@ -50,7 +47,7 @@ def degenerate(terms: Any, mixture: Any, rows: float | None = None) -> Flags:
     return flags
 
 
-def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
+def degenerate_in_hubs(mixture: Any, floors: Doubles, rows: float) -> Mask:
     """Return which components (K,) are so in any hub, by floors (d,) and of so many rows in all.
 
     They are where their variance in some direction is at the floor, though that of all rows is not,
@@ -111,14 +108,14 @@ def degenerate_in_hubs(mixture: Any, floors: Values, rows: float) -> Flags:
     return flags
 
 
-def coinciding(mixture: Mixture) -> Flags:
+def coinciding(mixture: Mixture) -> Mask:
     """Return which components (K, K) have the same parameters in all hubs here.
 
     Loadings of factors, known up to a rotation that hubs share, are not looked at. Components that
     a posterior does not use are all as the prior is, those that were given up as all rows are; they
     coincide with none.
     """
-    same: Flags = mixture.in_use & mixture.in_use[:, None]
+    same: Mask = mixture.in_use & mixture.in_use[:, None]
     if mixture.kinds is None:
         return same & _same_normals(mixture)
     for part in mixture.parts:
@@ -151,7 +148,7 @@ def copies_in_noise(mixture: Mixture, is_noisy: bool) -> list[int]:
     return copies
 
 
-def _same_normals(mixture: Mixture) -> Flags:
+def _same_normals(mixture: Mixture) -> Mask:
     """Return which components (K, K) have the same means and covariances."""
     k = mixture.n_components
     if not mixture.n_features:
@@ -164,7 +161,7 @@ def _same_normals(mixture: Mixture) -> Flags:
     return _near(values, np.concatenate([np.sqrt(spreads), spreads, *map(np.abs, flat)], axis=1))
 
 
-def _near(values: Values, sizes: Values) -> Flags:
+def _near(values: Doubles, sizes: Doubles) -> Mask:
     """Return which rows (K, K) of values (K, n) are the same beside their sizes."""
     least = COINCIDES * (sizes + np.finfo(np.float64).tiny)
     rows = [(np.abs(values - one) <= np.minimum(least, tolerance)).all(axis=1)

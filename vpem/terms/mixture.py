@@ -233,6 +233,10 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         """Where parameters of each hub lie in the arrays of this mixture."""
         return self.runs_over(self.blocks)
 
+    def sent(self) -> State:
+        """Return what `join_hubs` takes of some hubs: arrays and units."""
+        return self.hub_arrays() | {"shift": self.scaling.shift, "scale": self.scaling.scale}
+
     def of_hubs(self, numbers: Sequence[int] | Indices) -> Mixture:
         """Return some hubs of the mixture, whose features are counted from 0, hub by hub."""
         runs, blocks = self.runs, self.blocks.of_hubs(numbers)
@@ -245,8 +249,8 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     ) -> Mixture:
         """Return such a mixture over these blocks, from the parts that several processes have.
 
-        Each has the ``numbers`` of its hubs, arrays, and ``shift`` and ``scale`` in the order of
-        these hubs, unless units are given.
+        Each has the ``numbers`` of its hubs, and what is `sent` of these: arrays, and units in
+        the order of these hubs, unless some are given.
         """
         arrays, units = {}, Runs(0, blocks.widths)
         for name, runs in self.runs_over(blocks).items():

@@ -5,7 +5,7 @@ In checkpoints statistics of whatever kind are tables of arrays, within each oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import AnyArray, Doubles, Floats
 from vpem.network.partition import Blocks
-from vpem.network.schema import Array, As, Schema
+from vpem.network.schema import Array, As
 from vpem.terms.units import MOST_NATS, Reach, lower_half, symmetric
 
 if TYPE_CHECKING:
@@ -125,34 +125,25 @@ def enough_rows(width: Any) -> Any:
     return 10 * (width + 1)
 
 
-def arrays_of(statistics: Any) -> Any:
-    """Return the arrays of statistics: a record is a table by its fields, a tuple a list.
+def arrays_of(statistics: Any, leaf: Callable[[AnyArray], Any] = np.asarray) -> Any:
+    """Return the arrays of statistics, or what they are to a ``leaf``.
 
-    Fields that statistics of a kind are without, which are None, are not in it.
+    A record is a table by its fields, a tuple a list. Fields that statistics of a kind are without,
+    which are None, are not in it.
     """
     if is_dataclass(statistics):
         members = ((one.name, getattr(statistics, one.name)) for one in fields(statistics))
-        return {name: arrays_of(member) for name, member in members if member is not None}
+        return {name: arrays_of(member, leaf) for name, member in members if member is not None}
     if isinstance(statistics, dict):
-        return {name: arrays_of(one) for name, one in statistics.items()}
+        return {name: arrays_of(one, leaf) for name, one in statistics.items()}
     if isinstance(statistics, tuple):
-        return [arrays_of(part) for part in statistics]
-    return statistics
-
-
-def schema_of_arrays(arrays: Any) -> Schema:
-    """Schema of such arrays: of these shapes, and of this precision."""
-    if isinstance(arrays, dict):
-        return {name: schema_of_arrays(one) for name, one in arrays.items()}
-    if isinstance(arrays, list):
-        return [schema_of_arrays(array) for array in arrays]
-    assert isinstance(arrays, np.ndarray)
-    return Array(arrays.dtype.str[1:], arrays.shape)
+        return [arrays_of(part, leaf) for part in statistics]
+    return leaf(statistics)
 
 
 def saved_like(blank: Any) -> As:
-    """Schema of statistics that are like these."""
-    schema = schema_of_arrays(arrays_of(blank))
+    """Schema of statistics that are like these: of these shapes, and of this precision."""
+    schema = arrays_of(blank, lambda array: Array(array.dtype.str[1:], array.shape))
     return As(schema, arrays_of, partial(having_arrays, blank))
 
 

@@ -36,7 +36,6 @@ from vpem.terms.units import Scaling
 
 if TYPE_CHECKING:
     from vpem.terms.families.mixed import MixedTerms
-    from vpem.terms.features import FeatureTerms
 
 Table = NDArray[np.float64]
 Tables = dict[str, Table]
@@ -113,6 +112,11 @@ class Part:
     def arrays(self) -> State:
         """Parameters as arrays: tables, and what the core has but mixing weights."""
         core = {} if self.core is None else self.core.arrays()
+        return self.tables | {name: core[name] for name in core if name != "weights"}
+
+    def sent(self) -> State:
+        """Parameters as arrays, and units of the core; see `Mixture.sent`."""
+        core = {} if self.core is None else self.core.sent()
         return self.tables | {name: core[name] for name in core if name != "weights"}
 
     def schema(self) -> dict[str, Schema]:
@@ -335,30 +339,11 @@ class Cells(Sums):
     tables: Tables
 
 
-class RowsOfPart:
-    """Rows of a family, whose terms they have."""
-
-    inner: FeatureTerms | None = None
-    """Terms of a fit of Gaussian features, of families that have locations and scatter."""
-    own_sums = True
-    """Whether statistics are kept here, and not by ``inner``."""
-    latest: Any = None
-    """What was made for the E-step, for expected values of the M-step; None: a start follows."""
-
-    @property
-    def sums(self) -> Any:
-        """What keeps and summarizes statistics of the rows, here or ``inner``."""
-        return self if self.own_sums else self.inner
-
-    def forget(self) -> None:
-        """Expect nothing by earlier parameters: a start follows."""
-        self.latest = None
-        if self.inner is not None:
-            self.inner.latest = None
-
-
-class IndependentTerms(RowsOfPart):
+class IndependentTerms:
     """Rows of a family whose features are independent within a component."""
+
+    latest: dict[str, Floats] | None = None
+    """What was made for the E-step, for expected values of the M-step; None: a start follows."""
 
     def __init__(
         self, law: Independent, columns: Columns, features: Features, whole: MixedTerms
@@ -387,6 +372,15 @@ class IndependentTerms(RowsOfPart):
                     statistics, None, self.features, rows.read(some), shares, self.n_threads
                 )
         return self.law.update(statistics, self.features, None)
+
+    @property
+    def sums(self) -> Self:
+        """What keeps and summarizes statistics of the rows."""
+        return self
+
+    def forget(self) -> None:
+        """Expect nothing by earlier parameters: a start follows."""
+        self.latest = None
 
     def prepare(self, part: Part) -> tuple[dict[str, Floats], None]:
         """Make what the E-step needs, and remember it for expected values of the M-step.

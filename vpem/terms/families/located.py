@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
-from vpem.terms.families.family import ABOVE_0, Columns, Family, Features, Part, RowsOfPart, Table
+from vpem.terms.families.family import ABOVE_0, Columns, Family, Features, Part, Table
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, variances_of
 from vpem.terms.rows import observed_moments
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from vpem.terms.families.mixed import MixedTerms
 
 
-class LocatedTerms(RowsOfPart):
+class LocatedTerms:
     """Rows of features that are Gaussian, or whose logarithms are: ``inner`` are their terms."""
-
-    own_sums = False
 
     def __init__(
         self, law: GaussianLaw, columns: Columns, features: Features, whole: MixedTerms
@@ -48,6 +46,15 @@ class LocatedTerms(RowsOfPart):
         self.scaling, self.reg_covar = self.inner.scaling, self.inner.reg_covar
         self.by_feature = self.inner.misses and self.inner.by_responsibilities
         """Whether it is counted which features rows have: scatter is diagonal, values missing."""
+
+    @property
+    def sums(self) -> Any:
+        """What keeps and summarizes statistics of the rows."""
+        return self.inner
+
+    def forget(self) -> None:
+        """Expect nothing by earlier parameters: a start follows."""
+        self.inner.latest = None
 
     def prepare(self, part: Part) -> tuple[Any, NDArray[np.uint8]]:
         """Factor every block, and remember them for expected values of the M-step."""

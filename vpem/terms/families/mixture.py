@@ -167,6 +167,10 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         weights = runs_of_roots(self.blocks.n_blocks).take(self.weights, numbers)
         return MixedMixture(blocks, kinds, self.covariance_type, weights, tuple(parts))
 
+    def sent(self) -> State:
+        """Return what `join_hubs` takes of some hubs: weights, and what is sent of each part."""
+        return {"weights": self.weights, "parts": {one.family: one.sent() for one in self.parts}}
+
     def join_hubs(
         self, blocks: Blocks, parts: Sequence[Report], scaling: Scaling | None = None
     ) -> MixedMixture:

@@ -94,9 +94,16 @@ class StudentFactors:
 class StudentTerms(LocatedTerms):
     """Rows of t features: their terms, statistics and M-steps, over those of a Gaussian."""
 
-    own_sums = True
     latest: StudentFactors | None = None
     _distances: tuple[StudentFactors, slice, Table] | None = None
+
+    @property
+    def sums(self) -> Self:
+        return self
+
+    def forget(self) -> None:
+        super().forget()
+        self.latest = None
 
     # ---- E-step --------------------------------------------------------------------------------
 

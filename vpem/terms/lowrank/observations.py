@@ -10,14 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem.checks import AnyArray, Doubles, Indices, Mask, check_number
 from vpem.errors import InputError, check_choice, former
 from vpem.records import Shown
 from vpem.settings import LAWS
-
-Values = NDArray[np.float64]
 
 LARGEST_VALUE = 1e100
 """Magnitude of an entry up to which squares can be summed."""
@@ -43,7 +40,7 @@ class EntryLaw:
     loss: str = ""  # what a mean deviance is called, where it is more than a square
     dispersion: float = 1.0  # or the variance of a Gaussian law
 
-    def cumulant(self, theta: Values) -> Values:
+    def cumulant(self, theta: Doubles) -> Doubles:
         """Return ``psi(theta)``; infinite where an intensity is too large."""
         if self.name == "gaussian":
             return 0.5 * theta * theta
@@ -52,7 +49,7 @@ class EntryLaw:
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(theta))
 
-    def mean(self, theta: Values) -> Values:
+    def mean(self, theta: Doubles) -> Doubles:
         """Return ``psi'(theta)``, the expectation of y."""
         if self.name == "gaussian":
             return theta
@@ -62,14 +59,14 @@ class EntryLaw:
 
         return np.asarray(expit(theta))
 
-    def slopes(self, theta: Values) -> tuple[Values, Values]:
+    def slopes(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Return ``psi'(theta)`` and ``psi''(theta)``, the variance of y over the dispersion."""
         mean = self.mean(theta)
         if self.name == "poisson":
             return mean, mean
         return mean, mean * (1.0 - mean) if self.name == "bernoulli" else np.ones_like(theta)
 
-    def base(self, values: Values) -> Values:
+    def base(self, values: Doubles) -> Doubles:
         """Return ``log h(y)``; of a Gaussian ``-(y^2 / variance + log(2 pi variance)) / 2``."""
         if self.name == "bernoulli":
             return np.zeros_like(values)
@@ -80,7 +77,7 @@ class EntryLaw:
         constant = float(np.log(2 * np.pi * self.dispersion))
         return np.asarray(-0.5 * (values**2 / self.dispersion + constant))
 
-    def fault(self, values: Values) -> tuple[Mask, str]:
+    def fault(self, values: Doubles) -> tuple[Mask, str]:
         """Which values cannot be of this law, and what they must be.
 
         Squares of Gaussian ones must be such as can be summed.
@@ -93,7 +90,7 @@ class EntryLaw:
         large: Mask = np.abs(values) > LARGEST_VALUE
         return large, f"be at most {LARGEST_VALUE:g} in magnitude"
 
-    def deviance(self, values: Values, means: Values) -> Values:
+    def deviance(self, values: Doubles, means: Doubles) -> Doubles:
         """How far each is: its square, twice the log-likelihood ratio, or minus the logarithm."""
         if self.name == "gaussian":
             return np.asarray((values - means) ** 2)
@@ -105,7 +102,7 @@ class EntryLaw:
         ratio = np.where(values > 0, values * np.log(positive / safe), 0.0)
         return np.asarray(2 * (ratio - values + safe))
 
-    def losses(self, values: Values, means: Values) -> dict[str, float]:
+    def losses(self, values: Doubles, means: Doubles) -> dict[str, float]:
         """How far means are from values that were not seen."""
         losses = {"rmse": float(np.sqrt(np.mean((values - means) ** 2)))}
         if self.loss:
