@@ -289,18 +289,20 @@ def test_held_out_likelihood_by_hand(topology, hops):
     assert cell["standard_error"] == pytest.approx(np.std(means, ddof=1) / np.sqrt(3), rel=1e-8)
 
 
-def test_held_out_likelihood_over_rows_that_workers_hold():
-    X, _ = overlapping(n_samples=80)
-    workers = Workers([np.arange(0, 80, 2), np.arange(1, 80, 2)], ["even", "odd"])
-    network = connect_workers(make_graph("star", 2))
+@pytest.mark.parametrize("secure_sum", [False, True])
+def test_held_out_likelihood_over_rows_that_workers_hold(secure_sum):
+    X, _ = overlapping(n_samples=90)
+    workers = Workers([np.arange(at, 90, 3) for at in range(3)], ["one", "two", "three"])
+    network = connect_workers(make_graph("star", 3), secure_sum=secure_sum)
     problem = Problem(X, {0: network}, workers, {"seed": 1})
     cell = search(problem, grid([2], [0], ["full"]), criterion="heldout", n_folds=2).cells[0]
     totals = []
-    for fold in folds_of(80, 2, seed=1):
-        others = np.setdiff1d(np.arange(80), fold)
-        fit = fit_em(X[others], workers.of_rows(others), network, n_components=2, seed=1)
+    for fold in folds_of(90, 2, seed=1):
+        others = np.setdiff1d(np.arange(90), fold)
+        held = workers.of_rows(others)
+        fit = fit_em(X[others], held, network, n_components=2, seed=1)
         totals.append(fit.mixture.score_samples(X[fold]).sum())
-    assert cell["heldout"] == pytest.approx(sum(totals) / 80, rel=1e-10)
+    assert cell["heldout"] == pytest.approx(sum(totals) / 90, rel=1e-10)
 
 
 def test_rows_without_a_value_do_not_count():
