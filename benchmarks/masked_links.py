@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from vpem.files.studies.logs import Entry, entries, log_beside
+from vpem.files.studies.logs import log_beside, messages
 from vpem.network.messages import parse_link
+from vpem.network.schema import State
 
 from .members import Members, end
 from .router import namespaces
@@ -85,7 +86,7 @@ def fit(members: Members) -> dict[str, Any]:
     clock.stopped = True
     watch.join()
     first, *others = members.names
-    lines = list(entries([log_beside(members.folder(first) / "bench.toml", first)]))
+    lines = list(messages([log_beside(members.folder(first) / "bench.toml", first)]))
     begins = iterations(lines)
     span, count = (begins[0], begins[-1]), len(begins) - 1
     of = {name: clock.between(name, *span) / count for name in members.names}
@@ -104,17 +105,19 @@ def fit(members: Members) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def iterations(lines: list[Entry]) -> list[float]:
+def iterations(lines: list[State]) -> list[float]:
     """Return when the messages of each E-step begin."""
-    before = [True, *(line.kind not in SUMS for line in lines)]
+    before = [True, *(line["kind"] not in SUMS for line in lines)]
     return [
-        seconds(line) for line, new in zip(lines, before, strict=False) if new and line.kind in SUMS
+        seconds(line)
+        for line, new in zip(lines, before, strict=False)
+        if new and line["kind"] in SUMS
     ]
 
 
-def seconds(line: Entry) -> float:
+def seconds(line: State) -> float:
     """Return when a message was sent or received."""
-    return datetime.fromisoformat(line.time).timestamp()
+    return datetime.fromisoformat(line["time"]).timestamp()
 
 
 def case(topology: str, n_parties: int, link: str, order: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vpem import read_model
-from vpem.files.studies.logs import MessageLog, entries, log_beside
+from vpem.files.studies.logs import MessageLog, log_beside, messages
 
 from .cli_support import done
 from .company_support import make_company
@@ -91,8 +91,10 @@ def test_a_refusal_is_told_in_full_and_named_elsewhere(company, policy, rule, al
     assert found["lab"].sentence.startswith(f"policy.toml {rule}, ")
     for name in ("hub", "clinic"):
         assert found[name].sentence.removeprefix("lab ended: ") == f"lab's policy {rule}; ask there"
-    sent = [one for one in entries([log_beside(folder / "heart.toml", "lab")]) if one.sent]
-    assert sum(one.kind == "server" for one in sent) == shown
+    sent = [
+        one for one in messages([log_beside(folder / "heart.toml", "lab")]) if one["way"] == "sent"
+    ]
+    assert sum(one["kind"] == "server" for one in sent) == shown
 
 
 def test_no_model_leaves_that_tells_of_few_rows(tmp_path):

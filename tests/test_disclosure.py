@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vpem.engines.tls.trust import Member, Roster
-from vpem.files.studies.logs import entries
+from vpem.files.studies.logs import messages
 from vpem.files.studies.study import Study
 from vpem.pictures.disclosures import disclosures
 from vpem_cli import app
@@ -128,10 +128,10 @@ def run(folder, name):
         assert {one.code for one in ended.values()} == {0}, ended
         logs = {one: folder / f"{one}-heart.log" for one, folder in company.folders.items()}
         went[command] = {
-            (entry.kind, entry.peer, one)
+            (entry["kind"], entry["peer"], one)
             for one, log in logs.items()
-            for entry in entries([log])
-            if not entry.sent
+            for entry in messages([log])
+            if entry["way"] == "received"
         }
         for log in logs.values():
             log.unlink()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError
-from vpem.files.studies.logs import COUNTS, MessageLog, entries, log_beside, read_log
+from vpem.files.studies.logs import COUNTS, MessageLog, log_beside, messages, read_log
 from vpem.fits.spread import fit_spread
 from vpem.network.graph import make_graph
 from vpem.network.partition import contiguous
@@ -61,7 +61,7 @@ def test_messages_are_noted_and_summed_up(path):
     last = read_log([path], last_run=True)
     assert (len(last["runs"]), len(last["totals"])) == (1, 1)
     assert counts(last, "estep", "hub") == (1, 0, 4, 0)
-    assert [entry.size for entry in entries([path])] == [10, 20, 1, 4]
+    assert [one["bytes"] for one in messages([path])] == [10, 20, 1, 4]
 
 
 def test_a_long_log_is_set_aside(path, monkeypatch):
@@ -88,7 +88,7 @@ def test_a_full_disk_leaves_whole_lines_and_a_sentence(path):
             log.record_message(message(b"lost"))
         log.record_message(message(b"farewell"))  # nothing follows a gap
         assert log.n_messages == 1
-    assert [entry.size for entry in entries([path])] == [4]
+    assert [one["bytes"] for one in messages([path])] == [4]
     with closing(MessageLog(path)) as log, room_for(log.size):
         pass
     with room_for(path.stat().st_size), pytest.raises(FileError, match="noted"):
@@ -167,14 +167,18 @@ def test_both_ends_note_the_same(tmp_path):
         assert bytes(at_once([one, other])[0]) == b"all"
     for log in logs:
         log.close()
-    here, there = (list(entries([log.path])) for log in logs)
-    assert [(entry.kind, entry.size) for entry in here] == [
+    here, there = (list(messages([log.path])) for log in logs)
+    assert [(one["kind"], one["bytes"]) for one in here] == [
         ("estep", 0), ("estep", 10), ("estep", 3_000_000), ("server", 3)
     ]  # fmt: skip
     for one, other in zip(here, there, strict=True):
-        assert (one.kind, one.size, one.digest) == (other.kind, other.size, other.digest)
-        assert (one.sent, one.peer, other.peer) == (not other.sent, "lab", "hub")
+        assert [one[key] for key in SHARED] == [other[key] for key in SHARED]
+        assert one["way"] != other["way"]
+        assert (one["peer"], other["peer"]) == ("lab", "hub")
 
+
+SHARED = ("kind", "bytes", "hmac")
+"""What both ends note alike."""
 
 SUMMED = [
     ("star", {}, {}, ("server", "setup")),

@@ -17,7 +17,7 @@ from vpem.errors import FileError, InputError, VpemError
 from vpem.files.datasets import Home
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
-from vpem.files.studies.logs import entries, read_log
+from vpem.files.studies.logs import COUNTS, messages, read_log
 from vpem_cli.outputs import LabelFile, Output
 from vpem_cli.study.member import Meeting, check_introduced
 
@@ -148,8 +148,8 @@ def test_logs_tell_what_went_and_what_all_have_alike(fitted, company):
         if own["kind"] in {"server", "labels"}
     ]  # fmt: skip
     assert sum(of_sums) == sum(handed[kind]["by_tls"] for kind in ("server", "labels"))
-    every = list(entries([path / f"{name}-heart.log" for name, path in company.folders.items()]))
-    ends = [sorted(one.digest for one in every if one.sent == sent) for sent in (True, False)]
+    every = list(messages([path / f"{name}-heart.log" for name, path in company.folders.items()]))
+    ends = [sorted(one["hmac"] for one in every if one["way"] == way) for way in COUNTS[:2]]
     assert ends[0] == ends[1]
 
 

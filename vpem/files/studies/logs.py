@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from vpem.errors import FileError
 from vpem.files.opening import AS_IT_IS, PathLike, open_regular
 from vpem.files.studies.signed import now
-from vpem.network.schema import Report, State
+from vpem.network.schema import COUNT, TEXT, Choice, Place, Report, State, TableOf, check
 
 if TYPE_CHECKING:
     from vpem.engines.tls.faults import Sent
@@ -172,21 +172,14 @@ def _utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-DIGEST = re.compile("[0-9a-f]{64}")
+MESSAGE = TableOf(some={
+    "time": TEXT, "way": Choice(("sent", "received")), "peer": TEXT, "kind": TEXT, "bytes": COUNT,
+    "hmac": TEXT,
+})  # fmt: skip
+"""A line of a log: when (ISO 8601, UTC) how many payload bytes went where, and about what."""
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A message of a log."""
-
-    run: str
-    time: str  # ISO 8601, UTC
-    sent: bool  # and not received
-    peer: str
-    kind: str  # what it was about
-    size: int  # payload bytes
-    digest: str  # their SHA-256
-
+RUN = TableOf(some={"time": TEXT, "run": TableOf(some={"id": TEXT})})
+"""The line above those of a run."""
 
 COUNTS = ("sent", "received", "bytes_sent", "bytes_received")
 """Messages and payload bytes either way."""
@@ -199,20 +192,19 @@ def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Report:
     """
     runs, times, cut = list[State](), list[str](), 0
     totals: dict[tuple[str, str], dict[str, int]] = {}
-    for about, entry in _lines(paths):
-        if about is not None and (not runs or runs[-1]["id"] != about["id"]):
+    for of_run, line in _lines(paths):
+        if line is None:
+            cut += 1
+        elif not of_run:
+            total = totals.setdefault((line["kind"], line["peer"]), dict.fromkeys(COUNTS, 0))
+            total[line["way"]] += 1
+            total[f"bytes_{line['way']}"] += line["bytes"]
+            times = [*times[:1], line["time"]]
+        elif not runs or runs[-1]["id"] != line["id"]:
             if last_run:
                 runs, times, cut, totals = [], [], 0, {}
-            runs.append({"command": None, **about})
-            cut += "cut" in about
-        elif entry is not None:
-            total = totals.setdefault((entry.kind, entry.peer), dict.fromkeys(COUNTS, 0))
-            way = "sent" if entry.sent else "received"
-            total[way] += 1
-            total[f"bytes_{way}"] += entry.size
-            times = [*times[:1], entry.time]
-        elif about is None:
-            cut += 1
+            runs.append({"command": None, **line})
+            cut += "cut" in line
     sums = {name: sum(total[name] for total in totals.values()) for name in COUNTS}
     return {
         "runs": runs,
@@ -225,47 +217,35 @@ def read_log(paths: Iterable[PathLike], last_run: bool = False) -> Report:
     }
 
 
-def entries(paths: Iterable[PathLike]) -> Iterator[Entry]:
-    """Yield the messages of logs, one by one; see `read_log`."""
-    return (entry for _, entry in _lines(paths) if entry is not None)
+def messages(paths: Iterable[PathLike]) -> Iterator[State]:
+    """Yield the messages of logs, one by one, each as `MESSAGE` has it."""
+    return (line for of_run, line in _lines(paths) if line is not None and not of_run)
 
 
-def _lines(paths: Iterable[PathLike]) -> Iterator[tuple[State | None, Entry | None]]:
-    """Yield what is said of a run, or a message, of each line; neither of one cut short."""
+def _lines(paths: Iterable[PathLike]) -> Iterator[tuple[bool, State | None]]:
+    """Yield of each line whether it is of a run, or of a message, and its content; None: cut."""
     for path in paths:
-        run = ""
+        has_begun = False
         with open_regular(path) as file:
             for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), 1):
-                if run and len(line) < LONGEST and not line.endswith(b"\n"):
-                    yield None, None
+                if has_begun and len(line) < LONGEST and not line.endswith(b"\n"):
+                    yield False, None
                     continue
-                about: State | None = None
-                entry: Entry | None = None
                 try:
                     content = json.loads(line)
-                    time = datetime.fromisoformat(content["time"])
-                    if time.tzinfo is None or not line.endswith(b"\n"):
+                    of_run = "run" in content
+                    check(RUN if of_run else MESSAGE, content, Place(str(path)))
+                    mark, digits = (content["run"]["id"], 16) if of_run else (content["hmac"], 64)
+                    is_dated = datetime.fromisoformat(content["time"]).tzinfo is not None
+                    has_begun |= of_run
+                    whole = line.endswith(b"\n") and has_begun and is_dated
+                    if not whole or not re.fullmatch(f"[0-9a-f]{{{digits}}}", mark):
                         raise ValueError
-                    if "run" in content:
-                        about = {"time": content["time"], **content["run"]}
-                        run = content["run"]["id"]
-                        if not re.fullmatch("[0-9a-f]{16}", run):
-                            raise ValueError
-                    else:
-                        way, size, digest = content["way"], content["bytes"], content["hmac"]
-                        peer, kind, sent = content["peer"], content["kind"], way == "sent"
-                        counted = type(size) is int and size >= 0
-                        texts = isinstance(peer, str) and isinstance(kind, str)
-                        if not (run and (sent or way == "received") and counted and texts):
-                            raise ValueError
-                        if not DIGEST.fullmatch(digest):
-                            raise ValueError
-                        entry = Entry(run, content["time"], sent, peer, kind, size, digest)
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                except (FileError, ValueError, TypeError, RecursionError):
                     raise FileError(
                         f"{path} is no log of messages, or is damaged in line {number}"
                     ) from None
-                yield about, entry
+                yield of_run, {"time": content["time"], **content["run"]} if of_run else content
 
 
 LEDGER = "data.spent"
