@@ -116,7 +116,7 @@ def test_scores_of_two_outcomes_are_derivatives(theophylline):
     model, z = model.expand_about(theta), z[None]
     names, (first, second) = list(model.parameters), model._slices[-2:]
     B, _, sds = model.unpack(theta)
-    statistics, at = model.statistics(z), model.scoring.pack_point(B, sds)
+    statistics, at = model.statistics(z), model.pack_point(B, sds)
     score = statistics[:, first] - symmetric(statistics[:, second], len(at)) @ at
     fixed = [1, 3, *range(4, 8)]  # log cl, what the dose does to it, and four variances
     places = [names.index("log cl"), names.index("beta(log cl, dose)"), *range(-4, 0)]
@@ -137,8 +137,8 @@ def test_maximize_finds_the_top(model, seed):
     if isinstance(model, OneCompartmentModel):  # where its steps of scoring come to rest
         first, second = model._slices[-2:]
         B, _, sds = model.unpack(theta)
-        info = symmetric(total[second], model.scoring.size)
-        total[first] = info @ model.scoring.pack_point(B, sds)
+        at = model.pack_point(B, sds)
+        total[first] = symmetric(total[second], len(at)) @ at
     top = model.maximize(total, model.counts)
     best = model.log_density(total, model.counts, top)
     for _ in range(20):

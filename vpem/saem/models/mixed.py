@@ -347,7 +347,7 @@ class MixedModel(Varying):
         B, omega, sds = self.unpack(self.theta)
         phi = self.whole(z, B)
         f, slopes = self.structure.slopes(phi, self.individuals)
-        at, law = self._point(B, sds), self.law
+        at, law = self.pack_point(B, sds), self.law
         if law.n_carried:
             shares, slopes = self._shares(B, omega, sds), np.array(slopes)
             for i, row in enumerate(law.random):
@@ -380,7 +380,7 @@ class MixedModel(Varying):
 
     # ---- what is expanded: coefficients of means, then variances that have no statistic ----------
 
-    def _point(self, B: Doubles, sds: Doubles) -> Doubles:
+    def pack_point(self, B: Doubles, sds: Doubles) -> Doubles:
         """Where it is (s,): coefficients that are fixed, no move of the others, and variances."""
         coefficients = np.where(self._fixed, B[self.law.places], 0.0)
         return np.concatenate([coefficients, sds[self.outcomes.scored] ** 2])
@@ -454,7 +454,7 @@ class MixedModel(Varying):
             score[which] += np.einsum("ikk->i", first.reshape(r, q, q))
         for one, size, rows in self.outcomes.exact(squares, counts):
             sds[one.sds] = np.sqrt(max(size / rows if rows else 0.0, one.floor))
-        step, variances = self._step(score, half, self._point(before, sds))
+        step, variances = self._step(score, half, self.pack_point(before, sds))
         if law.n_carried:
             latent = law.without(latent, n, self._carried(step))
         B, omega, _ = law.maximize(latent, n, near=near)
@@ -492,7 +492,7 @@ class MixedModel(Varying):
         for one, size, rows in self.outcomes.exact(squares, counts):
             variance = float(sds[one.sds][0]) ** 2
             log_density -= 0.5 * (size / variance + rows * np.log(variance))
-        at, info = self._point(B, sds), symmetric(half, self._n_scored)
+        at, info = self.pack_point(B, sds), symmetric(half, self._n_scored)
         at[: len(self._fixed)] += moved[self.law.places]
         return log_density + float(at @ score - 0.5 * at @ info @ at)
 
