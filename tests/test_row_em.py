@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
 
-from vpem import InputError, connect, fit_vpem, make_graph
+from vpem import InputError, Kinds, connect, fit_fedem, fit_vpem, make_graph
 from vpem.errors import NotConvergedWarning, VpemWarning
 from vpem.fits.rows import fit_em
 from vpem.network.partition import Blocks, Workers, by_label, contiguous, evenly, from_worker_of_row
@@ -296,3 +296,15 @@ def test_unlike_workers_fit_the_same(overlapping):
     labels = (X[:, 0] > 0).astype(int)
     assert_same(fit(X, by_label(labels, 4)), pooled(X))
     assert isinstance(by_label(labels, 4), Workers)
+
+
+@pytest.mark.parametrize("door", [fit_em, fit_fedem])
+def test_a_start_of_other_families_is_refused(overlapping, door):
+    X = overlapping(0, 60, 2)
+    X[:, 0] = np.abs(X[:, 0]).round()
+    hubs = connect(make_graph("star", 2), contiguous(2, 2), hops=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConvergedWarning)
+        start = fit_vpem(X, hubs, n_components=2, kinds=Kinds(("poisson", "gaussian")), max_iter=1)
+    with pytest.raises(InputError, match=r"families \(1 gaussian, 1 poisson\), but over rows"):
+        door(X, evenly(60, 3), n_components=2, init=start.mixture)

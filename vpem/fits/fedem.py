@@ -29,7 +29,7 @@ from vpem.fits.local_rows import (
     codec_of_moments,
     parts_to_seed,
 )
-from vpem.fits.prepare import Prepared, check_distinct, network_of_all, prepare
+from vpem.fits.prepare import Prepared, check_distinct, check_start, network_of_all, prepare
 from vpem.fits.results import (
     MixtureResult,
     listed,
@@ -205,13 +205,9 @@ class FedSetup:
 
         ``tell`` is called with every step of k-means++ and k-means.
         """
-        if isinstance(init, Mixture):
+        if start_rows is None and not isinstance(init, str):
             start = init.convert_to(model.blocks, model.covariance_type, model.scaling)
-            if start.n_components != model.n_components:
-                raise InputError(
-                    f"the starting model has {start.n_components} components, the fit has "
-                    f"{model.n_components}"
-                )
+            check_start(start, model.n_components)
             return first_statistics(model, start), None
         parts, used = parts_to_seed(model.terms.rows, self.used.own_runs), self.used
         at_random = start_rows is not None or init == "random"

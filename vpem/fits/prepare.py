@@ -326,6 +326,19 @@ def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
         )
 
 
+def check_start(start: Density, n_components: int) -> None:
+    """Refuse a start over rows that has other features than Gaussian ones, or another K."""
+    if start.kinds is not None:
+        raise InputError(
+            f"the starting model has features of families ({start.kinds.summary}), but over rows "
+            "all are Gaussian; take a Gaussian model, or data split by features"
+        )
+    if start.n_components != n_components:
+        raise InputError(
+            f"the starting model has {start.n_components} components, the fit has {n_components}"
+        )
+
+
 def check_distinct(X: Matrix, settings: MixtureSettings, seen: bool) -> None:
     """Refuse more components than there are different rows, where one agent has ``seen`` all.
 

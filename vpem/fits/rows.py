@@ -34,6 +34,7 @@ from vpem.fits.prepare import (
     acceleration_of,
     believing,
     check_distinct,
+    check_start,
     make_terms,
     mode_prior,
     network_of_all,
@@ -122,12 +123,12 @@ class RowRestart:
             starts, shifts, rows = self._again()
         elif self.restart.start is not None:
             starts, shifts, rows = self._at_model(self.runs.begun_at(self.restart.start))
-        elif isinstance(init, Mixture):
-            starts, shifts, rows = self._at_model(init)
         elif start_rows is not None:
             starts, shifts, rows = self._at(self.used.places(start_rows))
-        else:
+        elif isinstance(init, str):
             starts, shifts, rows = self._drawn(init)
+        else:
+            starts, shifts, rows = self._at_model(init)
         if self.restart.saved is None and self.restart.start is None:
             starts = [
                 root.begun(began_at.apply_to(start, self._over))
@@ -172,11 +173,7 @@ class RowRestart:
     def _at_model(self, model: Mixture) -> Started:
         """Parameters of a model, which all know."""
         start = self._over(model)
-        if start.n_components != self.n_components:
-            raise InputError(
-                f"the starting model has {start.n_components} components, the fit has "
-                f"{self.n_components}"
-            )
+        check_start(start, self.n_components)
         self.roots = sample_roots(self.terms, self.total, start.means[0])
         return [start] * len(self.roots), start.means, None
 
