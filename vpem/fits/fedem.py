@@ -209,16 +209,16 @@ class FedSetup:
             start = init.convert_to(model.blocks, model.covariance_type, model.scaling)
             check_start(start, model.n_components)
             return first_statistics(model, start), None
-        parts, used = parts_to_seed(model.terms.rows, self.used.own_runs), self.used
+        used, terms = self.used, model.terms
+        parts = parts_to_seed(terms.rows, used.own_runs, terms.observed)
         at_random = start_rows is not None or init == "random"
         rng, order = np.random.default_rng([seed, 0]), used.order if at_random else None
         stream = RowStream(rng, used.every_weight, used.n_samples, order)
         if self.reach is not None:
             stream = PointStream(rng, self.reach)
         starts = RowStarts(
-            parts, self.total, stream, model.n_components, model.terms.n_threads,
-            model.terms.observed, tell, self.item,
-        )  # fmt: skip
+            parts, self.total, stream, model.n_components, terms.n_threads, tell, self.item
+        )
         places: Indices | None
         if start_rows is not None:
             places = used.places(start_rows)

@@ -570,8 +570,7 @@ class RowStarts:
     """Draws where to start of rows that workers hold, worker by worker.
 
     The stream draws rows, or if none may be shown points; a row is sent to all in ``itemsize``
-    bytes a number. What is missing is not ``observed`` (M, d). ``tell`` gets messages of what is
-    done.
+    bytes a number. ``tell`` gets messages of what is done.
     """
 
     parts: WorkerRows
@@ -579,7 +578,6 @@ class RowStarts:
     stream: RowStream
     n_components: int
     n_threads: int = 1
-    observed: NDArray[np.uint8] | None = None
     tell: Tell | None = None
     itemsize: int = 8
 
@@ -589,7 +587,7 @@ class RowStarts:
             return self.stream.draw_distinct(self.n_components)
         return seed_rows(
             self.parts, self.total if total is None else total, self.n_components, self.stream,
-            n_threads=self.n_threads, observed=self.observed, tell=self.tell,
+            n_threads=self.n_threads, tell=self.tell,
         )  # fmt: skip
 
     def cells(self) -> Doubles:
@@ -620,8 +618,8 @@ class RowStarts:
         return lloyd_rows(
             self.parts, self.total if total is None else total, centres, self.stream, kind="setup",
             max_iter=MOST_LLOYD_OF_START, pace=Pace(tolerances=LLOYD_TOLERANCE * variances),
-            n_threads=self.n_threads, observed=self.observed, callback=step_of_lloyd(self.tell),
-            fill=fill and self.observed is not None,
+            n_threads=self.n_threads, callback=step_of_lloyd(self.tell),
+            fill=fill and self.parts.observed is not None,
         )  # fmt: skip
 
 
@@ -663,9 +661,12 @@ WIDE = 1024
 """Features beyond which covariances are left out, which are only to draw points by."""
 
 
-def parts_to_seed(rows: Rows, runs: Sequence[slice]) -> WorkerRows:
+def parts_to_seed(
+    rows: Rows, runs: Sequence[slice], observed: NDArray[np.uint8] | None
+) -> WorkerRows:
     """Rows of this process's workers as k-means takes them, of those of all in units of fitting."""
-    return WorkerRows(rows, np.array([run.stop - run.start for run in runs], dtype=np.intp))
+    counts = np.array([run.stop - run.start for run in runs], dtype=np.intp)
+    return WorkerRows(rows, counts, observed)
 
 
 def agree_on_rows(

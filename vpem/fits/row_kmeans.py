@@ -110,8 +110,8 @@ class ClusteredRows:
     """Rows of the workers of this process, worker by worker, and runs of one restart after another.
 
     They are in the units of clustering. ``parts`` are rows (m_i, d) of each worker, with missing
-    values, where ``observed`` (m, d) is 0, filled by the mean of what all have of the feature.
-    ``reach`` says where rows lie, if sums are masked.
+    values filled by the mean of what all have of the feature. ``reach`` says where rows lie, if
+    sums are masked.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ClusteredRows:
             (settings.n_clusters, self.width), used.n_samples, network.total, self.n_here,
             undo=inputs.scaling.undo, drawn=reach is not None,
         )  # fmt: skip
-        self.observed: NDArray[np.uint8] | None = None
+        observed: NDArray[np.uint8] | None = None
         data, self.weights = used.data, used.weights
         if is_stored(data):
             rows: Rows = data.arranged(Blocks.one(self.width), inputs.scaling, inputs.precision)
@@ -141,10 +141,10 @@ class ClusteredRows:
             if inputs.misses:
                 there = ~np.isnan(values)
                 means = self._means(values, there) if reach is None else reach.points.centre
-                self.observed = there.astype(np.uint8)
+                observed = there.astype(np.uint8)
                 values = np.where(there, values, means.astype(values.dtype))
             rows = MemoryRows.wrap(values)
-        self.parts = WorkerRows(rows, used.counts[used.own])
+        self.parts = WorkerRows(rows, used.counts[used.own], observed)
 
     def _means(self, values: Floats, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Means (d,) of the observed values of all workers' rows."""
@@ -165,9 +165,9 @@ class ClusteredRows:
         """Nearest of some centres (K, d) to each row, and its squared distance."""
         same = Scaling.none(self.width)
         labels, distances = np.empty(self.n_here, dtype=np.int32), np.empty(self.n_here)
-        rows = self.parts.rows
+        rows, every = self.parts.rows, self.parts.observed
         for run in rows.runs():
-            observed = None if self.observed is None else self.observed[run]
+            observed = None if every is None else every[run]
             data = rows.read(run)
             labels[run], distances[run] = nearest(data, centres, same, self.n_threads, observed)
         return labels, distances
@@ -188,7 +188,7 @@ class ClusteredRows:
             pace=pace_of(network, settings, start.size + len(start) + 2),
             max_iter=settings.max_iter, callback=self.callback,
             saver=restart.saver(rows=chosen, **more),
-            n_threads=self.n_threads, observed=self.observed,
+            n_threads=self.n_threads,
         )  # fmt: skip
         return run, chosen
 
@@ -201,9 +201,13 @@ class ClusteredRows:
         if inputs.centres is not None:
             return inputs.scaling.apply(inputs.centres), None
         starts = RowStarts(
-            self.parts, restart.total, stream, settings.n_clusters, self.n_threads, self.observed,
+            self.parts,
+            restart.total,
+            stream,
+            settings.n_clusters,
+            self.n_threads,
             teller(self.callback),
-        )  # fmt: skip
+        )
         if restart.saved is not None and self.reach is not None:
             return restart.drawn("start"), None
         if restart.saved is not None:

@@ -184,8 +184,8 @@ class RowRestart:
         """
         terms, whole = self.terms, self.terms.whole
         starts = RowStarts(
-            parts_to_seed(terms.local, terms.runs), self.total, self.stream, self.n_components,
-            whole.n_threads, whole.observed, self.tell,
+            parts_to_seed(terms.local, terms.runs, whole.observed), self.total, self.stream,
+            self.n_components, whole.n_threads, self.tell,
         )  # fmt: skip
         if terms.reach is None:
             begun, centres, rows = self._at(starts.choose(init))

@@ -86,7 +86,7 @@ def find_cells(
     """
     rng, reach = stream.rng, stream.reach
     assert reach is not None
-    data = HeldRows(parts, total, stream.row_weights, reach=reach)
+    data = HeldRows(parts, total, stream.row_weights, reach)
     points = reach.points
     most = data.n_rows // (2 * LEAST_OF_CELL)
     count = max(1, min(CELLS_A_CLUSTER * n_clusters, MOST_CELLS, most))

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem._core.assign import follow_rows, inertias_of, measure_rows, nearest_rows
 from vpem.checks import Doubles, Indices
@@ -53,7 +52,6 @@ def lloyd_rows(
     n_threads: int = 1,
     kind: str = "estep",  # see `vpem.sums.sum.Sum.begin`
     callback: Callable[[KMeansProgress], None] | None = None,
-    observed: NDArray[np.uint8] | None = None,
     fill: bool = False,
     pace: Pace = PLAIN,
     saver: Saver | None = None,
@@ -63,14 +61,14 @@ def lloyd_rows(
     Each worker assigns its rows to the nearest centre and sends, in one vector, the weight and the
     sum of its rows in each cluster, its part of the inertia, and how many rows changed. With an
     exact sum it is Lloyd's algorithm over all rows. Rows are assigned once more at the end but for
-    a "setup". Missing values, where ``observed`` (M, d) is 0 (`vpem.steps.starts.seed_rows`), count
-    by ``fill`` as the centre that they are filled by (k-POD, Chi, Chi and Baraniuk 2016), for which
-    sums must be exact; else a feature's centre is the mean of what is observed, and the messages
-    have the weight of that besides. Where sums are masked, the stream draws points in the place of
-    rows; where they err, what is sent is about the start and in its spread. Of a batch (``pace``)
-    every worker assigns its share.
+    a "setup". Values that are not `WorkerRows.observed` count by ``fill`` as the centre that they
+    are filled by (k-POD, Chi, Chi and Baraniuk 2016), for which sums must be exact; else a
+    feature's centre is the mean of what is observed, and the messages have the weight of that
+    besides. Where sums are masked, the stream draws points in the place of rows; where they err,
+    what is sent is about the start and in its spread. Of a batch (``pace``) every worker assigns
+    its share.
     """
-    data = HeldRows(parts, total, stream.row_weights, observed, stream.reach)
+    data = HeldRows(parts, total, stream.row_weights, stream.reach)
     clusters = _Clusters(data, total, centres, pace, kind, fill, n_threads)
     known = np.ascontiguousarray(centres, dtype=np.float64)[None]
     labels = np.full(data.n_here, -1, dtype=np.int32)
@@ -83,7 +81,7 @@ def lloyd_rows(
         max_iter=max_iter, callback=callback, saver=saver,
     )  # fmt: skip
     # Of rows with gaps every pass finds distances, if there are any here.
-    if observed is None:
+    if data.observed is None:
         run.distances = clusters.measure(run)[0]
     elif run.distances is None:
         run.distances = np.empty(data.n_here)

@@ -141,6 +141,7 @@ class WorkerRows:
 
     rows: Rows  # of all of them, worker by worker
     counts: Indices  # (n,) how many each has
+    observed: NDArray[np.uint8] | None = None  # (m, d) 1 where a value is there; None: all are
 
     @classmethod
     def in_memory(cls, rows: Floats, counts: Sequence[int] | None = None) -> WorkerRows:
@@ -153,8 +154,8 @@ class HeldRows:
     """Rows of the workers of this process; rows of all workers are numbered worker by worker.
 
     ``parts`` are rows (m_i, d) of each worker, ``weights`` (M,) of the rows of all workers, or
-    where sums are masked of this process. ``observed`` (M, d) is 1 where a value is present, None
-    if all are. Where sums are masked and no row is shown ``reach`` says where rows lie.
+    where sums are masked of this process. Where sums are masked and no row is shown ``reach`` says
+    where rows lie.
     """
 
     def __init__(
@@ -162,15 +163,13 @@ class HeldRows:
         parts: WorkerRows,
         total: Sum,
         weights: Doubles | None = None,
-        observed: NDArray[np.uint8] | None = None,
         reach: Reach | None = None,
     ) -> None:
         self.total, self.reach = total, reach
         self.holders = holders = total.holders
-        self.rows, counts = parts.rows, parts.counts
+        self.rows, counts, self.observed = parts.rows, parts.counts, parts.observed
         own_width = self.rows.take(np.empty(0, dtype=np.intp)).shape[1]
         self.width = int(holders.allreduce(np.array([own_width]), "max")[0])
-        self.observed = observed
         self.bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         self.n_workers, self.n_here = holders.n_agents, int(self.bounds[-1])
         """Workers of all processes, N, and rows of this one."""

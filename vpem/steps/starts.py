@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError, Setting
@@ -370,7 +370,6 @@ def seed_rows(
     *,
     n_trials: int | None = None,  # drawn a step; 1: as published; None: 2 + log K
     n_threads: int = 1,
-    observed: NDArray[np.uint8] | None = None,
     tell: Callable[[str], None] | None = None,  # gets a message for every row that is chosen
 ) -> Indices:
     """Choose rows of those (m_i, d) that each of the workers holds; return their numbers (K,).
@@ -379,9 +378,9 @@ def seed_rows(
     that all know from which worker a shared random number draws; that worker draws among its own
     rows and sends the row to all. The first worker's sum decides. It is the draw of the same
     algorithm over all rows at one place, in the order of the workers. Distances are by what is
-    ``observed`` (M, d), times the share of features it is.
+    observed, times the share of features it is.
     """
-    data = HeldRows(parts, total, stream.row_weights, observed)
+    data = HeldRows(parts, total, stream.row_weights)
     potential = _OverRows(data, total, stream, n_threads)
     return _seed(potential, total, n_components, stream, n_trials, tell)
 
