@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,7 @@ class Model(Shown, facts="{mixture.n_components:component}, {mixture.n_features:
         As ``history``, where there are more roots than hubs: workers that hold rows.
     """
 
+    encoding: ClassVar = ENCODING
     mixture: Any
     feature_names: tuple[str, ...]
     report: Report

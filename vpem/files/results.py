@@ -9,7 +9,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,13 +128,11 @@ def _write_csv(
     writer.writerows(zip(*map(cells, columns, columns.values()), strict=True))
 
 
-CLUSTERING_FILE = "vpem-clustering"
-
-
 @dataclass
 class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[1]:feature}"):
     """A clustering of M rows with all that is stored beside it."""
 
+    encoding: ClassVar = "vpem-clustering"
     centres: NDArray[np.float64]  # (K, d)
     labels: NDArray[np.int32]  # (M,)
     distances: NDArray[np.float64]  # (M,), of each row to the centre of its cluster
@@ -189,7 +187,7 @@ def write_clustering(path: PathLike, stored: object, force: bool = False) -> Non
         name: None if scaling is None else getattr(scaling, name) for name in ("shift", "scale")
     }
     check_written(path, CLUSTERING, vars(stored))
-    with write_file(path, force, "clusterings", CLUSTERING_FILE, VERSION) as file:
+    with write_file(path, force, "clusterings", StoredClustering.encoding, VERSION) as file:
         file.attrs["n_clusters"] = len(stored.centres)
         file.attrs["n_features"] = stored.centres.shape[1]
         write_elements(file, CLUSTERING, vars(stored) | ends)
@@ -216,8 +214,8 @@ CLUSTERING: Elements = {
 
 def read_clustering(path: PathLike) -> StoredClustering:
     """Read a file of `write_clustering`; FileError if it cannot be read, or is none."""
-    otherwise = f"a {CLUSTERING_FILE} file; 'vpem kmeans -o' writes one"
-    with read_file(path, CLUSTERING_FILE, VERSION, otherwise) as file:
+    otherwise = f"a {StoredClustering.encoding} file; 'vpem kmeans -o' writes one"
+    with read_file(path, StoredClustering.encoding, VERSION, otherwise) as file:
         state = read_elements(file, CLUSTERING)
     shift, scale = state.pop("shift"), state.pop("scale")
     if (shift is None) != (scale is None):
@@ -227,15 +225,13 @@ def read_clustering(path: PathLike) -> StoredClustering:
     return StoredClustering(**state, scaling=scaling)
 
 
-IMPUTATION_FILE = "vpem-imputation"
-
-
 @dataclass(frozen=True)
 class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
     """A completed matrix."""
 
     _in_notebooks = "vpem.pictures.public.in_html"
 
+    encoding: ClassVar = "vpem-imputation"
     values: NDArray[np.float64]  # (I, J): seen (mean over observers) or fitted
     times_seen: NDArray[np.intp]  # (I, J); 0: imputed
     row_names: tuple[str, ...]  # (I,)
@@ -296,8 +292,8 @@ IMPUTATION: Elements = {
 
 def read_imputed(path: PathLike) -> Imputed:
     """Read the completed matrix of a file of `write_imputation`."""
-    otherwise = f"a {IMPUTATION_FILE} file; 'vpem impute -o' writes one"
-    with read_file(path, IMPUTATION_FILE, VERSION, otherwise) as file:
+    otherwise = f"a {Imputed.encoding} file; 'vpem impute -o' writes one"
+    with read_file(path, Imputed.encoding, VERSION, otherwise) as file:
         state = read_elements(file, IMPUTATION)
     values, by_row, by_column = map(state.pop, ("imputed", "trends/rows", "trends/columns"))
     known = {name: value for name, value in state.items() if value is not None}

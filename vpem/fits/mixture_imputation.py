@@ -25,7 +25,7 @@ from vpem.files.elements import write_elements
 from vpem.files.hdf5 import describe_element, write_array, write_file
 from vpem.files.models import current_versions
 from vpem.files.opening import PathLike
-from vpem.files.results import IMPUTATION, IMPUTATION_FILE, VERSION, Imputed, write_imputed
+from vpem.files.results import IMPUTATION, VERSION, Imputed, write_imputed
 from vpem.files.table_settings import TableSettings
 from vpem.files.temporaries import ENDINGS, check_ending
 from vpem.fits.labels import responsibilities_of_workers
@@ -475,7 +475,7 @@ def write_imputation(
         return
     if report is not None:
         completed = replace(completed, report=report)
-    with write_file(path, force, "imputations", IMPUTATION_FILE, VERSION) as file:
+    with write_file(path, force, "imputations", Imputed.encoding, VERSION) as file:
         write_elements(file, IMPUTATION, vars(completed) | {
             "imputed": completed.values, "trends/rows": completed.row_trend,
             "trends/columns": completed.column_trend,

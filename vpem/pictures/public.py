@@ -11,13 +11,13 @@ import numpy as np
 
 from vpem.checks import check_data
 from vpem.errors import FileError, InputError
-from vpem.files import checkpoints, models, observations, results
+from vpem.files import checkpoints, observations
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, default_names
 from vpem.files.hdf5 import attribute_of
-from vpem.files.models import match_features, read_model
+from vpem.files.models import Model, match_features, read_model
 from vpem.files.opening import PathLike
-from vpem.files.results import read_clustering
+from vpem.files.results import Imputed, StoredClustering, read_clustering, read_imputed
 from vpem.saem.formats import FIT, INDIVIDUALS
 from vpem.terms.rows import check_missing
 
@@ -81,11 +81,11 @@ def load(path: PathLike, kind: type[T] | None = None) -> Any:
 def _opened(path: PathLike) -> Any:
     """Return what a file holds; what reads it is loaded once that is known."""
     encoding = attribute_of(path)
-    if encoding == models.ENCODING:
+    if encoding == Model.encoding:
         from vpem.fits.estimators.mixtures import estimator_of
 
         return estimator_of(read_model(path))
-    if encoding == results.CLUSTERING_FILE:
+    if encoding == StoredClustering.encoding:
         from vpem.fits.estimators.clustering import kmeans_of
 
         return kmeans_of(read_clustering(path))
@@ -97,8 +97,8 @@ def _opened(path: PathLike) -> Any:
         from vpem.saem.formats.individuals import read_individuals
 
         return read_individuals(path)
-    if encoding == results.IMPUTATION_FILE:
-        return results.read_imputed(path)
+    if encoding == Imputed.encoding:
+        return read_imputed(path)
     if encoding == observations.ENCODING:
         return observations.read_observations(path)
     if encoding == checkpoints.ENCODING:
@@ -216,7 +216,7 @@ def _saved(model: Any) -> Saved:
     from vpem.fits.mixture_imputation import imputed_of
     from vpem.fits.observers import Completed
     from vpem.fits.results import MixtureResult
-    from vpem.pictures.saved import read_saved, saved_of
+    from vpem.pictures.saved import KINDS_OF_FITS, read_saved, saved_of
 
     if isinstance(model, str | os.PathLike):
         return read_saved(model)
@@ -229,15 +229,11 @@ def _saved(model: Any) -> Saved:
         kept = model.kept(names, model.describe(names, holders), {})
     if isinstance(kept, Completed):
         kept = imputed_of(kept)
-    if not isinstance(kept, models.Model | results.StoredClustering | results.Imputed):
-        from vpem.saem.results import SaemFit, SavedSaem
-
-        if not isinstance(kept, SaemFit | SavedSaem):
-            raise InputError(
-                "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM, "
-                f"an imputation or a file, got {type(model).__name__}"
-            )
-        kept = kept.saved
+    if getattr(kept, "encoding", None) not in KINDS_OF_FITS:
+        raise InputError(
+            "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM, "
+            f"an imputation or a file, got {type(model).__name__}"
+        )
     return saved_of(f"this {type(model).__name__}", kept)
 
 

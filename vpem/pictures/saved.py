@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,10 +19,9 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Labels
 from vpem.errors import FileError, InputError, shorten
-from vpem.files import models, results
 from vpem.files.hdf5 import open_read, read_attribute
-from vpem.files.models import Model, assembled
-from vpem.files.results import Imputed, StoredClustering
+from vpem.files.models import Model, assembled, read_model
+from vpem.files.results import Imputed, StoredClustering, read_clustering, read_imputed
 from vpem.fits.answer import Answer, CategoryLevels, answer_of
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
@@ -37,6 +35,7 @@ from vpem.terms.mixture import Mixture, is_diagonal
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from vpem.saem.results import SaemFit, SavedSaem
 
 MOST_LEVELS = 8
 """Levels of a category that have bars, those that are most frequent."""
@@ -580,41 +579,36 @@ class SavedClusters(SavedFit):
         )
 
 
-READERS = {
-    models.ENCODING: "vpem.files.models.read_model",
-    results.CLUSTERING_FILE: "vpem.files.results.read_clustering",
-    results.IMPUTATION_FILE: "vpem.files.results.read_imputed",
-    FIT: "vpem.saem.formats.fits.read_saem",
-}
-"""What reads the files of fits, by the encoding that they name."""
-
-
 def read_saved(path: str | os.PathLike[str]) -> Saved:
     """Read a model, a clustering, a fit of SAEM or an imputation."""
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
-    if encoding in READERS:
-        return saved_of(str(path), resolve_name(READERS[encoding])(path))
-    raise FileError(
-        f"{path} is neither a model nor a clustering; 'vpem fit', 'vpem fedem' and 'vpem "
-        "kmeans' write them with --output, 'vpem saem' fits of SAEM, 'vpem impute' imputations"
-    )
+    if encoding not in KINDS_OF_FITS:
+        raise FileError(
+            f"{path} is neither a model nor a clustering; 'vpem fit', 'vpem fedem' and 'vpem "
+            "kmeans' write them with --output, 'vpem saem' fits of SAEM, 'vpem impute' imputations"
+        )
+    read, kind = KINDS_OF_FITS[encoding]
+    return kind(str(path), read(path))
 
 
 def saved_of(path: str, stored: Any) -> Saved:
     """What `read_saved` would return, had it read this from a file at ``path``."""
-    if isinstance(stored, Model):
-        return SavedMixture(path, stored)
-    if isinstance(stored, StoredClustering):
-        return SavedClusters(path, stored)
-    if isinstance(stored, Imputed):
-        return Saved(
-            path, stored, holds="an imputation", plural="imputations", units="",
-            contents="contents.contents_of_imputation", draws_file=True,
-        )  # fmt: skip
+    _, kind = KINDS_OF_FITS[stored.encoding]
+    return kind(path, stored)
+
+
+def _read_saem(path: str | os.PathLike[str]) -> SavedSaem:
+    from vpem.saem.formats.fits import read_saem
+
+    return read_saem(path)
+
+
+def _saved_saem(path: str, stored: SavedSaem | SaemFit) -> Saved:
+    """A fit of latent variables, or of topics."""
     if stored.corpus is None:
         return Saved(
-            path, stored, holds="a fit of SAEM", plural="fits of SAEM", units="individuals",
+            path, stored.saved, holds="a fit of SAEM", plural="fits of SAEM", units="individuals",
             contents="saem_contents.contents_of_latents",
         )  # fmt: skip
     from vpem.saem.topics import Topics
@@ -623,6 +617,22 @@ def saved_of(path: str, stored: Any) -> Saved:
         path, Topics(stored), holds="topics", plural="topics", units="documents",
         contents="saem_contents.contents_of_topics",
     )  # fmt: skip
+
+
+def _saved_imputation(path: str, stored: Imputed) -> Saved:
+    return Saved(
+        path, stored, holds="an imputation", plural="imputations", units="",
+        contents="contents.contents_of_imputation", draws_file=True,
+    )  # fmt: skip
+
+
+KINDS_OF_FITS: dict[str | None, tuple[Callable[..., Any], Callable[..., Saved]]] = {
+    Model.encoding: (read_model, SavedMixture),
+    StoredClustering.encoding: (read_clustering, SavedClusters),
+    Imputed.encoding: (read_imputed, _saved_imputation),
+    FIT: (_read_saem, _saved_saem),
+}
+"""What reads a file of this encoding, and what is drawn of it."""
 
 
 @dataclass

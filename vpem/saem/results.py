@@ -25,6 +25,7 @@ from vpem.network.schema import Report
 from vpem.records import Shown
 from vpem.saem.conditional import Certainty, Conditional, LogLikelihood
 from vpem.saem.doses import Doses
+from vpem.saem.formats import FIT
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import INCOMPLETE, SaemModel
 
@@ -127,6 +128,7 @@ class CorpusFacts:
 class _Estimated:
     """What has estimates of parameters, (p,)."""
 
+    encoding: ClassVar = FIT
     parameters: Sequence[str]
     theta: Doubles
     standard_errors: Doubles
