@@ -154,7 +154,7 @@ def impute(
     with Screen(out.quiet) as screen:
         from vpem.fits.imputation import fit_imputation
         from vpem.fits.mixture_imputation import imputed_of, write_imputation
-        from vpem.fits.observers import Imputation, score_holdout
+        from vpem.fits.observers import score_holdout
         from vpem.pictures.assignments import draw_imputation
         from vpem.pictures.contents import tables_of_imputation
         from vpem.pictures.saved import saved_of
@@ -182,7 +182,7 @@ def impute(
                 screen.print_note(
                     "every entry was seen, so nothing is imputed; --holdout holds some of them out"
                 )
-            elif unscaled and isinstance(fit, Imputation):
+            elif unscaled:
                 screen.print_note(*fit.note_of_scale())
             report |= {"sample_weight": dealing.sample_weight, "holdout": None}
             if hidden is not None and dealing.holdout is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import singledispatch
 from math import floor, log10
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from vpem.checks import AnyArray, Doubles, Labels
 from vpem.errors import FileError, InputError, Setting
 from vpem.files.hdf5 import find, open_read, read_column
-from vpem.files.models import Model
 from vpem.files.opening import check_unpacked, read_text
+from vpem.files.results import StoredClustering
 from vpem.network.schema import Report
 from vpem.records import Table, stated
 from vpem.terms.density import Density
@@ -30,7 +31,6 @@ from vpem.terms.families.student import dof_of
 from vpem.terms.units import Scaling
 
 if TYPE_CHECKING:
-    from vpem.files.results import StoredClustering
     from vpem.records import Sentence
     from vpem.settings import FitSettings
 
@@ -324,14 +324,19 @@ class Answer:
         return described
 
 
-def answer_of(stored: Model | StoredClustering) -> Answer:
-    """Return the answer that a file holds, whose report may lack anything."""
+@singledispatch
+def answer_of(stored: Any) -> Answer:
+    """Return the answer that a model, or a clustering, holds; its report may lack anything."""
     report = stored.report
-    if isinstance(stored, Model):
-        total = report.get("total_weight") or report.get("n_samples")
-        answer = Answer.of_mixture(stored.mixture, stored.feature_names, total)
-        degenerate = tuple(report.get("degenerate") or ())
-        return replace(answer, labels=labels_of(report), degenerate=degenerate)
+    total = report.get("total_weight") or report.get("n_samples")
+    answer = Answer.of_mixture(stored.mixture, stored.feature_names, total)
+    degenerate = tuple(report.get("degenerate") or ())
+    return replace(answer, labels=labels_of(report), degenerate=degenerate)
+
+
+@answer_of.register(StoredClustering)
+def _(stored: StoredClustering) -> Answer:
+    report = stored.report
     sizes = _vector(report.get("cluster_sizes"), len(stored.centres))
     if sizes is None:
         sizes = np.bincount(stored.labels, minlength=len(stored.centres)).astype(np.float64)

@@ -400,10 +400,9 @@ def fit_imputation(
     assert isinstance(rank, int)
     assert isinstance(ridge, float | int)
     assert tol is not None
-    settings = settings.changed(step_size=steps)
+    settings = settings.changed(step_size=steps, n_threads=thread_count(settings.n_threads))
     if settings.max_iter is None:
         settings = settings.changed(max_iter=enough_iterations(settings.step_size, noise_stays))
-    settings = settings.changed(n_threads=thread_count(settings.n_threads))
     if saver is not None:
         saver.begin(_facts(observations, settings, codec, network))
     # Observers agree on units and copies.

@@ -100,9 +100,7 @@ class Completed(Result):
 
     def note_of_scale(self) -> Sentence:
         """Return a note if one column with large values decides the imputed values."""
-        squares, names = (self.fitted**2).sum(axis=0), self.observations.column_names
-        share = squares.max() / squares.sum() if squares.any() and len(squares) > 1 else 0.0
-        return note_of_one(names[squares.argmax()], share, "all squares", "columns")
+        return ()
 
     @abstractmethod
     def describe(self) -> Report:
@@ -190,6 +188,12 @@ class Imputation(
     def fitted(self) -> Doubles:
         """Expectation of every entry, in the law's mean units, shape (I, J)."""
         return self.law.mean(self.factors.theta) * self.scaling.scale + self.scaling.shift
+
+    def note_of_scale(self) -> Sentence:
+        """Return a note if one column has most of the squares."""
+        squares, names = (self.fitted**2).sum(axis=0), self.observations.column_names
+        share = squares.max() / squares.sum() if squares.any() and len(squares) > 1 else 0.0
+        return note_of_one(names[squares.argmax()], share, "all squares", "columns")
 
     def fill(self, rows: Doubles) -> Doubles:
         """Fill gaps by factors of the rows, with those of the columns fixed: see `fit_rows`."""

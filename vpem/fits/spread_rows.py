@@ -7,6 +7,7 @@ the party that has most of them; nothing else but the terms of one sum leaves a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -304,15 +305,12 @@ def responsibilities(mixture: Any, X: Any, missing: str) -> NDArray[np.float64]:
     return np.asarray(mixture.predict_proba(X, missing=missing))
 
 
+@singledispatch
 def describe_score(stored: Any, X: Any, missing: str, sample_weight: Any = None) -> Report:
     """Report how well a model, or clusters, describe rows, which may be `SpreadRows`.
 
     As in a fit, rows without a value count for nothing.
     """
-    if isinstance(stored, StoredClustering):
-        inertia = float(np.square(stored.assign(X)[1]).sum())
-        each = {"inertia": inertia, "inertia_per_sample": inertia / len(X)}
-        return {"n_samples": len(X), "n_clusters": stored.n_components, **each}
     mixture = stored.mixture
     if isinstance(X, SpreadRows):
         scores, there = X.posteriors(mixture)[1], X.seen()
@@ -328,6 +326,13 @@ def describe_score(stored: Any, X: Any, missing: str, sample_weight: Any = None)
         "bic": mixture.bic(total, used),
         "aic": mixture.aic(total),
     }
+
+
+@describe_score.register(StoredClustering)
+def _(stored: StoredClustering, X: Any, *_: Any) -> Report:
+    inertia = float(np.square(stored.assign(X)[1]).sum())
+    each = {"inertia": inertia, "inertia_per_sample": inertia / len(X)}
+    return {"n_samples": len(X), "n_clusters": stored.n_components, **each}
 
 
 FIGURES = 6

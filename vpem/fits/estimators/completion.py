@@ -88,17 +88,12 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         "columns. Default: at random, with a mixture by rows.",
         choices=DEALS,
     )
+    missing = "marginalize"
     _also: ClassVar = {
         "step_size": "Or a number, or a function of the iteration.",
         "draws": "They are ``imputation_.completed``.",
         "compress": "On a graph it is the codec of the rounds.",
     }
-
-    def __sklearn_tags__(self) -> Any:
-        """Say that values may be missing."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
 
     @property
     def set_fit_request(self) -> NoReturn:
