@@ -10,7 +10,7 @@ import pytest
 from vpem.engines.tls.trust import fingerprint_words
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.studies.identities import read_request
-from vpem.files.studies.signed import read_signed, signed_text
+from vpem.files.studies.signed import Signed, signed_text
 from vpem.files.studies.study import read_study, remember
 from vpem.terms.families.kinds import Kinds
 
@@ -287,7 +287,7 @@ def test_an_organiser_is_renewed(capsys, people, hub, tmp_path):
     found = read_study("heart.toml")  # the folder knows the first certificate only
     assert (found.edition, len(found.former)) == (3, 1)
     # Without the word of the first certificate the second is that of somebody else.
-    text = read_signed(tmp_path / "hub" / "heart.toml", "study")
+    text = Signed(tmp_path / "hub" / "heart.toml", "study")
     body = text.body.partition("[[former]]")[0]
     from vpem.files.studies.identities import key_of, read_identity
 

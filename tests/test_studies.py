@@ -228,11 +228,11 @@ def wrong_studies():
 
 @each("change", wrong_studies())
 def test_what_a_study_must_be(heart, change):
-    from vpem.files.studies.signed import read_signed, signed_text
+    from vpem.files.studies.signed import Signed, signed_text
 
     old, new, sentence = change
     path = heart["hub"].path
-    body = read_signed(heart["lab"].path, "study").body
+    body = Signed(heart["lab"].path, "study").body
     assert old in body
     key = key_of(read_identity(heart["hub"].folder, "hub"))
     path.write_text(signed_text("study", body.replace(old, new), {"ed25519": key}))
@@ -241,11 +241,11 @@ def test_what_a_study_must_be(heart, change):
 
 
 def test_a_text_signed_as_something_else_is_no_study(heart):
-    from vpem.files.studies.signed import read_signed, signed_text
+    from vpem.files.studies.signed import Signed, signed_text
 
     path = heart["hub"].path
     key = key_of(read_identity(heart["hub"].folder, "hub"))
-    path.write_text(signed_text("request", read_signed(path, "study").body, {"ed25519": key}))
+    path.write_text(signed_text("request", Signed(path, "study").body, {"ed25519": key}))
     with pytest.raises(FileError, match="not signed by hub"):
         read_study(path)
 

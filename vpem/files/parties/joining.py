@@ -233,7 +233,7 @@ def stack_parties(
     workers = Workers(rows, tuple(party.name for party in parties))
     source = ", ".join(str(party.path) for party in parties)
     homes = {
-        party: Home(parties[party].name, holding.ids, np.arange(holding.n_samples))
+        party: Home.whole(holding.ids, holding.n_samples, parties[party].name)
         for party, holding in holdings.items()
     }
     here = [] if holders.apart else list(holdings.values())

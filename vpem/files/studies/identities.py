@@ -29,6 +29,7 @@ from vpem.files.json_text import as_toml
 from vpem.files.opening import PathLike, open_regular
 from vpem.files.studies.signed import (
     Fields,
+    Signed,
     address_of,
     check_name,
     common_name,
@@ -39,7 +40,6 @@ from vpem.files.studies.signed import (
     parse_certificate,
     pem_of,
     public_key_of,
-    read_signed,
     sign,
     signed_text,
     table_of,
@@ -494,7 +494,7 @@ def read_request(path: PathLike) -> MembershipRequest:
     """
     need_tls()
     path = Path(path)
-    text = read_signed(path, "request")
+    text = Signed(path, "request")
     about = Fields(text.content.pop("request", None) or {}, f"{path}: [request]")
     version = about.text("vpem")
     if about.count("format") != FORMAT:

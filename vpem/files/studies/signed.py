@@ -351,10 +351,13 @@ BYTES = 64
 
 
 class Signed:
-    """A text: its signed ``body``, its ``content``, and the table ``signature`` below it."""
+    """A text of at most 1 MB: its signed ``body``, its ``content``, and the table ``signature``.
 
-    def __init__(self, text: str, path: PathLike, kind: str) -> None:
-        above, mark, below = text.rpartition(MARK)
+    Whether it is signed by a member is still to be checked (`is_by`).
+    """
+
+    def __init__(self, path: PathLike, kind: str) -> None:
+        above, mark, below = read_text(path, TOML_TIMES).rpartition(MARK)
         if not mark:
             raise FileError(f"{path} is no {kind}: it has no table [signature] at its end")
         self.body, self.kind = above, kind
@@ -369,15 +372,10 @@ class Signed:
         signature = self.signature.read(name, from_base64)
         return is_signed_by(certificate, self.kind, self.body, signature)
 
-
-def digest_of(text: Signed) -> str:
-    """Return the SHA-256 of what was signed, in hexadecimal digits."""
-    return hashlib.sha256(text.body.encode()).hexdigest()
-
-
-def read_signed(path: PathLike, kind: str) -> Signed:
-    """Read a text of at most 1 MB with its signature, which is still to be checked."""
-    return Signed(read_text(path, TOML_TIMES), path, kind)
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of what was signed, in hexadecimal digits."""
+        return hashlib.sha256(self.body.encode()).hexdigest()
 
 
 def from_base64(text: str) -> bytes:

@@ -21,13 +21,11 @@ from vpem.files.studies.signed import (
     Signed,
     address_of,
     check_name,
-    digest_of,
     from_base64,
     is_signed_by,
     need_tls,
     parse_certificate,
     pem_of,
-    read_signed,
     table_of,
 )
 from vpem.network.schema import Report
@@ -138,7 +136,7 @@ def read_study(path: PathLike) -> Study:
     """
     need_tls()
     path = Path(path)
-    text = read_signed(path, "study")
+    text = Signed(path, "study")
     head = Fields(text.content.pop("study", None) or {}, f"{path}: [study]")
     organiser = head.read("organiser", check_name)
     members = _members(text, path)
@@ -182,7 +180,7 @@ def read_study(path: PathLike) -> Study:
         fields.end()
         if relay.address is None:
             raise InputError(f"{path}: [relay] has no address")
-    roster = Roster(number, name, edition, members, relay, revoked, text=digest_of(text))
+    roster = Roster(number, name, edition, members, relay, revoked, text=text.digest)
     study = Study(
         path, name, number, edition, version, organiser,
         head.time("signed"), head.choice("result", RESULTS), head.seconds("timeout"),
@@ -293,7 +291,7 @@ def check_known(study: Study, text: Signed) -> None:
             f"{study.path} is edition {study.edition} of {study.name}, older than the edition "
             f"{edition} that was here before; get the newest from {study.organiser}"
         )
-    if study.edition == edition and digest_of(text) != digest:
+    if study.edition == edition and text.digest != digest:
         raise FileError(
             f"{study.path} is another edition {edition} of {study.name} than the one that was here "
             f"before; ask {study.organiser} which one is valid"
@@ -312,7 +310,7 @@ def remember(study: Study) -> None:
         "id": study.id,
         "edition": study.edition,
         "organiser": pem_of(organiser),
-        "sha256": digest_of(read_signed(study.path, "study")),
+        "sha256": Signed(study.path, "study").digest,
     }
     head = f"# What this folder knows of {study.path.name}; written by vpem.\n"
     text = head + table_of("[known]", table)
