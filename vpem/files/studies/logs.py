@@ -223,7 +223,7 @@ def messages(paths: Iterable[PathLike]) -> Iterator[State]:
 
 
 def _lines(paths: Iterable[PathLike]) -> Iterator[tuple[bool, State | None]]:
-    """Yield of each line whether it is of a run, or of a message, and its content; None: cut."""
+    """Yield the content of each line (None: cut short), after whether it is about a run."""
     for path in paths:
         has_begun = False
         with open_regular(path) as file:
