@@ -17,7 +17,7 @@ from vpem.network.partition import contiguous
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import ConsensusSum, RoundSteps, agreed_within, codec_of, stable_steps
 from vpem.sums.gossip import GossipSum
-from vpem.sums.partial import tell
+from vpem.sums.partial import send_changes
 from vpem.sums.quantizer import contraction
 
 from .tables import each, each_once, over
@@ -77,10 +77,10 @@ def test_the_mean_is_kept_in_every_round(name, hops, monkeypatch):
 
     def watched(quantizer, values, *how):
         seen.append(values.mean(axis=0))
-        tell(quantizer, values, *how)
+        send_changes(quantizer, values, *how)
 
     with monkeypatch.context() as patch:
-        patch.setattr("vpem.sums.gossip.tell", watched)
+        patch.setattr("vpem.sums.gossip.send_changes", watched)
         for seed in range(3):
             terms = terms + draw_terms(len(hubs), seed + 1)
             seen.clear()

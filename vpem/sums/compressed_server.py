@@ -17,7 +17,7 @@ from vpem.network.schema import Array, Schema, State
 from vpem.sums.consensus import agreed_within, codec_within, messages_alone
 from vpem.sums.counted import AtServer, largest_of
 from vpem.sums.exchanges import TreeLevel, TreeWays, finished
-from vpem.sums.partial import Carry, GoesOn, short_keys, tell
+from vpem.sums.partial import Carry, GoesOn, send_changes, short_keys
 from vpem.sums.quantizer import ITEM, Quantizer, contraction
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import ALL, Scalars, Sum, flattened, unflattened
@@ -160,7 +160,7 @@ class CompressedServerSum(GoesOn, AtServer):
             carry = self._carry(self._to_all)
             for _ in range(count):
                 self.broadcast(quantizer.message_size)
-                tell(quantizer, total, known.down, short_keys(rng, 1)[: len(total)], carry)
+                send_changes(quantizer, total, known.down, short_keys(rng, 1)[: len(total)], carry)
             self.traffic.add(self.charge, self._delivered[1] * count * quantizer.message_size, 0)
             return largest_in(total - known.down[: len(total)])
 
@@ -262,7 +262,7 @@ class CompressedServerSum(GoesOn, AtServer):
             rows = np.append(level.rows, level.heard)
             carry = self._carry(partial(self._to_parents, level))
             for drawn in keys:
-                tell(quantizer, sums[level.rows], known, drawn[level.agents], carry, rows)
+                send_changes(quantizer, sums[level.rows], known, drawn[level.agents], carry, rows)
             for child, parent in zip(level.children, level.parents, strict=True):
                 sums[parent] += known[child]
         for _ in keys:

@@ -34,7 +34,7 @@ from vpem.sums.consensus import (
 )
 from vpem.sums.counted import largest_of
 from vpem.sums.exchanges import Neighbourhood, finished
-from vpem.sums.partial import GoesOn, short_keys, tell
+from vpem.sums.partial import GoesOn, send_changes, short_keys
 from vpem.sums.quantizer import Quantizer, contraction
 from vpem.sums.sum import ALL, Scalars, beside, flattened, message_bytes, unflattened
 
@@ -421,7 +421,7 @@ class GossipSum(GoesOn, _OverHubs):
             states = memory.states if heard is None else memory.states[talking]
             # Keys of all agents are drawn alike in every process.
             keys = short_keys(rng, len(awake))[near.own[talking]]
-            tell(quantizer, states, memory.copies, keys, carry, heard)
+            send_changes(quantizer, states, memory.copies, keys, carry, heard)
             mixed = memory.copies.copy()
             self._mix([mixed], up)
             before = memory.move(mixed, before, stable.step, step)

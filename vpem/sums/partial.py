@@ -2,7 +2,7 @@
 
 FedEM's and SAEM's messages to a server are an `Uplink`: how vectors differ from memories is sent,
 by some of the senders, in few bits. Rounds between neighbours carry states and not terms, and sums
-of terms are compressed both ways: those `tell` how vectors differ from what is known of them.
+of terms are compressed both ways: those `send_changes` of vectors from what is known of them.
 Compressed sums remember all rows, or those of every batch apart.
 
 An agent that is absent at times counts with what was heard of it last (`HeardAtServer`,
@@ -222,7 +222,7 @@ class Uplink(Sum):
         return {}
 
 
-def tell(
+def send_changes(
     quantizer: Quantizer,
     values: Doubles,
     known: Doubles,
