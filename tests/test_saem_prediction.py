@@ -287,12 +287,13 @@ def test_who_and_what(drug, subjects):
     [
         ({"model_options": {"slopes": 5}}, "the options of the fit make no model linear"),
         ({"model_options": {"slopes": [["time"]]}}, "no covariate|make no model"),
+        ({"model_options": {"slopes": [["time"]], "error": "poisson"}}, "make no model"),
         ({"model_options": {"colour": 5}}, "colour"),
         ({"theta": (2, -1.0)}, "estimate of 'var\\(intercept\\)' must be positive"),
         ({"theta": (5, 0.0)}, "estimate of 'residual variance' must be positive"),
         ({"theta": (3, 1e3)}, "not positive definite"),
     ],
-    ids=["options", "listed", "unknown", "variance", "residual", "indefinite"],
+    ids=["options", "listed", "linked", "unknown", "variance", "residual", "indefinite"],
 )
 def test_fits_that_nobody_made(growth, boys, changes, told):
     saved = growth.saved

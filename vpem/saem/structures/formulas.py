@@ -170,7 +170,7 @@ class LinearPredictor(Structure):
         slopes = tuple("slope" if name == "time" else f"slope of {name}" for name in columns)
         self.names = (("intercept",) if intercept else ()) + slopes
         self.scales = ("identity",) * len(self.names)
-        parts = [part for name in columns for part in name.split(":")]
+        parts = [part for name in dict.fromkeys(columns) for part in name.split(":")]
         self.needs = tuple(name for name in parts if name != "time")
 
     def among(self, names: tuple[str, ...], design: Callable[[Individuals], Doubles]) -> Self:
