@@ -29,16 +29,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.threads import one_blas_thread
-from vpem.checks import AnyArray, Doubles, Floats, Matrix, as_matrix, check_finite, check_weights
+from vpem.checks import AnyArray, Doubles, Floats, Matrix, check_finite, check_weights
 from vpem.engines.engine import set_topic
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError
 from vpem.files.models import Model
 from vpem.fits.answer import adjusted_rand_index
 from vpem.fits.spread_rows import FIGURES, SpreadRows
 from vpem.network.schema import Report
 from vpem.records import Shown
-from vpem.settings import MISSINGS
-from vpem.terms.density import CHUNK_VALUES, Density
+from vpem.terms.density import CHUNK_VALUES, Density, as_rows_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import check_missing
 
@@ -415,11 +414,7 @@ def contribution(
     mixture = model.mixture
     if mixture.is_proper:  # a posterior
         mixture = mixture.plain
-    check_choice("missing", missing, MISSINGS)
-    X = as_matrix("the data", X)
-    if X.ndim != 2 or X.shape[1] != mixture.n_features:
-        got = f"{X.shape[1]}" if X.ndim == 2 else f"an array of {X.ndim} dimensions"
-        raise InputError(f"the model has {mixture.n_features} features, the data have {got}")
+    X = as_rows_of(mixture, X, missing)
     (check_finite if missing == "refuse" else check_missing)(X, model.feature_names)
     weights = None if sample_weight is None else check_weights(sample_weight, len(X), some=True)
     codes = None if labels is None else _codes(labels, len(X))

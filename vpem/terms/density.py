@@ -40,6 +40,16 @@ CHUNK_VALUES = 1 << 20
 """Values of the largest temporary array when a mixture is evaluated."""
 
 
+def as_rows_of(mixture: Density, X: Any, missing: str) -> Matrix:
+    """Return rows (M, d) of as many features as a mixture has, or raise InputError."""
+    check_choice("missing", missing, MISSINGS)
+    rows: Matrix = as_matrix("the data", X)
+    if rows.ndim != 2 or rows.shape[1] != mixture.n_features:
+        got = f"{rows.shape[1]}" if rows.ndim == 2 else f"an array of {rows.ndim} dimensions"
+        raise InputError(f"the model has {mixture.n_features} features, the data have {got}")
+    return rows
+
+
 def posteriors(
     mixture: Density, X: Matrix, missing: str = "refuse"
 ) -> Iterator[tuple[slice, Doubles, Doubles]]:
@@ -47,11 +57,7 @@ def posteriors(
 
     Rows (M, d) are in the user's order and units; missing values are refused or marginalized.
     """
-    check_choice("missing", missing, MISSINGS)
-    X = as_matrix("the data", X)
-    if X.ndim != 2 or X.shape[1] != mixture.n_features:
-        got = f"{X.shape[1]}" if X.ndim == 2 else f"an array of {X.ndim} dimensions"
-        raise InputError(f"the model has {mixture.n_features} features, the data have {got}")
+    X = as_rows_of(mixture, X, missing)
     size = max(64, CHUNK_VALUES // (max(mixture.blocks.n_blocks, 1) * mixture.n_components))
     with one_blas_thread():
         for start in range(0, len(X), size):

@@ -505,15 +505,11 @@ class FeatureTerms(RowTerms):
     def with_hubs_of(self, statistics: Statistics, other: Statistics, hubs: Mask) -> Statistics:
         """Return the statistics with those hubs' (B,) part taken from other ones."""
         other = self.recentred(other, statistics.shifts)
+        # They lie as parameters do.
+        runs, columns = FeatureTerms.blank(self, len(other.first)).runs, hubs[self.blocks.block_of]
         counts = np.where(hubs[:, None], other.counts, statistics.counts)
-        columns = hubs[self.blocks.block_of]
         first = np.where(columns, other.first, statistics.first)
-        if self._is_diagonal:
-            second = np.where(columns, other.second, statistics.second)
-        else:
-            copies = 1 if self._is_tied else len(first)
-            sizes = copies * self.blocks.widths.astype(np.int64) ** 2
-            second = np.where(np.repeat(hubs, sizes), other.second, statistics.second)
+        second = runs["covariances"].where(hubs, other.second, statistics.second)
         seen = statistics.seen
         if seen is not None and other.seen is not None:
             seen = np.where(columns if self._is_diagonal else hubs[:, None], other.seen, seen)
