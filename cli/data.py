@@ -313,7 +313,7 @@ def refuse_families(kinds: Kinds | None, names: Sequence[str], source: str) -> N
                 f"{source}: feature {name!r} is kept as {family}, which 'vpem fit' takes, "
                 "but distances and means are those of numbers; leave it out with ",
                 Setting("drop", name),
-            )  # fmt: skip
+            )
 
 
 def kept_of(stored: Any) -> TableSettings:

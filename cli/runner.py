@@ -92,7 +92,7 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
     checkpoint: Path | None = unset(
         "Keep the state of the run here, to go on with --resume if it is interrupted.",
         file=Role(writes=True, files=_kept),
-    )  # fmt: skip
+    )
     checkpoint_every: int | None = unset(
         "Iterations from one checkpoint to the next. Default: 10.", least=1,
         idle=WITHOUT_CHECKPOINT,
@@ -103,7 +103,7 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
     resume_if_any: bool = off(
         "As --resume, but start at the beginning if there is no checkpoint.",
         idle=[not_both("resume", "resume_if_any"), WITHOUT_CHECKPOINT],
-    )  # fmt: skip
+    )
 
     def saver(self, run: CommandRun) -> FileSaver | None:
         """Return a writer of checkpoints, if any."""

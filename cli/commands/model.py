@@ -44,9 +44,7 @@ HELD = {
 }
 """What else files of vpem hold, in words."""
 
-OF_COLUMNS = {*HELD} - {
-    "vpem-dataset", "vpem-checkpoint", "vpem-observations", "vpem-individuals"
-}  # fmt: skip
+OF_COLUMNS = {*HELD} - {"vpem-dataset", "vpem-checkpoint", "vpem-observations", "vpem-individuals"}
 """Of these, those that have columns of one length."""
 
 

@@ -230,9 +230,7 @@ class Search(runner.Task):
             return {"state": out.kept_in} | self.drawn(lambda: draw_selection(selection))
 
         converged = all(one["status"] == "converged" for one in selection.cells)
-        self.finish(runner.FitOutcome(
-            converged, tell, write, tables_of_selection, draw, found=fit
-        ))  # fmt: skip
+        self.finish(runner.FitOutcome(converged, tell, write, tables_of_selection, draw, found=fit))
 
 
 def _state_of(state: Path | None, output: Path | None) -> Path | None:

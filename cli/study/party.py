@@ -532,7 +532,7 @@ def relay(
     Make its key with 'vpem party init --name relay', and give its certificate to the organiser.
 
     Example: vpem relay heart.toml --listen 0.0.0.0:443
-    """  # fmt: skip
+    """
     with Screen(quiet) as screen:
         from vpem.files.studies.signed import door_of
 

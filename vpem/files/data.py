@@ -143,7 +143,7 @@ def read_data(
         elif how.dataset is not None and kind != "npz":
             raise InputError(
                 Setting("dataset"), f" is a place inside HDF5 or .npz, which {source} is not"
-            )  # fmt: skip
+            )
         elif kind in ("npy", "npz"):
             from vpem.files.readers.numpy_files import read_npy, read_npz
 

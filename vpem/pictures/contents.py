@@ -271,11 +271,10 @@ HOW_WELL: Lines = {
     "squared mean field": lambda report: (
         f"{report['mean_field'][0]:.3g} at first, {report['mean_field'][-1]:.3g} at last"
     ),
-    "projections": lambda report: (
-        plural(report["projections"], "weight or covariance").replace("weight or covariances",
-               "weights or covariances")
+    "projections": lambda report: plural(report["projections"], "weight or covariance").replace(
+        "weight or covariances", "weights or covariances"
     ),
-}  # fmt: skip
+}
 """How it went."""
 
 

@@ -71,9 +71,7 @@ class VariationalMixture(
     def arrays(self) -> State:
         """Parameters and prior as arrays."""
         own = {name: getattr(self, name) for name in (*Mixture.named, "counts", "seen")}
-        return own | {
-            "prior_means": self.prior.means, "prior_covariances": self.prior.covariances
-        }  # fmt: skip
+        return own | {"prior_means": self.prior.means, "prior_covariances": self.prior.covariances}
 
     def schema(self, n_roots: int = 1) -> dict[str, Schema]:
         k = self.n_components

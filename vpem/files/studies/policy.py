@@ -329,9 +329,9 @@ class Policy:
             )
         if self.fewest_rows is not None and n_rows < self.fewest_rows:
             raise self._error(
-                f"requires at least {self.fewest_rows} rows", f"but the parties have {n_rows} "
-                "together"
-            )  # fmt: skip
+                f"requires at least {self.fewest_rows} rows",
+                f"but the parties have {n_rows} together",
+            )
 
     def check_sizes(self, sizes: Sequence[int], party: int, names: Sequence[str]) -> None:
         """Raise PolicyError where another party brings too many ids, before any is compared."""
