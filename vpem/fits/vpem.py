@@ -55,7 +55,6 @@ from vpem.steps.starts import GivenStart, draw_start, start_at_labels, teller
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
-from vpem.terms.density import Density
 from vpem.terms.families.kinds import LAWS, Kinds
 from vpem.terms.families.mixed import MixedTerms
 from vpem.terms.features import FeatureTerms
@@ -364,7 +363,7 @@ class _Attempts:
         if restart.start is not None:
             begun = self.runs.begun_at(restart.start)
             return begun.convert_to(terms.blocks, terms.covariance_type, terms.scaling), None
-        if isinstance(init, Density):
+        if self.prepared.rows is None and not isinstance(init, str):
             init_kinds, kinds = init.kinds, self.prepared.kinds
             families = [one and (one.families, one.n_levels) for one in (init_kinds, kinds)]
             if self.network.part_of is None and families[0] != families[1]:
