@@ -45,10 +45,10 @@ class Ledger(Stateful):
     def link(self, source: Nodes, target: Nodes) -> NDArray[np.intp]:
         """Number of the directed link between two neighbours, or numbers (n,) of several."""
         numbers = self.sources * self.n_nodes + self.targets  # ascending
-        wanted = np.asarray(source) * self.n_nodes + target
-        if not np.isin(wanted, numbers).all():
+        keys = np.asarray(source) * self.n_nodes + target
+        if not np.isin(keys, numbers).all():
             raise KeyError(f"nodes {source} and {target} are not neighbours")
-        return np.asarray(np.searchsorted(numbers, wanted))
+        return np.asarray(np.searchsorted(numbers, keys))
 
     def among(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Mark the directed links between some nodes."""

@@ -39,7 +39,7 @@ Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 class Uplink(Sum):
     """Messages to a server from some of the senders, in few bits, of what differs from a memory.
 
-    Each of the three is as it is asked for; without any it is the server's sum (`AtServer`), of
+    Each of the three may be left out; without any it is the server's sum (`AtServer`), of
     which nothing is kept but memories, by their owners.
 
     In few bits: by the codec of a ``quantizer``, if it has one. Keys of messages are drawn by
