@@ -545,7 +545,7 @@ class SharedRows:
         self._rows, self._points = rows, points
         self._local = local
         self.n_samples, self.dtype = rows.n_samples, rows.dtype
-        # All but `take` is of this process's rows alone.
+        # Only `take` has rows of other processes too.
         self.runs, self.read, self.cut = rows.runs, rows.read, rows.cut
         self.select_rows, self.slice_rows = rows.select_rows, rows.slice_rows
 
