@@ -248,6 +248,28 @@ def test_features_alone_in_their_hubs_may_be_missing_whatever_covariances_are_ca
     np.testing.assert_allclose(one.mixture.means, other.mixture.means, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("topology", ["star", "cycle"])
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "tied-spherical"])
+@pytest.mark.parametrize("how", [{}, {"accelerate": "squarem"}], ids=str)
+def test_a_hub_without_features_has_the_rows_of_its_root_and_changes_nothing(
+    X, kind, topology, how
+):
+    data = holed(X)
+    given = {"missing": "marginalize", "weight_concentration_prior_type": PRIORS[0], "tol": 0.0}
+    given |= {"n_components": 4, "init": [0, 9, 20, 30], "covariance_type": kind, "max_iter": 5}
+    fits = []
+    for features in ([[], [0], [1], [2], [3]], [[0], [1], [2], [3]]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", vpem.errors.VpemWarning)
+            network = connect(make_graph(topology, len(features)), from_lists(features, D))
+            fits.append(fit_vpem(data, network, **given, **how))
+    first, found = fits
+    np.testing.assert_array_equal(first.mixture.seen[0], first.mixture.counts[0])
+    near = {"rtol": 1e-8 if topology == "star" else 1e-4}
+    np.testing.assert_allclose(first.mixture.seen[1:], found.mixture.seen, **near)
+    np.testing.assert_allclose(first.log_likelihood, found.log_likelihood, **near)
+
+
 def rows_network(n, topology="star"):
     return connect_workers(make_graph(topology, n))
 

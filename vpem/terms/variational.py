@@ -31,6 +31,7 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, block_views, is_diagonal
 from vpem.terms.priors import ConjugateTerms, Prior, check_prior, wishart_sizes
 from vpem.terms.statistics import Statistics
+from vpem.terms.units import sum_features
 
 LEAST_USED = 0.5
 """Effective rows from which on a component is in use."""
@@ -54,7 +55,7 @@ class VariationalMixture(
     """
 
     counts: Doubles  # (R, K) effective rows of each component, as each root finds them
-    seen: Doubles  # (B, K) of which a hub has something; of its root where no value is missing
+    seen: Doubles  # (B, K) of which a hub has something; of its root where it can miss nothing
     prior: Prior  # in block order and units of fitting
     is_proper = True
     named: ClassVar[dict[str, str]] = Mixture.named | {
@@ -318,7 +319,10 @@ class VariationalTerms(ConjugateTerms):
             self._add_squares(pairs, mixture.means - prior.means, prior.mean_precision)
             traces = self._over_hubs(self._lower_precisions(plain) * pairs)
             divergences = many * wishart.sum(axis=1) + normal.sum(axis=1) + 0.5 * traces
-            of_hubs = np.maximum(self.share * self.total_weight, np.finfo(np.float64).tiny)
+            share = self.share
+            if self.misses and self._is_diagonal:  # of features that are alone in their hubs
+                share = sum_features(self.blocks, np.asarray(share))
+            of_hubs = np.maximum(share * self.total_weight, np.finfo(np.float64).tiny)
             shares = 2 * divergences / of_hubs
         log_dets = plain.log_dets - mixture.offsets.T + shares
         inverse = plain.inverse
@@ -367,10 +371,10 @@ class VariationalTerms(ConjugateTerms):
         mean, and tied ones the mean over components.
         """
         plain, prior, k = self._maximised(statistics), self.prior, len(statistics.first)
-        seen = statistics.counts
+        seen = np.broadcast_to(statistics.counts, (self.blocks.n_blocks, k)).copy()
         if statistics.seen is not None:  # of hubs, or of features that are alone in theirs
-            seen = statistics.seen.T if self._is_diagonal else statistics.seen
-        seen = np.broadcast_to(seen, (self.blocks.n_blocks, k)).copy()
+            wide = self.blocks.widths > 0
+            seen[wide] = statistics.seen.T if self._is_diagonal else statistics.seen[wide]
         beta = prior.mean_precision + seen
         share = self.blocks.of_feature(seen / beta)
         means = prior.means + share * (plain.means - prior.means)
@@ -409,7 +413,7 @@ class VariationalTerms(ConjugateTerms):
         statistics.scale(weight / float(mixture.counts[0].sum()))
         if statistics.seen is not None:
             seen = mixture.seen * (weight / float(mixture.counts[0].sum()))
-            statistics.seen += seen.T if self._is_diagonal else seen
+            statistics.seen += self.blocks.of_feature(seen) if self._is_diagonal else seen
         return statistics
 
     def start(self, centres: Doubles) -> VariationalMixture:
