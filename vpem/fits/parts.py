@@ -43,6 +43,7 @@ from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import NO_COLUMNS, Mixture
+from vpem.terms.priors import wishart_sizes
 from vpem.terms.units import Scaling
 
 
@@ -315,25 +316,24 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     some = next(iter(models.values()))
     kinds = {
         (
-            one.mixture.covariance_type,
-            one.mixture.n_components,
-            one.mixture.n_factors,
-            len(one.history),
+            m.covariance_type, m.n_components, m.n_factors, n_iter,
+            m.is_proper and (m.prior.kind, m.prior.concentration, m.prior.mean_precision),
         )
-        for one in models.values()
-    }
+        for m, n_iter in ((one.mixture, len(one.history)) for one in models.values())
+    }  # fmt: skip
     if len(kinds) > 1:
-        raise InputError("the shards differ in components, covariances, factors or iterations")
+        raise InputError(
+            "the shards differ in components, covariances, factors, priors or iterations"
+        )
     mixed = [model.mixture.kinds is not None for model in models.values()]
     if any(mixed) and not all(mixed):
         raise InputError("the shards differ in whether they have families of features")
+    common = _of_any_root(blocks, models)
     families, counts, sent = [""] * blocks.n_features, [0] * blocks.n_features, []
     for number, columns in enumerate(blocks.features):
         mixture, levels = models.get(number, some).mixture, None
         if number not in models:  # it has no features
-            sent.append(
-                {"numbers": [number], "weights": mixture.weights, "parts": {}, "levels": {}}
-            )
+            sent.append({"numbers": [number], "parts": {}, "levels": {}, **common})
             continue
         if mixed[0]:
             for place, column in enumerate(columns.tolist()):
@@ -341,14 +341,14 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
                 counts[column] = mixture.kinds.n_levels[place]
             levels = {int(columns[at]): names for at, names in mixture.kinds.levels.items()}
         sent.append(sent_of(mixture, [number], levels))
-    mixture = some.mixture.plain if some.mixture.is_proper else some.mixture
     if mixed[0]:
         kinds_of_all = Kinds(tuple(families), tuple(counts))
-        mixture = join_families(blocks, kinds_of_all, mixture.covariance_type, sent)
+        mixture = join_families(blocks, kinds_of_all, some.mixture.covariance_type, sent)
     else:
-        mixture = mixture.join_hubs(blocks, sent)
+        mixture = some.mixture.join_hubs(blocks, sent)
     if first["shared"]:
-        mixture = replace(mixture, weights=some.mixture.weights)
+        shared = [name for name, where in mixture.named.items() if where == "roots"]
+        mixture = replace(mixture, **{name: common[name] for name in shared})
     names_of = [""] * blocks.n_features
     history = np.empty((len(some.history), len(hubs)))
     history[...] = some.history
@@ -359,7 +359,26 @@ def join_shards(paths: Sequence[PathLike]) -> Model:
     report = {name: value for name, value in some.report.items() if name != "shard"}
     report |= {"n_features": blocks.n_features, "feature_names": names_of, "hubs": hubs}
     report["n_agents"] = len(report["agent_names"])
+    if mixture.is_proper:
+        report |= {"lower_bound": report["log_likelihood"], **mixture.reported()}
     return Model(mixture, tuple(names_of), report, history, some.options, some.versions)
+
+
+def _of_any_root(blocks: Blocks, models: Mapping[int, Model]) -> Report:
+    """What is joined of a hub without features: what any root found of all rows.
+
+    A posterior has seen all of its root's rows there, and its prior has the degrees of freedom
+    that all hubs were given, or as many as a hub of its width has.
+    """
+    some = next(iter(models.values())).mixture
+    found = {name: getattr(some, name) for name, at in some.named.items() if at == "roots"}
+    if some.is_proper:
+        usual = wishart_sizes(blocks, some.covariance_type)
+        freedom = {b: one.mixture.prior.degrees_of_freedom for b, one in models.items()}
+        given = any(freedom[b] != usual[b] for b in models)
+        found["seen"] = some.counts
+        found["freedom"] = some.prior.degrees_of_freedom if given else np.ones(1)
+    return found
 
 
 def _shard_of(path: PathLike, model: Model) -> Report:
