@@ -53,6 +53,15 @@ def path(tmp_path, sound):
     return tmp_path / "fit.h5"
 
 
+def test_people_of_before_are_found_with_a_warning(fit):
+    with pytest.warns(DeprecationWarning, match="^people is the fit itself now") as warned:
+        people = fit.people
+    assert warned[0].filename == __file__
+    assert (people.names, people.n_individuals, people.doses) == (fit.names, 26, None)
+    assert people.time_range == fit.time_range
+    assert people.covariates is fit.covariates
+
+
 def assert_same(one, two):
     """Two saved fits with the same bits."""
     for field in dataclasses.fields(one):

@@ -6,6 +6,7 @@ corpus they say how large its topics are, and which words come together.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -188,6 +189,13 @@ class SaemFit(
     corpus: CorpusFacts | None  # of the model ``lda``
     seconds: float  # wall time, with that of a run that it resumed
     certain: Certainty
+
+    @property
+    def people(self) -> SaemFit:
+        """Former home of `names`, `rows`, `covariates`, `doses` and the like: the fit itself."""
+        said = "people is the fit itself now: its fields are the fit's"
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
+        return self
 
     @property
     def latents(self) -> Latents:
