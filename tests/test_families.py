@@ -17,6 +17,12 @@ HUBS = ([2, 0], [], [1, 3])
 FAMILIES = {name: law for name, law in LAWS.items() if not law.has_core}
 
 
+def test_an_independent_family_of_changed_values_is_refused_where_it_is_made():
+    with pytest.raises(TypeError, match="Logs has a change, but independent features may have no"):
+        type("Logs", (type(LAWS["exponential"]),), {"change": staticmethod(np.log)})
+    assert type("Plain", (type(LAWS["exponential"]),), {}).change is None
+
+
 def kinds_of(name):
     return Kinds((name,) * D, LEVELS if name == "categorical" else ())
 

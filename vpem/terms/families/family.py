@@ -492,6 +492,10 @@ class Independent(Family):
     looked_up: ClassVar[int] = 0
     """Values whose terms are looked up, of each feature where these are not levels of its own."""
 
+    def __init_subclass__(cls) -> None:
+        if cls.change is not None:  # whose density only families with a core take into account
+            raise TypeError(f"{cls.__name__} has a change, but independent features may have none")
+
     @abstractmethod
     def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
         """What kernels take of the parameters: logarithms, constants; finite everywhere.
