@@ -1,6 +1,6 @@
 """Pickles that an earlier build made, as far as CHANGELOG.md says that they load.
 
-`golden/files/pickles.z` has some of build 3befd1c5, each as bytes: fits of 80 rows in two clusters
+`pickles_of_before.z` has some of build 3befd1c5, each as bytes: fits of 80 rows in two clusters
 of four features, which `data` makes again. It is written by no test.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from vpem import FitSettings, fit_vpem
 from vpem.files.models import write_model
 
-SAVED = Path(__file__).parent / "golden" / "files" / "pickles.z"
+SAVED = Path(__file__).with_name("pickles_of_before.z")
 PICKLES = pickle.loads(zlib.decompress(SAVED.read_bytes()))
 
 
