@@ -1,5 +1,6 @@
 """FedEM: identities with EM, the memories' invariant, codecs, variance reduction, graphs."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -684,6 +685,24 @@ def test_the_estimator_on_a_graph(X):
     ours.set_params(tol=0.0).fit(X)
     assert ours.graph_.topology == "cycle"
     assert ours.fit_.run.statistics.shape[0] == 6
+
+
+@pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
+def test_a_fit_pickled_before_settings_said_what_was_chosen_is_told_and_kept(X):
+    ours = FedEM(3, workers=3, variance_reduction=True, max_iter=20, random_state=1).fit(X)
+    before = copy.deepcopy(ours)
+    run = before.fit_.run
+    chosen = run.settings
+    state = {name: value for name, value in vars(run).items() if name != "settings"}
+    vars(run.steps).update(
+        taken=chosen.step_size, batch_size=chosen.batch_size, inner=chosen.inner,
+        max_iter=chosen.max_iter,
+    )  # fmt: skip
+    before.fit_.run = type(run).__new__(type(run))
+    before.fit_.run.__setstate__(state)
+    assert before.summary() == ours.summary()
+    assert before.kept().report == ours.kept().report
+    assert before.kept().report["inner"] == chosen.inner > 0
 
 
 # ---- coming to rest ------------------------------------------------------------------------------

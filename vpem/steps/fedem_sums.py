@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -192,6 +193,13 @@ class FedRun:
     projected: list[int] = field(default_factory=list)  # iterations after which something was
     steps: Any = None  # `vpem.steps.fedem_steps.SafeSteps`
     settings: Any = None  # `vpem.settings.FedSettings`, with what was chosen of them
+
+    def __setstate__(self, state: Report) -> None:
+        """Become a copy, also one of before the settings of a run said what was chosen of them."""
+        vars(self).update(state)
+        said = vars(self.steps) if self.settings is None and self.steps else {}
+        if "taken" in said:
+            self.settings = SimpleNamespace(step_size=said["taken"], **said)
 
     @property
     def spoiled(self) -> bool:
