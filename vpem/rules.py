@@ -201,6 +201,7 @@ ROWS: tuple[Row, ...] = (
         "weight_concentration_prior_type": "moments of all rows and a bound would spend some of "
         "the privacy budget",
         "every_weight": "responsibilities lie on a grid",
+        "floor_fits": "there is one start, and none to choose from",
     }),
     *_private(("kmeans-rows",), {
         "method": "it is for features, and this is for rows",

@@ -669,6 +669,8 @@ UNUSED = {
         "budget; raise ",
     }.items()
 } | {
+    "floor_fits": "{floor_fits} chooses among restarts, but with {release_epsilon} there is one "
+    "start; leave it out",
     "init": "{release_epsilon} starts from noisy moments of all rows and looks at no single row; "
     "leave out {init}",
     "scale": "{scale=standard}" + _NOISELESS,
