@@ -378,6 +378,10 @@ class Task(CommandRun):
                 self.warnings[last] = before + heard[n_heard:]
             # One hub already has all agents: more hops change nothing.
             self.networks[number], self.warnings[number] = self.networks[last], self.warnings[last]
+        if self.graph.has_server and sums.sum not in (None, "server"):
+            self.screen.print_note(
+                "the links of a star are a tree around its server: sums are taken there"
+            )
         if not chosen:
             return
         from vpem.fits.likely_hubs import connect_by_likelihood
@@ -448,6 +452,8 @@ class Task(CommandRun):
         (X, weights, about), workers, network = data, self.workers, self.local
         wide = network.whole.blocks.widths if workers is None else [self.source.n_features]
         settings = self._protected(int(max(wide)))
+        if "privacy" in more:  # noise keeps rows out of the model
+            settings = self.settings
         more = settings.values() | {"sample_weight": weights} | about | more
         if workers is None:
             from vpem.fits.spread import fit_spread

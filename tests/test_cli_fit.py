@@ -434,3 +434,9 @@ def test_agents_that_are_asked_for_leave_the_stored_graph_aside(capsys, data, wo
     assert told.err.count(note) == 1
     kept = done(capsys, *words[:command], data, *words[command:], "--json")
     assert "is ignored" not in kept.err
+
+
+def test_a_star_sums_at_its_server_whatever_tree_is_asked_for(capsys, data):
+    for words, said in ((("--sum", "tree"), True), (("--sum", "server"), False), ((), False)):
+        told = done(capsys, "fit", data, "--topology", "star", "--max-iter", 1, *words)
+        assert ("a tree around its server: sums are taken there" in told.err) == said

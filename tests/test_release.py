@@ -7,17 +7,19 @@ from sklearn.metrics import adjusted_rand_score
 
 from vpem import VPEM, connect, fit_vpem, write_model
 from vpem.errors import InputError, VpemWarning
-from vpem.fits.privacy import ITERATIONS_OF_RELEASE
+from vpem.fits.privacy import ITERATIONS_OF_RELEASE, TAKEN, check_private
 from vpem.fits.settings import PrivacySettings
 from vpem.network.graph import make_graph
 from vpem.network.partition import contiguous
-from vpem.settings import COVARIANCE_TYPES
+from vpem.records import describe_field
+from vpem.settings import COVARIANCE_TYPES, FitSettings, KmeansSettings
 from vpem.steps.private import NoisyEM, scales_of_hubs
 from vpem.terms.features import FeatureTerms
 from vpem.terms.row_statistics import Grid, Parts, Residuals, ResidualSums
 from vpem.terms.units import Scaling
 
 from .cli_support import done, run
+from .tables import each
 
 pytestmark = pytest.mark.filterwarnings("ignore:its noise can be repeated")
 
@@ -162,6 +164,8 @@ REFUSED = {
     "scale": ({"scale": "standard"}, {}, "looks at the data without noise"),
     "missing": ({"missing": "marginalize"}, {}, "looks at the data without noise"),
     "weights": ({"sample_weight": np.ones(4000)}, {}, "a row would do more"),
+    "least rows": ({"least_rows": 3}, {}, "least_rows has no effect with release_epsilon"),
+    "every weight": ({"every_weight": True}, {}, "every_weight has no effect with release"),
     "epsilon": ({}, {"release_epsilon": None, "epsilon": 1.0}, "would have to hide every row"),
     "delta": ({}, {"delta": None}, "needs delta"),
     "large delta": ({}, {"delta": 0.1}, "below 1 / 4000"),
@@ -176,6 +180,30 @@ def test_what_noise_cannot_go_with_is_refused(clusters, star, case):
     privacy = PrivacySettings(**{**PRIVATE, **changes})
     with pytest.raises(InputError, match=said):
         fit_vpem(clusters[0], star, n_components=3, privacy=privacy, **options)
+
+
+def another(one):
+    """A value of a setting that is not its default."""
+    known = describe_field(one)
+    choices = [word for word in (*known.choices, *known.words) if word != one.default]
+    if choices or not isinstance(one.default, bool | int | float):
+        return next(iter(choices), 2)
+    return not one.default if isinstance(one.default, bool) else one.default + 1
+
+
+@each(
+    ("algorithm", "record"),
+    [("em-rows", FitSettings), ("kmeans-rows", KmeansSettings), ("vp-em", FitSettings)],
+)
+def test_a_private_fit_takes_what_it_names_and_refuses_all_else(algorithm, record):
+    assert TAKEN[algorithm] <= {*record.settings_by_name}
+    for name, one in record.settings_by_name.items():
+        try:
+            check_private(algorithm, record(**{name: another(one)}))
+        except InputError:
+            assert name not in TAKEN[algorithm]
+        else:
+            assert name in TAKEN[algorithm], name
 
 
 @pytest.mark.parametrize(

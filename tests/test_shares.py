@@ -69,7 +69,7 @@ def marginal(m, rng, threads):
     blocks, mixture, observed, plan, rows, weights, _ = kernel_case(
         m, WIDTHS, K, 0, np.float64, roots=2
     )
-    tiles = (blocks.offsets, plan.tiles, plan.order, plan.pattern)
+    tiles = (blocks.offsets, *plan)
     factors, terms = mixture.factors, np.zeros((2, m, K))
     gaps.marginal_full(
         rows, observed, *tiles, mixture.means, mixture.covariances, factors.inverse,

@@ -478,15 +478,7 @@ def check_private(
     weighted: bool = False,
     saved: bool = False,
 ) -> None:
-    """Raise InputError where a setting is not the default that a private fit cannot have."""
-    given = _changed_settings(settings, weighted, saved)
-    refuse({"algorithm": algorithm, "epsilon": True}, given)
-
-
-def _changed_settings(
-    settings: FitSettings | KmeansSettings, weighted: bool, saved: bool
-) -> set[str]:
-    """Return which settings are not the default, and what is given besides."""
+    """Raise InputError where a setting is not the default that a private fit does not take."""
     usual, given = type(settings)(), set()
     for name, value in settings:
         common = getattr(usual, name)
@@ -494,7 +486,19 @@ def _changed_settings(
         if not same and not (name == "dtype" and precision_of(value) == np.float64):
             given.add(name)
     given |= {"sample_weight"} if weighted else set()
-    return given | ({"checkpoint"} if saved else set())
+    given |= {"checkpoint"} if saved else set()
+    if algorithm == "vp-em":
+        refuse_first(*((name in given, (why,)) for name, why in UNUSED.items()))
+    refuse({"algorithm": algorithm, "epsilon": True}, given)
+    private = Setting("release_epsilon" if algorithm == "vp-em" else "epsilon")
+    for name in sorted(given - TAKEN[algorithm]):
+        raise InputError(Setting(name), " has no effect with ", private, "; leave it out")
+
+
+TAKEN = {"kmeans-rows": {"n_clusters", "seed", "n_threads", "max_iter"}}
+TAKEN["em-rows"] = {"n_components", "covariance_type", "reg_covar", "seed", "n_threads", "max_iter"}
+TAKEN["vp-em"] = TAKEN["em-rows"] | {"dtype"}
+"""Settings that private fits take; they refuse all others, most with a reason of their own."""
 
 
 def fit_private_rows(
@@ -775,14 +779,10 @@ def _check(
     network: Network, settings: FitSettings, sample_weight: object, saver: Saver | None
 ) -> None:
     """Raise InputError where a setting is given that a release cannot have."""
-    given = _changed_settings(settings, sample_weight is not None, saver is not None)
+    check_private("vp-em", settings, weighted=sample_weight is not None, saved=saver is not None)
     by_rounds = not network.total.at_server or network.compress is not None
-    refuse_first(
-        *((name in given, (why,)) for name, why in UNUSED.items()),
-        (by_rounds, (
-            "{release_epsilon} needs one exact sum, from which all have the same "
-            "responsibilities: with rounds every root would spend some of the privacy budget, and "
-            "with a codec a row's terms depend on other rows; take {sum=tree} or a star, without "
-            "{compress}",
-        )),
-    )  # fmt: skip
+    refuse_first((by_rounds, (
+        "{release_epsilon} needs one exact sum, from which all have the same responsibilities: "
+        "with rounds every root would spend some of the privacy budget, and with a codec a row's "
+        "terms depend on other rows; take {sum=tree} or a star, without {compress}",
+    )))  # fmt: skip

@@ -263,6 +263,9 @@ class CompressedServerSum(GoesOn, AtServer):
             carry = self._carry(partial(self._to_parents, level))
             for drawn in keys:
                 send_changes(quantizer, sums[level.rows], known, drawn[level.agents], carry, rows)
+            if self.tree is None and self.is_here:  # a server adds all at once
+                sums[near.root] = known[level.children].sum(axis=0)
+                continue
             for child, parent in zip(level.children, level.parents, strict=True):
                 sums[parent] += known[child]
         for _ in keys:
