@@ -17,7 +17,7 @@ from vpem.network.schema import Array, Schema, State
 from vpem.sums.consensus import agreed_within, codec_within, messages_alone
 from vpem.sums.counted import AtServer, largest_of
 from vpem.sums.exchanges import TreeLevel, TreeWays, finished
-from vpem.sums.partial import Carry, GoesOn, send_changes, short_keys
+from vpem.sums.partial import Carry, GoesOn, as_run, send_changes, short_keys
 from vpem.sums.quantizer import ITEM, Quantizer, contraction
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import ALL, Scalars, Sum, flattened, unflattened
@@ -232,6 +232,8 @@ class CompressedServerSum(GoesOn, AtServer):
     def _unsaid(self, flat: Doubles, known: Doubles) -> Doubles:
         """How sums (n, P) of agents here differ from what their parents know of them."""
         near = self._near
+        if self.tree is None:
+            return flat - known[as_run(near.upward[0].rows)]
         sums = np.zeros((near.n_states, known.shape[1]))
         sums[near.own] = flat
         for level in near.upward:
@@ -254,22 +256,29 @@ class CompressedServerSum(GoesOn, AtServer):
         What is known moves in place; where the root is elsewhere there are no rows.
         """
         near = self._near
-        sums = np.zeros((near.n_states, known.shape[1]))
-        sums[near.own] = flat
+        sums = flat  # a server has no terms, and adds all at once
+        if self.tree is not None:
+            sums = np.zeros((near.n_states, known.shape[1]))
+            sums[near.own] = flat
         keys = [short_keys(rng, self._n_agents) for _ in range(n_messages)]
         for level in near.upward:
             # Of those elsewhere what is heard is added to what is known, of those here too.
             rows = np.append(level.rows, level.heard)
             carry = self._carry(partial(self._to_parents, level))
             for drawn in keys:
-                send_changes(quantizer, sums[level.rows], known, drawn[level.agents], carry, rows)
-            if self.tree is None and self.is_here:  # a server adds all at once
-                sums[near.root] = known[level.children].sum(axis=0)
+                values = flat if self.tree is None else sums[level.rows]
+                send_changes(quantizer, values, known, drawn[level.agents], carry, rows)
+            if self.tree is None:
+                sums = known[as_run(np.array(level.children, dtype=np.intp))].sum(
+                    axis=0, keepdims=True
+                )
                 continue
             for child, parent in zip(level.children, level.parents, strict=True):
                 sums[parent] += known[child]
         for _ in keys:
             self.count(quantizer.message_size)
+        if self.tree is None:
+            return sums if self.is_here else sums[:0]
         return sums[near.root][None] if self.is_here else sums[:0]
 
     def _carry(self, carry: Carry) -> Carry | None:
