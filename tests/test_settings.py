@@ -175,6 +175,11 @@ def test_a_record_is_checked_when_it_is_made(played, words, said):
         (SumSettings, {"sum": "tree", "n_rounds": 9}, "n_rounds is about consensus rounds"),
         (SumSettings, {"compress": "float32", "consensus_tol": 1e-3}, "depends on the codec"),
         (KmeansSettings, {"method": "grid", "n_init": 2}, "n_init is at least 4 in one shot"),
+        (
+            KmeansSettings,
+            {"method": "grid", "init": np.array([3, 1])},
+            "init is for method='lloyd'",
+        ),
         (FedMixtureSettings, {"alpha": 0.5}, "alpha corrects for noise of codecs"),
         (FedMixtureSettings, {"memory": "zero"}, "memory corrects for noise of codecs"),
         (SaemSettings, {"tol": 0, "window": 9}, "window is how often to check"),

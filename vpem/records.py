@@ -201,7 +201,7 @@ class Settings:
         values = vars(self) | facts
         for one in self.fields():
             for when, why in describe_field(one).rules:
-                if when(values) and getattr(self, one.name) != one.default:
+                if when(values) and str(getattr(self, one.name) == one.default) != "True":
                     refuse(one.name, why, Setting(one.name))
 
     @classmethod
