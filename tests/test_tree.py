@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import nbinom
 
-from vpem import InputError, connect, connect_workers, fit_vpem, make_graph
+from vpem import InputError, connect, connect_workers, fit_vpem, kmeans_features, make_graph
 from vpem.network.codecs import parse_codec
 from vpem.network.graph import from_edges
 from vpem.network.ledger import Ledger
@@ -213,6 +213,17 @@ def test_where_links_fail_messages_wait(made, hops, codec, seed):
         np.testing.assert_array_equal(*found)
     assert by_link(sure.ledger) == by_link(failing.ledger)
     assert (failing.ledger.rounds > sure.ledger.rounds) == (sure.ledger.messages > 0)
+
+
+@each("faults", [{"link_failure": 0.3}, {"stragglers": 0.2}])
+def test_an_agent_alone_waits_for_nobody(faults):
+    graph, X = make_graph("cycle", 1), np.random.default_rng(0).normal(size=(30, 2))
+    sure, failing = (
+        kmeans_features(X, connect(graph, contiguous(2, 1), sum="tree", **more))
+        for more in ({}, faults)
+    )
+    assert failing.history == sure.history
+    assert failing.communication == sure.communication
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ class Waits:
         n, agents, parent = self.graph.n_nodes, np.arange(len(self.tree.parent)), self.tree.parent
         keys = low * n + high  # ascending, as edges are
         ups = np.minimum(agents, parent) * n + np.maximum(agents, parent)
-        return np.searchsorted(keys, ups) % len(keys)
+        return np.searchsorted(keys, ups) % max(len(keys), 1)
 
     def taken(self, on: Mask, number: tuple[int, ...], source: int | None = None) -> int:
         """Return the rounds until all messages of the agents ``on`` (N,) have arrived.
@@ -325,15 +325,15 @@ class Waits:
             heard[source] = True
         rng, draw = np.random.default_rng([self.seed, *number]), self.faults.draw
         drawn = (draw(self.graph, AT_ONCE, rng, dropout=False) for _ in repeat(None))
-        # Which agents' links to their parents are up (N,), round by round.
-        for rounds, up in enumerate(up for some in drawn for up in some.up[:, self._edges]):
+        edges = self._edges[leaves]  # none where the root is alone
+        for rounds, up in enumerate(up for some in drawn for up in some.up[:, edges]):
             if not left.any():
                 return rounds
             if source is None:
-                goes = left & up[leaves] & (waiting[leaves] == 0)
+                goes = left & up & (waiting[leaves] == 0)
                 np.subtract.at(waiting, above[goes], 1)
             else:
-                goes = left & up[leaves] & (heard[leaves] | heard[above])
+                goes = left & up & (heard[leaves] | heard[above])
                 heard[leaves[goes]] = heard[above[goes]] = True
             left &= ~goes
         raise AssertionError
