@@ -525,6 +525,15 @@ def test_compressed_sums_of_digits_go_where_exact_ones_do(name, fewer):
     )
 
 
+@over(n=[1, 2, 6], name=["float32", "qsgd:8bits", "natural:12bits", "float64"])
+def test_a_sum_of_nothing_after_one_of_something(n, name):
+    total = connect(make_graph("cycle", n), contiguous(n, n), compress=name).total
+    for value, exact in ((4.0, 4.0 * n), (0.0, 0.0), (0.0, 0.0), (1e-300, 0.0), (3.0, 3.0 * n)):
+        total.begin("setup", 1, 1, 8)
+        found = total.reduce(np.full((n, 1, 1), value))
+        np.testing.assert_allclose(found, exact, rtol=2e-5, atol=1e-13)
+
+
 def test_agents_that_hardly_agree_send_float64(overlapping):
     """A codec that would send more than float64 is refused, or left aside where it must."""
     graph, held = make_graph("cycle", 8), contiguous(8, 8)

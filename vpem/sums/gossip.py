@@ -452,6 +452,9 @@ class GossipSum(GoesOn, _OverHubs):
             float(np.abs(unsaid).max(initial=0.0)),
         )
         tolerance = agreed_within(most_added)
+        if left > tolerance == 0:  # all have heard that nothing is added, and begin anew
+            memory.states, memory.copies = memory.inputs.copy(), np.zeros_like(memory.copies)
+            return
         exact = parse_codec("float64")
         coder = codec_within(most_sent, coder)
         while True:
