@@ -345,6 +345,19 @@ def folder(tmp_path, monkeypatch):
     return X
 
 
+def test_an_iteration_is_told_by_those_who_took_part(tmp_path):
+    network = connect_workers(make_graph("path", 2), agent_dropout=0.5)
+    halves = split(from_matrices(holed(n=40)), 2, "rows", np.random.default_rng(0))
+    with pytest.warns(VpemWarning):
+        fit = fit_imputation(halves, network=network, method="mixture", max_iter=8)
+    history = fit.fit.history
+    assert np.isnan(history).any()
+    told = fit.describe()["history"]
+    np.testing.assert_allclose(told, np.nanmean(history, axis=1) / fit.fit.total_weight, 1e-14)
+    write_imputation(tmp_path / "a.h5", fit)
+    assert json.loads(json.dumps(read_imputed(tmp_path / "a.h5").report))["history"] == told
+
+
 def test_draws_in_a_table(capsys, folder):
     words = ("impute", "holes.csv", "--method", "mixture", "--drop", "name")
     done(capsys, *words, "--draws", 3, "-o", "long.csv", "-q")

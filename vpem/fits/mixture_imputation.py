@@ -39,6 +39,7 @@ from vpem.network.partition import Blocks, Partition, Workers
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
 from vpem.steps.recovery import Saver
+from vpem.steps.runs import mean_over_roots
 from vpem.sums.connect import Network, spread
 from vpem.terms.lowrank.entries import Hidden
 from vpem.terms.lowrank.observations import Observations, make_law
@@ -135,7 +136,7 @@ class MixtureImputation(
             "bic": fit.bic,
             "draws": self.drawing or None,
             **self.network.describe("topology", "edges", "server", *SUMMED, "faults"),
-            "history": (fit.history.mean(axis=1) / fit.total_weight).tolist(),
+            "history": [mean_over_roots(found) / fit.total_weight for found in fit.history],
             "recoveries": len(fit.recoveries),
         }
 
