@@ -12,7 +12,16 @@ from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Streams
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
-from vpem.saem.samplers import Exact, Hmc, Langevin, Mala, Metropolis, precisions, sampler_of
+from vpem.saem.samplers import (
+    Exact,
+    Hmc,
+    Langevin,
+    Mala,
+    Metropolis,
+    _roots,
+    precisions,
+    sampler_of,
+)
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
@@ -109,6 +118,15 @@ def test_curvatures_of_a_normal_law(boys):
     precision = np.linalg.inv(boys.posterior(theta)[1])
     means, _ = boys.posterior(theta)
     np.testing.assert_allclose(precisions(boys, theta, means), precision, rtol=1e-6)
+
+
+def test_units_of_a_curvature_that_is_one_slope():
+    rng = np.random.default_rng(0)
+    slopes = rng.normal(size=(20, 4)) * 10.0 ** rng.integers(0, 9, (20, 1))
+    slopes[0] = 1e9
+    found = _roots(np.eye(4) * 1e-6 + slopes[:, :, None] * slopes[:, None])
+    assert np.isfinite(found).all()
+    assert (np.einsum("nii->ni", found) > 0).all()
 
 
 # ---- streams ------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from vpem.errors import InputError, NumericalError, check_choice
 from vpem.network.codecs import Codec, Dither
 from vpem.network.schema import Array, Report, Schema, Stateful
 from vpem.saem.individuals import Keys, Streams
-from vpem.saem.models.model import SaemModel, quadratic
+from vpem.saem.models.model import SaemModel, floored, quadratic
 
 NUDGE = 1e-4
 """Relative step of the differences that give curvatures."""
@@ -378,8 +378,7 @@ def options_of(sampler: Sampler) -> Report:
     """Options of a sampler of vpem that results depend on, a codec by its name."""
     if not is_dataclass(sampler):
         return {}
-    names = [one.name for one in fields(sampler) if one.name != "n_threads"]
-    values = {name: getattr(sampler, name) for name in names}
+    values = {f.name: getattr(sampler, f.name) for f in fields(sampler) if f.name != "n_threads"}
     return {name: getattr(value, "name", value) for name, value in values.items()}
 
 
@@ -434,8 +433,11 @@ def precisions(model: SaemModel, theta: Doubles, z: Doubles) -> Doubles:
 def _roots(precision: Doubles) -> Doubles:
     """Lower triangles whose squares are the inverses of precisions (n, q, q)."""
     sizes = np.sqrt(np.einsum("nii->ni", precision))
-    scaled = np.linalg.inv(precision / (sizes[:, :, None] * sizes[:, None]))
-    roots = np.linalg.cholesky((scaled + scaled.transpose(0, 2, 1)) / 2)
+    try:
+        scaled = np.linalg.inv(precision / (sizes[:, :, None] * sizes[:, None]))
+        roots = np.linalg.cholesky((scaled + scaled.transpose(0, 2, 1)) / 2)
+    except np.linalg.LinAlgError:  # singular to rounding, where one slope is all there is
+        return _roots(np.stack([floored(one, 0.0) for one in precision]))
     return np.asarray(roots / sizes[:, :, None], np.float64)
 
 
