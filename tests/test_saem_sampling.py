@@ -12,6 +12,7 @@ from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Streams
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
+from vpem.saem.models.model import floored, make_model
 from vpem.saem.samplers import (
     Exact,
     Hmc,
@@ -127,6 +128,22 @@ def test_units_of_a_curvature_that_is_one_slope():
     found = _roots(np.eye(4) * 1e-6 + slopes[:, :, None] * slopes[:, None])
     assert np.isfinite(found).all()
     assert (np.einsum("nii->ni", found) > 0).all()
+
+
+def test_latents_whose_variances_are_as_good_as_zero_are_moved():
+    model = make_model(
+        "two-compartment", read_individuals(DATA / "theophylline.csv"), covariance="full"
+    )
+    theta, _ = model.start()
+    B, _, sds = model.unpack(theta)
+    sd = np.array([0.9, 1e-5, 2.0, 3.0])
+    for seed in range(20):
+        factors = np.random.default_rng(seed).normal(size=(4, 3))
+        omega = floored(factors @ factors.T) * np.outer(sd, sd)
+        law = model.kernels(np.concatenate([model.law.pack(B, omega), sds]))
+        root = law.population()[2]
+        sizes = np.sqrt(np.outer(np.diag(omega), np.diag(omega)))
+        np.testing.assert_allclose(root @ root.T / sizes, omega / sizes, atol=1e-4)
 
 
 # ---- streams ------------------------------------------------------------------------------------

@@ -31,7 +31,12 @@ cdef class Latents:
             raise ValueError("too many latents")
         self.mean = mean
         self.precision = precision
-        self.wide = np.linalg.cholesky(np.linalg.inv(precision))
+        try:
+            self.wide = np.linalg.cholesky(np.linalg.inv(precision))
+        except np.linalg.LinAlgError:  # units so far apart that rounding shows: each in its own
+            sizes = np.sqrt(np.diag(precision))
+            scaled = np.linalg.inv(precision / np.outer(sizes, sizes))
+            self.wide = np.linalg.cholesky((scaled + scaled.T) / 2) / sizes[:, None]
         self.cost = 0
 
     cdef void put(self, Py_ssize_t i, Law* law) noexcept nogil:
