@@ -450,6 +450,13 @@ def _sentence_of(error: Any, words: list[str]) -> str | None:
     if isinstance(error, MemoryError):
         size = f" ({error})" if str(error) else ""
         return f"not enough memory{size}; try fewer rows or --dtype float32"
+    if isinstance(error, ModuleNotFoundError):
+        from vpem.pictures.installation import EXTRAS
+
+        for distribution, (module, extra, _) in EXTRAS.items():
+            if module.split(".")[0] == str(error.name).split(".")[0]:
+                install = f"pip install 'vpem[{extra}]'"
+                return f"this needs {distribution}, which is not installed: {install}"
     if isinstance(error, OSError) and error.filename is None:
         # Files are dealt with where they are opened: what has no name is a stream.
         drop_stdout()

@@ -376,3 +376,34 @@ def test_names_that_repeat_are_refused(capsys, folder):
         assert result.code == 2
         assert "several features are called 'a', 'b'; rename them" in result.sentence
     assert json.loads(done(capsys, "data", "describe", "d.h5", "--dataset", "X", "--json").out)
+
+
+WITHOUT = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("cryptography", "websockets", "mnemonic"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+import vpem_cli
+vpem_cli.main(sys.argv[1:])
+"""
+"""The command line where optional libraries are not installed."""
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [("fit DATA --secure-sum", "secure"), ("party init --name x", "tls"),
+     ("study show nothing.toml", "tls"), ("fit DATA --study x.toml", "tls")],
+)  # fmt: skip
+def test_a_library_that_is_not_installed_is_named(tmp_path, words, extra):
+    (tmp_path / "x.csv").write_text("a,b,c\n1,2,3\n2,3,5\n4,4,4\n6,1,2\n")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *words.replace("DATA", "x.csv").split()],
+        capture_output=True, text=True, cwd=tmp_path, env=environment(), timeout=100,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("vpem: error: ")
+    assert done.stderr.count("\n") == 1
+    assert f"pip install 'vpem[{extra}]'" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]

@@ -58,15 +58,15 @@ def agree(
     a process that passes keys on can neither change nor repeat them. One without parties only
     passes on. Parties are called ``names`` in messages, by default as their processes.
     """
-    from cryptography.exceptions import InvalidTag
-
     engine, fixed = place.engine, FixedPoint(place.n_agents, fraction_bits)
     if not names:
         ranks = place.ranks.tolist()
         apart = len(set(ranks)) == len(ranks)
         names = [engine.names[r] if apart else f"agent {a}" for a, r in enumerate(ranks)]
     check_parties(place.n_agents)
-    own_keys = OwnKeys(place.own.tolist())
+    own_keys = OwnKeys(place.own.tolist())  # whose sentence says what is not installed
+    from cryptography.exceptions import InvalidTag
+
     with set_topic(engine, "agreement"):
         keys_of: dict[int, bytes] = {}
         for rank, sent in enumerate(engine.allgather(list(own_keys.public.values()))):
