@@ -436,7 +436,7 @@ class Post:
             for task in rest:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
-        for _ in range(8):  # transports that were cut close in steps
+        for _ in range(40):  # transports that were cut close in steps
             await asyncio.sleep(0)
 
     def _state(self) -> list[object]:
