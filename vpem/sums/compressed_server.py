@@ -152,9 +152,9 @@ class CompressedServerSum(GoesOn, AtServer):
 
         def send_up(quantizer: Quantizer, count: int) -> float:
             nonlocal total
-            total = self._add_up(flat, known.up, quantizer, rng, count)
+            total, unsaid = self._add_up(flat, known.up, quantizer, rng, count)
             self.traffic.add(self.charge, self._delivered[0] * count * quantizer.message_size, 0)
-            return largest_in(self._unsaid(flat, known.up))
+            return float(np.max([*map(largest_in, unsaid)], initial=0.0))
 
         def answer(quantizer: Quantizer, count: int) -> float:
             carry = self._carry(self._to_all)
@@ -229,20 +229,6 @@ class CompressedServerSum(GoesOn, AtServer):
         self.charge = kind
         return largest_of(self.holders, numbers)
 
-    def _unsaid(self, flat: Doubles, known: Doubles) -> Doubles:
-        """How sums (n, P) of agents here differ from what their parents know of them."""
-        near = self._near
-        if self.tree is None:
-            return flat - known[as_run(near.upward[0].rows)]
-        sums = np.zeros((near.n_states, known.shape[1]))
-        sums[near.own] = flat
-        for level in near.upward:
-            for child, parent in zip(level.children, level.parents, strict=True):
-                sums[parent] += known[child]
-        rows = np.concatenate([np.empty(0, np.intp), *(level.rows for level in near.upward)])
-        unsaid: Doubles = sums[rows] - known[rows]
-        return unsaid
-
     def _add_up(
         self,
         flat: Doubles,
@@ -250,36 +236,36 @@ class CompressedServerSum(GoesOn, AtServer):
         quantizer: Quantizer,
         rng: np.random.Generator,
         n_messages: int,
-    ) -> Doubles:
+    ) -> tuple[Doubles, list[Doubles]]:
         """Add terms (B, P) up, level by level, to the total (1, P) at the root.
 
-        What is known moves in place; where the root is elsewhere there are no rows.
+        What is known moves in place; where the root is elsewhere there are no rows. Also returned
+        is how sums (n, P) of agents here then differ from what their parents know, by level.
         """
-        near = self._near
-        sums = flat  # a server has no terms, and adds all at once
-        if self.tree is not None:
+        near, at_server, unsaid = self._near, self.tree is None, []
+        sums = flat  # at a server, which has no terms, these are all that is sent
+        if not at_server:
             sums = np.zeros((near.n_states, known.shape[1]))
             sums[near.own] = flat
         keys = [short_keys(rng, self._n_agents) for _ in range(n_messages)]
         for level in near.upward:
             # Of those elsewhere what is heard is added to what is known, of those here too.
-            rows = np.append(level.rows, level.heard)
-            carry = self._carry(partial(self._to_parents, level))
+            rows, here = np.append(level.rows, level.heard), as_run(level.rows)
+            carry, values = self._carry(partial(self._to_parents, level)), sums[here]
             for drawn in keys:
-                values = flat if self.tree is None else sums[level.rows]
                 send_changes(quantizer, values, known, drawn[level.agents], carry, rows)
-            if self.tree is None:
-                sums = known[as_run(np.array(level.children, dtype=np.intp))].sum(
-                    axis=0, keepdims=True
-                )
-                continue
-            for child, parent in zip(level.children, level.parents, strict=True):
-                sums[parent] += known[child]
+            unsaid.append(values - known[here])
+            if not at_server:
+                for child, parent in zip(level.children, level.parents, strict=True):
+                    sums[parent] += known[child]
         for _ in keys:
             self.count(quantizer.message_size)
-        if self.tree is None:
-            return sums if self.is_here else sums[:0]
-        return sums[near.root][None] if self.is_here else sums[:0]
+        if not self.is_here:
+            return sums[:0], unsaid
+        if at_server:  # all at once
+            children = as_run(np.array(near.upward[0].children, dtype=np.intp))
+            return known[children].sum(axis=0, keepdims=True), unsaid
+        return sums[near.root][None], unsaid
 
     def _carry(self, carry: Carry) -> Carry | None:
         """Return how messages travel, if there are other processes."""
