@@ -338,7 +338,7 @@ def plot(
         kind = kind or next(iter(kinds_of(saved)))
         drawn = check_kind(kind, saved)
         request.labelled, shows_data = drawn.labels, drawn.data != "no"
-        refuse_beside(**stored.facts, shows_labels=drawn.labels, shows_data=shows_data)
+        refuse_beside(shows_labels=drawn.labels, shows_data=shows_data)
         output = request.beside(f"-{kind}.png", "pictures")
         evaluation = stored.evaluation_data(request)
         features = None

@@ -26,7 +26,7 @@ from vpem.settings import KmeansSettings, MixtureSettings
 from vpem.steps.cells import draw_cells
 from vpem.steps.lloyd import Lloyd, Pace
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, WorkerRows
+from vpem.steps.row_sampling import ROW_BYTES, HeldRows, PointStream, RowStream, WorkerRows
 from vpem.steps.starts import (
     LLOYD_TOLERANCE,
     MOST_LLOYD_OF_START,
@@ -522,6 +522,12 @@ class UsedRows(LocalRows):
     def at_places(self, places: Indices) -> Indices:
         """Return the numbers of such rows by their places."""
         return places if self.order is None else self.order[places]
+
+    def stream(self, rng: np.random.Generator, reach: Reach | None) -> RowStream:
+        """Return what draws rows, or points in their place where none may be shown."""
+        if reach is not None:
+            return PointStream(rng, reach, self.weights)
+        return RowStream(rng, self.every_weight, self.n_samples, self.order)
 
     def parts(self) -> list[HeldPart]:
         """Rows of each worker of this process, in the user's units, and their weights (m,)."""

@@ -326,9 +326,9 @@ def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
         )
 
 
-def check_start(start: Density, n_components: int) -> None:
-    """Refuse a start over rows that has other features than Gaussian ones, or another K."""
-    if start.kinds is not None:
+def check_start(start: Density, n_components: int, over_rows: bool = True) -> None:
+    """Refuse a start of another K, and over rows one that has other features than Gaussian ones."""
+    if over_rows and start.kinds is not None:
         raise InputError(
             f"the starting model has features of families ({start.kinds.summary}), but over rows "
             "all are Gaussian; take a Gaussian model, or data split by features"

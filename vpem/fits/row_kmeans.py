@@ -50,7 +50,7 @@ from vpem.steps.lloyd import Lloyd, kept_of_lloyd
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import PointStream, RowStream, WorkerRows
+from vpem.steps.row_sampling import RowStream, WorkerRows
 from vpem.steps.runs import DRAWN
 from vpem.steps.starts import teller
 from vpem.sums.connect import Network, uncompressed
@@ -174,12 +174,7 @@ class ClusteredRows:
 
     def run(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
         """Run one restart; returns also the rows that it started at, worker by worker."""
-        stream: RowStream
-        if self.reach is None:
-            used = self.used
-            stream = RowStream(restart.rng, used.every_weight, used.n_samples, used.order)
-        else:
-            stream = PointStream(restart.rng, self.reach, self.weights)
+        stream = self.used.stream(restart.rng, self.reach)
         start, chosen = self._start(restart, stream)
         network, settings = self.network, self.settings
         more = {} if self.reach is None else {"start": start}

@@ -64,7 +64,7 @@ from vpem.steps.em import OverRows, add_messages, iterate, sample_roots
 from vpem.steps.lloyd import Lloyd
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
-from vpem.steps.row_sampling import ROW_BYTES, PointStream, RowStream
+from vpem.steps.row_sampling import ROW_BYTES, RowStream
 from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures
 from vpem.steps.starts import (
     GivenStart,
@@ -102,10 +102,7 @@ class RowRestart:
         self.restart = restart
         self.total = restart.total
         self.runs = runs
-        whole = terms.whole
-        self.stream = RowStream(restart.rng, used.every_weight, whole.n_samples, used.order)
-        if terms.reach is not None:  # points are drawn in the place of rows
-            self.stream = PointStream(restart.rng, terms.reach, whole.row_weights)
+        self.stream = used.stream(restart.rng, terms.reach)
         self.roots: list[FeatureTerms] = []
         self.tell: Tell | None = None
 

@@ -30,6 +30,7 @@ from vpem.fits.prepare import (
     acceleration_of,
     believing,
     check_distinct,
+    check_start,
     make_terms,
     mode_prior,
     prepare,
@@ -376,11 +377,7 @@ class _Attempts:
                     "levels must be the same"
                 )
             start = self._own(init)
-            if start.n_components != n_components:
-                raise InputError(
-                    f"the starting model has {start.n_components} components, the fit has "
-                    f"{n_components}"
-                )
+            check_start(start, n_components, over_rows=False)
             return start, None
         if isinstance(init, str):
             tell = teller(self.callback)
