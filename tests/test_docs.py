@@ -1,6 +1,7 @@
 """The pages that are made from the code are those the code makes now."""
 
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+import vpem
 from vpem_cli.app import command
 from vpem_cli.names import key_of
 
@@ -27,6 +29,26 @@ def maker():
 def test_reference_is_up_to_date(maker, page):
     text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
     assert text == maker.PAGES[page](), "run `make docs`"
+
+
+def test_every_public_name_is_described():
+    """Public names, and what their classes and the bases of these bring a user."""
+    silent = []
+    for name in vpem.__all__:
+        value = getattr(vpem, name)
+        if not (inspect.isclass(value) or inspect.isroutine(value)):
+            continue
+        silent += [] if inspect.getdoc(value) else [name]
+        for base in inspect.getmro(value) if inspect.isclass(value) else ():
+            if base.__module__.startswith("vpem"):
+                silent += [
+                    f"{name}.{key}"
+                    for key, member in vars(base).items()
+                    if not key.startswith("_")
+                    and (callable(member) or isinstance(member, property))
+                    if not inspect.getdoc(getattr(value, key))
+                ]
+    assert not silent
 
 
 def test_every_command_has_help_with_an_example(maker):
