@@ -1,14 +1,21 @@
-"""Fits of SAEM at work on the command line: predict, score, model show and export."""
+"""Fits of SAEM at work on the command line: predict, score, show, export, plot and report."""
 
+import base64
 import csv
 import io
 import json
-from pathlib import Path
+import re
+import shutil
+from dataclasses import replace
+from html import unescape
+from xml.etree import ElementTree
 
 import h5py
 import numpy as np
 import pytest
 
+from vpem.errors import InputError
+from vpem.pictures.saem import draw_curves
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals, write_individuals
@@ -16,32 +23,38 @@ from vpem.saem.individuals import from_matrix
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
 
-from .cli_support import done, listing, make_data, run
+from .cli_support import ROOT, done, listing, make_data, run
+from .pictures_support import fitted, shared_folder
 from .tables import each
 
-DATA = Path(__file__).resolve().parents[1] / "data"
+DATA = ROOT / "data"
+BOYS, DRUG = DATA / "oxford_boys.csv", DATA / "theophylline.csv"
+OF_DATA = ["curves", "observed", "residuals", "vpc", "effects"]
 QUICK = {"n_iter": 40, "burn_in": 20, "tol": 0.0, "n_conditional": 30, "n_importance": 50}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Fits of every model, and data."""
+    """Fits of every model, a mixture, and data."""
     home = tmp_path_factory.mktemp("saem")
+    shutil.copy(fitted(shared_folder(tmp_path_factory), "graph"), home)
     rng = np.random.default_rng(0)
     table = rng.standard_normal((40, 4)) @ (np.eye(4) + 0.5) + 3.0 * (np.arange(40) % 2)[:, None]
-    boys, items = read_individuals(DATA / "oxford_boys.csv"), from_matrix(table)
+    boys, items = read_individuals(BOYS), from_matrix(table)
     write_individuals(home / "items.h5", items)
+    write_individuals(home / "boys.h5", boys)
     fits = {
-        "growth": (boys, "linear", {}, {"devices": 2}),
-        "drug": (read_individuals(DATA / "theophylline.csv"), "one-compartment", {}, {}),
+        "growth": (boys, "linear", {}, {"devices": 2, "sampler": "metropolis"}),
+        "drug": (read_individuals(DRUG), "one-compartment", {}, {}),
         "factors": (items, "bifactor", {"groups": [0, 0, 1, 1]}, {}),
         "mixture": (items, "gmm", {"n_components": 2, "rows": [0, 1]}, {}),
         "own": (boys, LinearModel, None, {}),
     }
     for name, (data, model, options, more) in fits.items():
-        save_saem(
-            home / f"{name}.h5", fit_saem(data, model, model_options=options, **QUICK, **more)
-        )
+        fit = fit_saem(data, model, model_options=options, **QUICK, **more)
+        save_saem(home / f"{name}.h5", fit)
+    with h5py.File(home / "broken.h5", "w") as file:
+        file.attrs["encoding-type"] = "vpem-saem"
     return home
 
 
@@ -53,23 +66,21 @@ def rows_of(text):
 
 
 def test_curves_at_the_rows(capsys, home):
-    boys = read_individuals(DATA / "oxford_boys.csv")
-    rows = rows_of(done(capsys, "predict", home / "growth.h5", DATA / "oxford_boys.csv").out)
+    boys = read_individuals(BOYS)
+    rows = rows_of(done(capsys, "predict", home / "growth.h5", BOYS).out)
     found = Predictor(read_saem(home / "growth.h5")).curves(boys)
     assert list(rows[0]) == ["id", "time", "value", "fitted", "lower", "upper"]
-    assert len(rows) == 234
+    assert [row["id"] for row in rows] == boys.ids[boys.individual_of].tolist()
     for name, wanted in (("value", boys.values), ("fitted", found.fitted), ("upper", found.upper)):
         np.testing.assert_array_equal([float(row[name]) for row in rows], wanted)
-    assert [row["id"] for row in rows[:10]] == ["1"] * 9 + ["2"]
 
 
-def test_one_individual_at_times(capsys, home, tmp_path):
-    words = ("predict", home / "drug.h5", DATA / "theophylline.csv", "--individual", "9",
-             "--individual", "2", "--times", "0:24:12")  # fmt: skip
+def test_individuals_at_times(capsys, home, tmp_path):
+    who = ("--individual", "9", "--individual", "2", "--times", "0:24:12")
+    words = ("predict", home / "drug.h5", DRUG, *who)
     rows = rows_of(done(capsys, *words).out)
-    assert [(row["id"], float(row["time"])) for row in rows] == [
-        (name, time) for name in ("9", "2") for time in (0.0, 12.0, 24.0)
-    ]
+    places = [(name, time) for name in ("9", "2") for time in (0.0, 12.0, 24.0)]
+    assert [(row["id"], float(row["time"])) for row in rows] == places
     told = done(capsys, *words, "--json").json
     assert (told["n_individuals"], told["level"], told["interval_of"]) == (2, 0.95, "curve")
     nine = told["curves"][0]
@@ -83,16 +94,10 @@ def test_one_individual_at_times(capsys, home, tmp_path):
     with h5py.File(output) as file:
         assert file.attrs["encoding-type"].decode() == "vpem-saem-curves"
         np.testing.assert_array_equal(file["fitted"][:3], nine["fitted"])
-
-
-def test_individuals_of_the_fit_need_no_data(capsys, home):
-    known = done(capsys, "predict", home / "drug.h5", "--individual", "9", "--times", "0,12").out
-    anew = done(capsys, "predict", home / "drug.h5", DATA / "theophylline.csv", "--individual",
-                "9", "--times", "0,12").out  # fmt: skip
-    one, two = (float(rows_of(text)[1]["fitted"]) for text in (known, anew))
-    assert one == pytest.approx(two, rel=0.1)
-    everyone = rows_of(done(capsys, "predict", home / "growth.h5").out)
-    assert len(everyone) == 26 * 50
+    # Those of the fit need no data.
+    known = rows_of(done(capsys, "predict", home / "drug.h5", *who).out)
+    assert float(known[1]["fitted"]) == pytest.approx(float(rows[1]["fitted"]), rel=0.1)
+    assert len(rows_of(done(capsys, "predict", home / "growth.h5").out)) == 26 * 50
 
 
 def test_population(capsys, home):
@@ -101,31 +106,16 @@ def test_population(capsys, home):
         done(capsys, *words, "--covariates", f"dose={dose}", "--json").json["curves"][0]
         for dose in (4, 8)
     )
-    np.testing.assert_allclose(eight["fitted"], 2 * np.array(four["fitted"]))
+    np.testing.assert_allclose(eight["fitted"], np.multiply(2, four["fitted"]))
     assert four["id"] == "population"
-    rows = rows_of(done(capsys, *words, DATA / "theophylline.csv").out)
-    assert len(rows) == 24
-    saved = read_saem(home / "drug.h5")
-    assert float(rows[0]["fitted"]) == pytest.approx(
-        four["fitted"][0] * saved.covariates["dose"][0] / 4
-    )
+    rows = rows_of(done(capsys, *words, DRUG).out)
+    assert len(rows) == 2 * 12
+    dose = read_saem(home / "drug.h5").covariates["dose"][0]
+    assert float(rows[0]["fitted"]) == pytest.approx(four["fitted"][0] * dose / 4)
 
 
-def test_columns_of_other_names(capsys, home, tmp_path):
-    head, *rows = (DATA / "theophylline.csv").read_text().splitlines()[:12]
-    renamed = head.replace("id", "who").replace("time", "hour").replace("dose", "amt")
-    for name, first in (("usual", head), ("named", renamed)):
-        (tmp_path / f"{name}.csv").write_text("\n".join([first, *rows, ""]))
-    words = ("--id", "who", "--time", "hour", "--covariates", "dose=amt")
-    for command in ("predict", "score"):
-        usual = done(capsys, command, home / "drug.h5", tmp_path / "usual.csv", "--json").json
-        named = done(capsys, command, home / "drug.h5", tmp_path / "named.csv", *words, "--json")
-        assert named.json == usual
-
-
-def test_factors_and_latents(capsys, home):
+def test_latents_and_classes(capsys, home):
     rows = rows_of(done(capsys, "predict", home / "factors.h5", home / "items.h5").out)
-    assert len(rows) == 40
     found = Predictor(read_saem(home / "factors.h5")).latents(read_individuals(home / "items.h5"))
     assert [float(row["group 1"]) for row in rows] == found.means[:, 2].tolist()
     told = done(capsys, "predict", home / "growth.h5", "--latents", "--individual", "3", "--json")
@@ -133,145 +123,261 @@ def test_factors_and_latents(capsys, home):
     latents = told.json["individuals"][0]["latents"]
     assert latents["slope"]["mean"] == saved.means[2, 1]
     assert latents["slope"]["lower"] == saved.lower[2, 1]
-
-
-def test_classes(capsys, home):
-    told = done(capsys, "predict", home / "mixture.h5", home / "items.h5", "--proba", "--json").json
+    words = ("predict", home / "mixture.h5", home / "items.h5")
+    told = done(capsys, *words, "--proba", "--json").json
     assert sum(told["counts"]) == 40
     np.testing.assert_allclose(np.sum(told["proba"], axis=1), 1)
-    rows = rows_of(done(capsys, "predict", home / "mixture.h5", home / "items.h5").out)
-    assert [int(row["label"]) for row in rows] == told["labels"]
+    assert [int(row["label"]) for row in rows_of(done(capsys, *words).out)] == told["labels"]
 
 
 # ---- score, show, export ------------------------------------------------------------------------
 
 
 def test_score(capsys, home):
-    told = done(capsys, "score", home / "growth.h5", DATA / "oxford_boys.csv", "--json").json
+    told = done(capsys, "score", home / "growth.h5", BOYS, "--json").json
     value = told["log_likelihood"]["value"]
     assert value == pytest.approx(-363, abs=0.5)
     assert sum(one["log_likelihood"] for one in told["individuals"]) == pytest.approx(value)
     assert told["aic"] == pytest.approx(12 - 2 * value)
     assert told["log_likelihood"]["least_effective_draws"] is None
-    text = done(capsys, "score", home / "drug.h5", DATA / "theophylline.csv").out
-    assert "Monte Carlo error" in text
+    assert "Monte Carlo error" in done(capsys, "score", home / "drug.h5", DRUG).out
 
 
-@pytest.mark.parametrize("name", ["growth", "drug", "factors", "mixture", "own"])
-def test_show(capsys, home, name):
+@each("name", ["growth", "drug", "factors", "mixture", "own"])
+def test_show_and_export(capsys, home, tmp_path, name):
     saved = read_saem(home / f"{name}.h5")
     text = done(capsys, "model", "show", home / f"{name}.h5").out
-    for parameter in saved.parameters:
-        assert parameter in text
+    assert all(parameter in text for parameter in saved.parameters)
     assert f"{saved.theta[0]:.5g}" in text
     assert ("shrinkage" in text) == (name != "mixture")
+    done(capsys, "model", "export", home / f"{name}.h5", "-o", tmp_path / f"{name}.json")
     told = done(capsys, "model", "show", home / f"{name}.h5", "--json").json
     assert told["estimates"] == saved.estimates
     assert told["encoding-type"] == "vpem-saem"
     assert told["log_likelihood"]["value"] == saved.log_likelihood.value
+    assert json.loads((tmp_path / f"{name}.json").read_text())["estimates"] == saved.estimates
+    done(capsys, "model", "export", home / f"{name}.h5", "-o", tmp_path / f"{name}.npz")
+    with np.load(tmp_path / f"{name}.npz") as arrays:
+        np.testing.assert_array_equal(arrays["theta"], saved.theta)
+        np.testing.assert_array_equal(arrays["means"], saved.means)
+        assert arrays["parameters"].tolist() == list(saved.parameters)
 
 
 def test_odd_settings_are_refused(capsys, home, tmp_path):
     odd = {"devices": 10**12, "burn_in": "x\x1b[31m"}
-    with h5py.File(home / "growth.h5") as source, h5py.File(tmp_path / "odd.h5", "w") as target:
-        for name in source:
-            source.copy(name, target)
-        target.attrs.update(source.attrs)
+    shutil.copy(home / "growth.h5", tmp_path / "odd.h5")
+    with h5py.File(tmp_path / "odd.h5", "r+") as file:
         for name, value in (("settings", odd), ("communication", {"messages": "many"})):
-            del target[name]
-            target[name] = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+            del file[name]
+            file[name] = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
     refused = run(capsys, "model", "show", tmp_path / "odd.h5")
     assert refused.code == 2
     assert "settings.burn_in must be an integer of at least 0, got 'x" in refused.sentence
     assert "\x1b" not in refused.sentence
 
 
-def test_export(capsys, home, tmp_path):
-    saved = read_saem(home / "growth.h5")
-    done(capsys, "model", "export", home / "growth.h5", "-o", tmp_path / "growth.npz")
-    with np.load(tmp_path / "growth.npz") as arrays:
-        np.testing.assert_array_equal(arrays["theta"], saved.theta)
-        np.testing.assert_array_equal(arrays["means"], saved.means)
-        assert arrays["parameters"].tolist() == list(saved.parameters)
-    done(capsys, "model", "export", home / "mixture.h5", "-o", tmp_path / "mixture.json")
-    told = json.loads((tmp_path / "mixture.json").read_text())
-    assert told["estimates"] == read_saem(home / "mixture.h5").estimates
+# ---- pictures -----------------------------------------------------------------------------------
+
+
+def words_of(path):
+    """Text of a drawing."""
+    nodes = ElementTree.parse(path).iter()
+    return ["".join(node.itertext()) for node in nodes if node.tag.endswith("}text")]
+
+
+def test_traces_are_drawn_unless_another_kind_is_asked_for(capsys, home, tmp_path):
+    path, named = tmp_path / "t.svg", tmp_path / "n.svg"
+    result = done(capsys, "plot", home / "growth.h5", "-o", path)
+    more = f"next, --kind: with DATA: {', '.join(OF_DATA)}"
+    assert result.err.splitlines() == [f"wrote {path}", more]
+    words = " ".join(words_of(path))
+    for name, estimate in read_saem(home / "growth.h5").estimates.items():
+        assert f"{name} {estimate:.4g}" in words
+    told = done(capsys, "plot", home / "growth.h5", "--kind", "traces", "-o", named, "--json", "-q")
+    assert (told.json["kind"], told.json["next"], told.err) == ("traces", OF_DATA, "")
+    assert named.read_bytes() == path.read_bytes()
+    for name, ending, begin in (
+        ("factors", "pdf", b"%PDF-"),
+        ("mixture", "png", b"\x89PNG"),
+        ("own", "pdf", b"%PDF-"),
+    ):
+        result = done(capsys, "plot", home / f"{name}.h5", "-o", tmp_path / f"{name}.{ending}")
+        assert "next" not in result.err
+        assert (tmp_path / f"{name}.{ending}").read_bytes().startswith(begin)
+
+
+def test_curves_of_the_individuals_that_are_wanted(capsys, home, tmp_path):
+    """Also of a table whose columns have other names, which the axes show."""
+    head, *rows = BOYS.read_text().splitlines()
+    for old, new in (("id", "who"), ("time", "when"), ("value", "what")):
+        head = head.replace(old, new)
+    (tmp_path / "b.csv").write_text("\n".join([head, *rows]) + "\n")
+    names = ("--id", "who", "--time", "when", "--value", "what")
+    made = []
+    for data, more in ((BOYS, ()), (tmp_path / "b.csv", names)):
+        path = tmp_path / f"{len(more)}.svg"
+        words = ("--kind", "curves", "-o", path, "--individual", 7, "--individual", 3, *more)
+        told = done(capsys, "plot", home / "growth.h5", data, *words, "--json")
+        assert told.err.splitlines()[1:] == [f"next, --kind: traces, {', '.join(OF_DATA[1:])}"]
+        assert "2 of 2 individuals" in told.json["description"]
+        made.append(set(words_of(path)))
+    assert {"7", "3", "measured", "population", "95 % interval of the curve"} <= made[0]
+    assert made[0] - made[1] == {"time", "value"}
+    assert made[1] - made[0] == {"when", "what"}
+
+
+def test_curves_of_covariates_that_change_in_time_are_at_the_rows(tmp_path):
+    first, *lines = BOYS.read_text().splitlines()[:37]
+    squares = [f"{line},{float(line.split(',')[1]) ** 2}" for line in lines]
+    (tmp_path / "b.csv").write_text("\n".join([f"{first},square", *squares]) + "\n")
+    boys = read_individuals(tmp_path / "b.csv")
+    fit = fit_saem(boys, "linear", model_options={"slopes": ["time", "square"]}, **QUICK)
+    lines = draw_curves(fit, boys).figure.axes[1].lines
+    rows = slice(*boys.first[1:3])
+    np.testing.assert_array_equal(lines[1].get_xdata(), boys.times[rows])
+    np.testing.assert_allclose(lines[1].get_ydata(), Predictor(fit).curves(boys).fitted[rows])
+    with pytest.raises(InputError, match="curves at the times of its rows only"):
+        Predictor(fit).curves(boys, times=[0.0])
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def text_of(page):
+    """What a reader reads."""
+    body = re.sub("base64,[A-Za-z0-9+/=]+", "", page).partition("<header>")[2]
+    return " ".join(unescape(re.sub("<[^>]+>", " ", body)).split())
+
+
+def test_the_page_says_what_the_fit_says(capsys, home, tmp_path):
+    path = tmp_path / "r.html"
+    result = done(capsys, "report", home / "growth.h5", BOYS, "-o", path)
+    assert result.err == f"wrote {path}\n"
+    page, saved = path.read_text(encoding="utf-8"), read_saem(home / "growth.h5")
+    text, likelihood = text_of(page), saved.log_likelihood
+    for name, error in saved.errors.items():
+        assert f"{name} {saved.estimates[name]:.5g} {error:.3g}" in text
+    for told in (
+        "growth.h5: linear, 6 parameters, 26 individuals", "26 individuals, 234 rows",
+        f"Estimates of 26 individuals: intercept {saved.theta[0]:.4g} (s.e. ", "and 2 more. Fitted",
+        f"log-likelihood {likelihood.value:.3f}",
+        "40, of which 20 burn-in, convergence not checked", "of the moves",
+        "sums at the server", "the first 12 of 26 individuals are drawn",
+        f"{saved.communication['messages']:,}", *(f"{share:.3f}" for share in saved.shrinkage),
+    ):  # fmt: skip
+        assert told in text, told
+    score = done(capsys, "score", home / "growth.h5", BOYS, "--json").json["log_likelihood"]
+    assert f"log-likelihood, total {score['value']:.4f}" in text
+    pictures = re.findall("<img src='data:image/svg[+]xml;base64,([^']+)' alt='([^']+)'", page)
+    assert len(pictures) == 1 + len(OF_DATA)
+    for content, alt in pictures:
+        assert ElementTree.fromstring(base64.b64decode(content)).tag.endswith("svg")
+        assert len(alt) > 30
+
+
+@each(
+    ("name", "reason"),
+    [("growth", "give the data after"), ("mixture", "no curves over"), ("own", "not the model")],
+)
+def test_a_page_without_data_and_of_other_models(capsys, home, tmp_path, name, reason):
+    path = tmp_path / f"{name}.html"
+    told = done(capsys, "report", home / f"{name}.h5", "-o", path, "--json", "-q")
+    assert (told.json["report"], told.err) == (str(path), "")
+    assert [reason in one for one in told.json["not_drawn"]] == [True] * len(OF_DATA)
+    text = text_of(path.read_text(encoding="utf-8"))
+    assert "Not drawn" in text
+    assert "No data were given" in text
+    assert ("shrinkage" in text) == (name != "mixture")
+
+
+def test_warnings_come_first_and_hostile_words_are_text(capsys, home, tmp_path):
+    saved = read_saem(home / "growth.h5").saved
+    evil = "<script>alert(1)</script>"
+    other = replace(
+        saved,
+        settings={**saved.settings, "tol": 1e-3, "data": evil, "sampler": evil, "codec": evil},
+        grounds=evil,
+        parameters=(evil, *saved.parameters[1:]),
+        standard_errors=np.full(6, np.nan),
+        shrinkage=np.array([0.1, 0.95]),
+        communication={},
+        names=("$x_1$", *saved.names[1:]),
+    )
+    save_saem(tmp_path / "evil.h5", other)
+    done(capsys, "report", tmp_path / "evil.h5", "-o", tmp_path / "r.html", "-q")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    text = text_of(page)
+    assert "<script" not in page
+    assert text.count(evil) >= 3
+    assert f"has not converged in 40 iterations: {evil}." in text
+    assert "no standard errors" in text
+    assert "slope hardly varies" in text
+    assert "does not say what was sent" in text
 
 
 # ---- what is wrong ------------------------------------------------------------------------------
 
-BOYS, DRUG = DATA / "oxford_boys.csv", DATA / "theophylline.csv"
-REFUSED = {
-    "own": (("predict", "own.h5", BOYS), "is a user's own, which a file does not hold"),
-    "own score": (("score", "own.h5", BOYS), "is a user's own"),
-    "sample": (("sample", "growth.h5"), "no rows are drawn"),
-    "evaluate": (("evaluate", "growth.h5", BOYS), "have no labels"),
-    "times": (("predict", "growth.h5", "--times", "0:1"), "--times must be from:to:step"),
-    "no step": (("predict", "growth.h5", "--times", "0:1:0"), "--times must be"),
-    "back": (("predict", "growth.h5", "--times", "1:0:1"), "--times must be"),
-    "words": (("predict", "growth.h5", "--times", "noon"), "got 'noon'"),
-    "infinite": (("predict", "growth.h5", "--times", "0:1e9:1e-9"), "--times must be"),
-    "nobody": (("predict", "growth.h5", "--individual", "27"), "the fit has no individual '27'"),
-    "nobody there": (("predict", "growth.h5", BOYS, "--individual", "x"), "no individual 'x'"),
-    "twice": (
-        ("predict", "growth.h5", "--individual", "2", "--individual", "2"),
-        "must name different individuals",
-    ),
-    "no dose": (("predict", "drug.h5", "--population"), "no covariate 'dose'"),
-    "dose": (
-        ("predict", "drug.h5", "--population", "--covariates", "dose=much"),
-        "such as dose=4.5,weight=70, got 'dose=much'",
-    ),
-    "negative": (
-        ("predict", "drug.h5", "--population", "--covariates", "dose=-1"),
-        "a dose that is negative",
-    ),
-    "before": (("predict", "drug.h5", "--times=-1"), "a time before the dose"),
-    "known": (("predict", "drug.h5", "--covariates", "dose=1"), "leave out --covariates"),
-    "column": (("predict", "drug.h5", "--time", "hour"), "--time is about the data"),
-    "proba": (("predict", "growth.h5", BOYS, "--proba"), "adds probabilities"),
-    "both": (("predict", "growth.h5", "--latents", "--population"), "not both"),
-    "who": (("predict", "growth.h5", "--individual", "1", "--population"), "leave out"),
-    "no curves": (("predict", "factors.h5", "items.h5", "--times", "1"), "is for curves over time"),
-    "of latents": (("predict", "growth.h5", "--latents", "--times", "1"), "not both"),
-    "residuals of nothing": (("predict", "growth.h5", "--residuals"), "give DATA"),
-    "residuals of latents": (("predict", "growth.h5", BOYS, "--residuals", "--latents"), "leave"),
-    "residuals of factors": (("predict", "factors.h5", "items.h5", "--residuals"), "is for curves"),
-    "classes": (("predict", "mixture.h5"), "give DATA"),
-    "other items": (("predict", "factors.h5", BOYS), "factors.h5|items need a group|same"),
-    "other data": (("predict", "growth.h5", DATA / "wine.h5"), "is a vpem-dataset file"),
-    "inside": (("predict", "growth.h5", BOYS, "--dataset", "X"), "--dataset is for mixtures"),
-    "missing": (("score", "growth.h5", BOYS, "--missing", "marginalize"), "is for mixtures"),
-    "no dose there": (("score", "drug.h5", BOYS), "has no column 'dose'"),
-}
+REFUSED = [  # of commands in the folder of the fits
+    ("predict own.h5 {boys}", "is a user's own, which a file does not hold"),
+    ("score own.h5 {boys}", "is a user's own"),
+    ("sample growth.h5", "no rows are drawn"),
+    ("evaluate growth.h5 {boys}", "have no labels"),
+    ("predict growth.h5 --times 0:1", "--times must be from:to:step"),
+    ("predict growth.h5 --times 0:1:0", "--times must be"),
+    ("predict growth.h5 --times 1:0:1", "--times must be"),
+    ("predict growth.h5 --times noon", "got 'noon'"),
+    ("predict growth.h5 --times 0:1e9:1e-9", "--times must be"),
+    ("predict growth.h5 --individual 27", "the fit has no individual '27'"),
+    ("predict growth.h5 {boys} --individual x", "no individual 'x'"),
+    ("predict growth.h5 --individual 2 --individual 2", "must name different individuals"),
+    ("predict growth.h5 -o growth.h5 --force", "is the input"),
+    ("predict drug.h5 --population", "no covariate 'dose'"),
+    ("predict drug.h5 --population --covariates dose=much",
+     "such as dose=4.5,weight=70, got 'dose=much'"),
+    ("predict drug.h5 --population --covariates dose=-1", "a dose that is negative"),
+    ("predict drug.h5 --times=-1", "a time before the dose"),
+    ("predict growth.h5 --residuals", "give DATA"),
+    ("predict factors.h5 items.h5 --times 1", "is for curves over time"),
+    ("predict mixture.h5", "give DATA"),
+    ("predict factors.h5 {boys}", "same"),
+    ("predict growth.h5 {data}/wine.h5", "is a vpem-dataset file"),
+    ("score drug.h5 {boys}", "has no column 'dose'"),
+    ("predict graph.h5", "vpem predict needs DATA"),
+    ("plot growth.h5 -o p.png --kind history", "history is drawn of mixtures and clusters, and"),
+    ("plot growth.h5 -o p.png --kind curves",
+     "the picture shows individuals; give the data after the model"),
+    ("plot growth.h5 -o p.png --kind trace", "(did you mean 'traces'?)"),
+    ("plot growth.h5 {boys} -o p.png --kind curves --individual 99", "has no individual '99'"),
+    ("plot growth.h5 boys.h5 -o p.png --kind curves --id who", "--id name columns of a CSV tab"),
+    ("plot growth.h5 boys.h5 -o p.png --id who",
+     "--id is about DATA, of which this kind of picture"),
+    ("plot factors.h5 items.h5 -o p.png --kind curves",
+     "have no curves over time; take --kind trac"),
+    ("plot mixture.h5 items.h5 -o p.png --kind curves",
+     "have no curves over time; take --kind trac"),
+    ("plot own.h5 boys.h5 -o p.png --kind curves", "a user's own model, but not the model"),
+    ("plot graph.h5 -o p.png --kind traces", "traces is drawn of fits of SAEM, and"),
+    ("plot broken.h5 -o p.png", "broken.h5"),
+]  # fmt: skip
+OF_MIXTURES = ("--individual 1", "--times 1", "--population", "--latents", "--time hour")
+"""Options that fits of SAEM alone have."""
 
 
-@each("case", REFUSED)
-def test_refused_in_a_sentence(capsys, monkeypatch, home, case):
-    words, told = REFUSED[case]
+@each(("words", "told"), REFUSED)
+def test_refused_in_a_sentence(capsys, monkeypatch, home, words, told):
     monkeypatch.chdir(home)
     before = listing(home)
-    result = run(capsys, *words)
+    result = run(capsys, *(word.format(boys=BOYS, data=DATA) for word in words.split()))
     assert (result.code, result.out) == (2, "")
-    assert any(one in result.sentence for one in told.split("|"))
+    assert told in result.sentence
     assert listing(home) == before
 
 
 def test_mixtures_take_no_options_of_saem(capsys, tmp_path):
-    data = make_data(tmp_path / "data.h5")
-    done(capsys, "fit", data, "-k", "2", "-o", tmp_path / "m.h5", "--max-iter", "3", "-q")
-    model = tmp_path / "m.h5"
-    assert "vpem predict needs DATA" in run(capsys, "predict", model).sentence
-    for words in (("--individual", "1"), ("--times", "1"), ("--population",), ("--latents",)):
-        result = run(capsys, "predict", model, data, *words)
+    data, model = make_data(tmp_path / "data.h5"), tmp_path / "m.h5"
+    done(capsys, "fit", data, "-k", "2", "-o", model, "--max-iter", "3", "-q")
+    for option in OF_MIXTURES:
+        command = "score" if option.startswith("--time ") else "predict"
+        result = run(capsys, command, model, data, *option.split())
         assert result.code == 2
-        assert f"{words[0]} is for fits of SAEM" in result.sentence
-    result = run(capsys, "score", model, data, "--time", "hour")
-    assert "--time is for fits of SAEM" in result.sentence
-
-
-def test_never_over_what_it_is_made_from(capsys, home, tmp_path):
-    kept = (home / "growth.h5").read_bytes()
-    result = run(capsys, "predict", home / "growth.h5", "-o", home / "growth.h5", "--force")
-    assert "is the input" in result.sentence
-    assert (home / "growth.h5").read_bytes() == kept
+        assert f"{option.split()[0]} is for fits of SAEM" in result.sentence
