@@ -106,7 +106,6 @@ class _Packed(Codec):
     _known: tuple[tuple[int, ...], str]  # see `_settings`
 
     def variance(self, n: int) -> float:
-        """Bound omega; see the notes of the class."""
         return self._omega if n else 0.0
 
     def message_size(self, n: int) -> int:
@@ -222,7 +221,6 @@ class _Packed(Codec):
 
 
 def _as_floats(values: ArrayLike, n_dims: int) -> Values:
-    """Values as a contiguous float32 or float64 array of so many dimensions."""
     array = as_array("the values of a message", values)
     if array.dtype.kind not in "iufb" or array.ndim != n_dims or array.shape[-1] > MOST:
         raise InputError(
@@ -234,7 +232,6 @@ def _as_floats(values: ArrayLike, n_dims: int) -> Values:
 
 
 def _checked(keys: Keys, rows: Values) -> Keys:
-    """Keys as a contiguous array, one a row."""
     keys = np.ascontiguousarray(keys)
     if keys.dtype != np.uint64 or keys.shape != rows.shape[:1]:
         raise InputError(
@@ -290,7 +287,6 @@ class Dither(_Packed):
         return 4 * -(-n // self.bucket) + super().message_size(n)
 
     def variance(self, n: int) -> float:
-        """Bound omega; see the notes of the class."""
         d = min(n, self.bucket)
         if d == 0:
             return 0.0
@@ -355,7 +351,6 @@ class Sparse(_Packed):
         vars(self).update(name=name)
 
     def n_kept(self, n: int) -> int:
-        """How many of n values are sent."""
         return min(n, max(1, int(self.fraction * n + 0.5)))
 
     def message_size(self, n: int) -> int:

@@ -71,7 +71,6 @@ class Faults:
 
     @property
     def any(self) -> bool:
-        """Whether anything can fail."""
         return max(self.link_failure, self.agent_dropout, self.stragglers) > 0
 
     @property

@@ -89,13 +89,11 @@ class Ledger(Stateful):
         return fields
 
     def add(self, other: Ledger) -> None:
-        """Count what another ledger of the same graph has counted."""
         self._messages += other._messages
         self._bytes += other._bytes
         self._rounds += other._rounds
 
     def times(self, count: int) -> Ledger:
-        """Return a ledger that has counted so many times what this one has."""
         many = copy(self)
         many._messages, many._bytes = self._messages * count, self._bytes * count
         many._rounds = self._rounds * count
@@ -110,21 +108,17 @@ class Ledger(Stateful):
 
     @property
     def messages(self) -> int:
-        """All messages."""
         return int(self._messages.sum())
 
     @property
     def bytes(self) -> int:
-        """All payload bytes."""
         return int(self._bytes.sum())
 
     @property
     def rounds(self) -> int:
-        """All rounds."""
         return int(self._rounds.sum())
 
     def of_kind(self, kind: str) -> dict[str, int]:
-        """Messages, bytes and rounds of one kind."""
         row = KINDS.index(kind)
         return {
             "messages": int(self._messages[row].sum()),

@@ -122,7 +122,6 @@ class OwnKeys(OfOneProcess):
         }
 
     def private(self, party: int) -> X25519PrivateKey:
-        """Return the private key of a party that lives here."""
         self.check_process()
         return self._private[party]
 
@@ -218,7 +217,6 @@ class PairKeys(OfOneProcess):
 
 
 def check_parties(count: int) -> None:
-    """Raise InputError where so many parties are too few for a masked sum."""
     if count < FEWEST:
         raise InputError(
             f"a masked sum needs at least {FEWEST} parties, got {count}: with fewer, each "
@@ -338,7 +336,6 @@ class Tag:
 
 
 def _below_prime(key: bytes) -> int:
-    """Return a number of 127 bits of a key."""
     return int.from_bytes(key[:16], "little") % 2**127 % PRIME
 
 

@@ -60,11 +60,9 @@ class Place:
         return replace(self, path=".".join(map(str, (self.path, *names) if self.path else names)))
 
     def refuse(self, expected: str, got: str) -> NoReturn:
-        """Raise FileError: it must be ``expected``."""
         self.fail(f"must be {expected}, got {got}")
 
     def fail(self, what: str) -> NoReturn:
-        """Raise FileError, saying what is wrong with it."""
         then = ("; ", *self.advice) if self.advice else ()
         raise FileError(f"{self.file}: {self.path or 'what it holds'} {what}", *then)
 
@@ -254,8 +252,6 @@ def or_nan(schema: Schema) -> As:
 
 @dataclass(frozen=True)
 class Integer(Field):
-    """An integer."""
-
     least: int = 0
     most: int = LARGEST_COUNT
     size: str = ""  # name of the size that it stands for
@@ -347,8 +343,6 @@ class Plain(Field):
 
 @dataclass(frozen=True)
 class Maybe(Field):
-    """What its schema says, or None."""
-
     schema: Schema
 
     def _expected(self, value: object, place: Place, sizes: Sizes) -> None:
@@ -361,8 +355,6 @@ class Maybe(Field):
 
 @dataclass(frozen=True)
 class ListOf(Field):
-    """A list of items that are alike."""
-
     item: Schema
     length: int | str | None = None  # how many there are
     least: int = 0  # how many there are at least
@@ -386,8 +378,6 @@ class ListOf(Field):
 
 @dataclass(frozen=True)
 class TableOf(Field):
-    """A table of any names."""
-
     item: Schema | None = None  # what each item is; None leaves it to others to check them
     some: Fields | None = None  # items that must be there
     known: Fields | None = None  # items that may be there, or be None

@@ -68,8 +68,6 @@ Line = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Acceleration:
-    """How EM is accelerated."""
-
     local: int = 0  # most steps of a root after an M-step, while the rest of the sum stays
     squarem: bool = False  # whether M-steps are extrapolated
     noisy: bool = False  # whether sums differ at the same parameters, as if rounded at random
@@ -215,7 +213,6 @@ class Accelerated(PlainSteps):
         self.restart()
 
     def restart(self) -> None:
-        """Begin again with M-steps, as at the start."""
         self.tried = "step"
         self.begun = self.clipped = False
         self.pause, self.next_pause = 0, PAUSE
@@ -356,7 +353,6 @@ class Accelerated(PlainSteps):
     # ---- checkpoints ----------------------------------------------------------------------------
 
     def schema(self) -> dict[str, Schema]:
-        """What checkpoints keep from one sum to the next."""
         like, n_roots = self.like, 1 if self.over_rows else self.total.n_roots
         mixtures = As(
             Maybe(ListOf(like.schema(n_roots), len(self.roots))),

@@ -139,8 +139,6 @@ class Passes(Loop):
 
 
 class _FeaturePasses(Passes):
-    """Passes over features that hubs hold: the sums they take, and what these find."""
-
     restarts: bool
     """Whether an E-step over all rows follows a re-initialisation: statistics would undo it."""
 
@@ -553,8 +551,6 @@ def fit_row_batches(
 
 @dataclass
 class _Worker:
-    """What a worker knows of its batches."""
-
     batches: list[FeatureTerms]
     log_likelihoods: Doubles  # (n,) of each batch
     entropies: Doubles  # (n,)
@@ -604,8 +600,6 @@ class _Worker:
 
 
 class _RowPasses(Passes):
-    """Passes over rows that workers hold."""
-
     def __init__(
         self,
         step: OverRows,

@@ -490,7 +490,6 @@ class NoisyEM:
         return sums
 
     def mixture(self, parts: list[Parts], reg_covar: float = 0.0) -> Mixture:
-        """Return the mixture of this process's hubs."""
         terms, (*hubs, weights) = self.terms, parts
         copies = 1 if self.kind.startswith("tied") else self.n_components
         means = np.concatenate([np.empty((self.n_components, 0)), *(one.means for one in hubs)], 1)

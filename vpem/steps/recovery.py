@@ -137,12 +137,10 @@ class Keeper(NoSaver):
 
     @property
     def saved(self) -> State | None:  # type: ignore[override]
-        """What the checkpoint has."""
         return None if self.inner is None else self.inner.saved
 
     @property
     def place(self) -> Place:  # type: ignore[override]
-        """Where that stands."""
         return Saver.place if self.inner is None else self.inner.place
 
     def begin(self, facts: State) -> None:

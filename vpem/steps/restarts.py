@@ -112,8 +112,6 @@ class OneRun:
 
 @dataclass
 class Restart:
-    """One restart."""
-
     seed: list[int]  # of the recipe, and its number: of the streams that its agents share
     rng: np.random.Generator  # the first of them
     total: Sum  # the sum from its beginning
@@ -123,7 +121,6 @@ class Restart:
     """Returns the saver for the loop; what it is given by name the recipe saves besides."""
 
     def drawn(self, key: str = "rows") -> Any:
-        """Return what the recipe saved of this restart."""
         assert self.saved is not None
         return self.saved["more"][key]
 

@@ -263,7 +263,6 @@ def mean_over_roots(values: Doubles) -> float:
 
 
 def check_finite(log_likelihoods: Doubles, iteration: int) -> None:
-    """Raise NumericalError unless all roots found finite log-likelihoods."""
     if not np.isfinite(log_likelihoods).all():
         root = int(np.flatnonzero(~np.isfinite(log_likelihoods))[0])
         raise NumericalError(
@@ -461,7 +460,6 @@ def least_weight(terms: FeatureTerms) -> float:
 
 
 def _named(hub: int | None) -> str:
-    """Name a hub in a sentence, unless it must not be said which."""
     return "a hub" if hub is None else f"hub {hub}"
 
 

@@ -268,7 +268,6 @@ class CompressedServerSum(GoesOn, AtServer):
         return sums[near.root][None], unsaid
 
     def _carry(self, carry: Carry) -> Carry | None:
-        """Return how messages travel, if there are other processes."""
         return None if self.holders.engine.size == 1 else carry
 
     def _to_parents(self, level: TreeLevel, messages: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -250,7 +250,6 @@ class ConsensusSum(ByChunks, _OverHubs):
         self.values_per_item = n_agents if path == "rounds" else n_hubs
 
     def _run(self, states: Floats) -> None:
-        """Run all rounds in place."""
         if self.rate is None:
             self._layout.run_plain(states, self.n_rounds, self.n_threads)
             return
@@ -275,7 +274,6 @@ class ConsensusSum(ByChunks, _OverHubs):
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
-        """Count a sum: roots send agents the hub's term, then each round goes to all neighbours."""
         self.holders.begin(kind, n_samples)
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self._count(kind, size, self.n_rounds, self.n_rounds)

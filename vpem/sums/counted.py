@@ -356,7 +356,6 @@ class AtServer(Sum):
 
     @property
     def bytes_up(self) -> int:
-        """Payload bytes that senders have sent up to now."""
         return 0 if self.ledger is None else int(self.ledger.of_links()[1][self._up].sum())
 
     def send(self, values: Doubles, senders: Indices | None = None) -> Doubles:
@@ -406,7 +405,6 @@ class AtServer(Sum):
 
     @property
     def is_here(self) -> bool:
-        """Whether the root lives in this process."""
         return self.holders.engine.rank == 0 if self._near is None else self._near.root >= 0
 
     def to_all(self, values: AnyArray) -> AnyArray:

@@ -72,7 +72,6 @@ class Exchange:
         ])  # fmt: skip
 
     def _open(self, ways: list[list[Agents]]) -> None:
-        """Let rows go some ways, to each neighbour, and come from each."""
         self._ways, none = ways, np.empty(0, dtype=np.intp)
         pairs = zip(self._rows, ways, strict=True)
         self._sent, self._received = (rows[np.concatenate([none, *runs])] for rows, runs in pairs)
@@ -115,7 +114,6 @@ class Exchange:
 
 
 def row_bytes(states: Sequence[AnyArray]) -> int:
-    """Bytes of a row of all of these."""
     return sum(each.shape[1] * each.itemsize for each in states)
 
 

@@ -102,7 +102,6 @@ class Uplink(Sum):
     # ---- the two halves of a sum -----------------------------------------------------------------
 
     def count(self, sizes: int | NDArray[np.int64], senders: Senders | None = None) -> None:
-        """Count messages of these sizes, of some senders or of all."""
         self.server.count(sizes, senders)
 
     def send(self, values: Doubles, senders: Senders | None = None) -> Doubles:
@@ -133,11 +132,9 @@ class Uplink(Sum):
         return self.server.aggregate(received, senders)
 
     def broadcast(self, size: int, receivers: Senders | None = None) -> None:
-        """Count a message of the server to the active senders, or to some."""
         self.server.broadcast(size, self.active if receivers is None else receivers)
 
     def draw(self) -> None:
-        """Draw who takes part in the next sum."""
         self.active = self._among
         if self._among is not None and self.probability < 1:
             assert isinstance(self._rng, np.random.Generator)
@@ -294,7 +291,6 @@ class GoesOn(Sum):
         return counted
 
     def turn_to(self, batch: int, n_batches: int | None) -> None:
-        """Go on from the sums of a batch; see `vpem.sums.sum.Sum.turn_to`."""
         if n_batches is None:  # rows come once: there is nothing to go on from
             self._memories, self._number = [None], batch
             return
@@ -425,7 +421,6 @@ class HeardAtServer(Uplink):
         )
 
     def schema(self) -> dict[str, Schema]:
-        """What the server has, and how many sums there were."""
         values = Maybe(Array("f8", (self.server.n_senders, "own")))
         return {"number": COUNT, "values": values, "inner": self.server}
 
@@ -472,7 +467,6 @@ class HeardByNeighbours(Sum):
             self.silent = self.inner.silent
 
     def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
-        """Sum terms (B, m, K), all rows at once: one estimate a root."""
         if self._kind != "estep":
             return self.inner.reduce(terms, rows, scalars)
         flat = flattened(terms, scalars)

@@ -94,7 +94,6 @@ class Quantizer:
         return sum(map(self.codec.message_size, filter(None, widths))) + ITEM * self.n_exact
 
     def by(self, codec: Codec) -> Quantizer:
-        """Return what compresses such vectors by another codec."""
         return Quantizer(codec, self.pieces, self.n_threads, self.basis, self.n_exact)
 
     @property

@@ -47,7 +47,6 @@ class ByChunks(Sum):
         raise NotImplementedError
 
     def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
-        """Sum terms (B, m, K) of this process's hubs: (R, m, K)."""
         return finished(self._sum(terms, scalars))()
 
     def flow(

@@ -50,7 +50,6 @@ class Scalars:
 
 
 def message_bytes(n_samples: int, n_values: int, itemsize: int, n_scalars: int) -> int:
-    """Bytes of a message of so many rows of values, and of scalars."""
     return n_samples * n_values * itemsize + n_scalars * SCALAR_BYTES
 
 
@@ -114,7 +113,6 @@ class Traffic:
         self.on_wire[kind] = self.on_wire.get(kind, 0) + on_wire
 
     def clear(self) -> None:
-        """Count from the beginning."""
         self.delivered.clear()
         self.on_wire.clear()
 
