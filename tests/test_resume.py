@@ -1,23 +1,38 @@
-"""Runs that were broken off go on to the same bits: VP-EM, batches, EM over rows."""
+"""Runs that were broken off, by whatever recipe and over whatever sum, go on to the same bits."""
 
 import numpy as np
 import pytest
 
-from vpem import connect, connect_workers, fit_em, fit_vpem, make_graph
-from vpem.errors import FileError, InputError, VpemWarning
+from vpem import (
+    connect,
+    connect_workers,
+    fit_em,
+    fit_fedem,
+    fit_imputation,
+    fit_vpem,
+    kmeans_features,
+    kmeans_rows,
+    make_graph,
+)
+from vpem.errors import FileError, InputError
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.network.partition import contiguous, evenly
-from vpem.settings import COVARIANCE_TYPES
+from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import overlapping
 from .resume_support import Breaking, Broken, check_resumes, check_same
-from .tables import each_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
 X, _ = overlapping(120, 6, 3, seed=4)
+FAR = np.vstack([X, X[:1] + 40.0])
+"""With a row on which a component collapses."""
+COLLAPSES = {"data": FAR, "n_components": 5, "init": [120, 3, 60, 90, 15], "reg_covar": 0.0,
+             "seed": 2}  # fmt: skip
+WEIGHT = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
+WIDE, _ = overlapping(90, 12, 2, seed=1)
 
 SUMS = {
     "exact": {"topology": "star", "hops": 0},
@@ -38,171 +53,248 @@ SUMS = {
 }  # fmt: skip
 
 
-def joined(name, d=6):
+def agents(name, d=6, n=6):
     how = {"hops": 1, "seed": 3, "n_threads": 1, **SUMS[name]}
-    return connect(make_graph(how.pop("topology"), d), contiguous(d, d), **how)
+    return connect(make_graph(how.pop("topology"), n), contiguous(d, n), **how)
 
 
-def features(network, **options):
-    options = {
-        "n_components": 3, "max_iter": 12, "tol": 1e-4, "seed": 1, "n_threads": 1,
-        "reg_covar": 1e-3, **options,
-    }  # fmt: skip
-    return lambda saver: fit_vpem(options.get("X", X), network, saver=saver, **options)
+def workers(name, n=4):
+    how = {"seed": 3, **SUMS[name], "hops": 0}
+    return connect_workers(make_graph(how.pop("topology"), n), **how)
 
 
-@pytest.mark.parametrize("name", SUMS)
-def test_vpem_with_every_sum(name):
-    found = check_resumes(features(joined(name)))
-    if name == "falls apart":
-        assert found.partitions
-    if "agents" in name:
-        assert np.isnan(found.history).any()
+EM = {"n_components": 3, "seed": 1, "n_threads": 1, "reg_covar": 1e-3}
 
 
-@each_once(kind=COVARIANCE_TYPES, scale=["none", "standard"])
-def test_vpem_with_every_covariance(kind, scale):
-    check_resumes(features(joined("operator"), covariance_type=kind, scale=scale, max_iter=5))
+def vpem(name, data=X, **options):
+    options = {**EM, "max_iter": 12, "tol": 1e-4, **options}
+    return lambda saver: fit_vpem(data, agents(name), saver=saver, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "init"),
-    [
-        ("exact", "random"),
-        ("operator", "k-means++"),
-        ("gossip", "kmeans"),
-        ("agents fail", "random"),
-        ("server", "kmeans"),
-    ],
-)
-def test_restarts(name, init):
-    found = check_resumes(features(joined(name), n_init=4, init=init, max_iter=5, tol=1e-2))
-    assert found.total_iterations > found.n_iter
+def rows(name, data=X, **options):
+    options = {**EM, "max_iter": 6, **options}
+    return lambda saver: fit_em(data, evenly(len(data), 4), workers(name), saver=saver, **options)
 
 
-def test_starts_and_weights_that_are_given():
-    network = joined("operator")
-    weight = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
-    rows = np.flatnonzero(weight)[[0, 10, 30]]
-    model = fit_vpem(X, network, n_components=3, max_iter=2, n_threads=1).mixture
-    check_resumes(features(network, init=rows, sample_weight=weight))
-    check_resumes(features(network, init=model, dtype=np.float32))
+def lloyd(name, data=X, **options):
+    options = {"n_clusters": 4, "seed": 2, "max_iter": 7, **options}
+    return lambda saver: kmeans_features(data, agents(name), saver=saver, **options)
 
 
-@pytest.mark.parametrize("name", ["exact", "rounds", "agents fail"])
-def test_components_that_collapse(name):
-    far = np.vstack([X, X[:1] + 40.0])
-    network = joined(name)
-    options = {"n_components": 5, "init": [120, 3, 60, 90, 15], "reg_covar": 0.0, "max_iter": 25}
-    found = check_resumes(
-        lambda saver: fit_vpem(far, network, saver=saver, seed=2, n_threads=1, tol=1e-5, **options)
-    )
-    assert found.recoveries
+def lloyd_of_rows(name, data=X, **options):
+    options = {"n_clusters": 4, "seed": 2, "max_iter": 7, **options}
+    held = evenly(len(data), 4)
+    return lambda saver: kmeans_rows(data, held, workers(name), saver=saver, **options)
 
 
-IN_BATCHES = ["exact", "operator", "rounds", "links fail", "agents fail", "gossip fails", "server"]
+def fed(network=None, **options):
+    options = {"n_components": 3, "max_iter": 14, "seed": 5, "n_threads": 1, **options}
+    return lambda saver: fit_fedem(X, evenly(len(X), 5), network, saver=saver, **options)
 
 
-@pytest.mark.parametrize("name", IN_BATCHES)
-@pytest.mark.parametrize("step_size", [None, 0.7])
-def test_batches(name, step_size):
-    found = check_resumes(
-        features(joined(name), batch_size=17, step_size=step_size, max_iter=3, n_init=2)
-    )
-    assert found.n_passes > found.n_iter / 2
+def seen(law):
+    """Entries of a matrix that four observers have."""
+    rng = np.random.default_rng(0)
+    theta = 0.5 * rng.standard_normal((14, 2)) @ rng.standard_normal((2, 9))
+    values = {
+        "gaussian": theta + 0.1 * rng.standard_normal(theta.shape),
+        "poisson": rng.poisson(np.exp(theta)).astype(float),
+        "bernoulli": (rng.random(theta.shape) < 1 / (1 + np.exp(-theta))).astype(float),
+    }[law].ravel()
+    places = [np.sort(rng.choice(values.size, 60, replace=False)) for _ in range(4)]
+    named = tuple(map(str, range(14))), tuple(map(str, range(9))), tuple("abcd")
+    return Observations(tuple(places), tuple(values[at] for at in places), *named)
 
 
-@pytest.mark.parametrize("step_size", [None, 0.7])
-def test_one_batch(step_size):
-    check_resumes(features(joined("rounds"), batch_size=120, step_size=step_size, max_iter=4))
+def impute(law, **options):
+    options = {"rank": 2, "ridge": 0.3, "scale": "none", "max_iter": 12, "seed": 4, "n_threads": 1,
+               **options}  # fmt: skip
+    return lambda saver: fit_imputation(seen(law), law=law, saver=saver, **options)
 
 
-def test_batches_that_keep_responsibilities():
-    # Many small batches of a wide block: responsibilities take less.
-    wide, _ = overlapping(90, 12, 2, seed=1)
-    network = connect(make_graph("star", 2), contiguous(12, 2), hops=0)
-    check_resumes(
-        lambda saver: fit_vpem(
-            wide, network, batch_size=5, max_iter=4, reg_covar=0.1, n_threads=1, saver=saver
-        )
-    )
+def restarted(found):
+    return found.total_iterations > found.n_iter
 
 
-def test_batches_with_components_that_collapse():
-    far = np.vstack([X, X[:1] + 40.0])
-    cases = (
-        (None, {"n_components": 4, "seed": 1, "reg_covar": 0.0, "max_iter": 9}),
-        (0.7, {"n_components": 8, "seed": 0, "reg_covar": 1e-3, "max_iter": 9}),
-    )
-    for step_size, options in cases:
-        found = check_resumes(
-            lambda saver, step_size=step_size, options=options: fit_vpem(
-                far, joined("exact"), batch_size=30, step_size=step_size, init="random",
-                n_threads=1, saver=saver, **options,
-            )
-        )  # fmt: skip
-        assert found.recoveries
+def went_through(found):
+    return found.n_passes > found.n_iter / 2
 
 
-ROW_SUMS = {
-    "exact": {"topology": "star"},
-    "consensus": {"topology": "cycle", "n_rounds": 8},
-    "rounds": {"topology": "cycle", "n_rounds": 8, "consensus": "rounds"},
+def collapsed(found):
+    return bool(found.recoveries)
+
+
+def reseeded(found):
+    return bool(found.reseeded)
+
+
+def ended(found):
+    return found.run.converged
+
+
+RESTARTS = {"n_init": 3, "max_iter": 5, "tol": 1e-2}
+PASSES = {"batch_size": 17, "max_iter": 3, "n_init": 2}
+POINTS = np.repeat(np.random.default_rng(1).standard_normal((6, 6)), 20, axis=0)
+EMPTY = np.vstack([POINTS[0], POINTS[20], POINTS[0] + [[90.0], [91.0], [99.0]]])
+"""Centres of which some are of no row."""
+REDUCED = {"variance_reduction": True, "participation": 0.8, "step_size": 0.3, "tol": 1e-9}
+GRAPHS = {
+    "consensus": {"topology": "cycle", "n_rounds": 9},
     "links fail": {"topology": "complete", "link_failure": 0.3, "n_rounds": 12},
+    "compressed": {"topology": "complete", "compress": "natural:12bits", "n_rounds": 20},
 }
 
 
-@pytest.mark.parametrize("name", ROW_SUMS)
-@pytest.mark.parametrize(("init", "kind"), [("kmeans", "full"), ("random", "tied-diag")])
-def test_em_over_rows(name, init, kind):
-    how = {"seed": 3, **ROW_SUMS[name]}
-    network = connect_workers(make_graph(how.pop("topology"), 4), **how)
-    check_resumes(
-        lambda saver: fit_em(
-            X, evenly(len(X), 4), network, n_components=3, covariance_type=kind, init=init,
-            n_init=2, max_iter=6, seed=1, n_threads=1, reg_covar=1e-3, saver=saver,
+def graph_of_five(name):
+    how = {"seed": 3, **GRAPHS[name]}
+    return connect_workers(make_graph(how.pop("topology"), 5), **how)
+
+
+RUNS = {
+    # Features: every sum, start and shape of the covariances.
+    "exact": (vpem("exact", init="random", covariance_type="tied", **RESTARTS), restarted),
+    "operator": (vpem("operator", init="k-means++", scale="standard", **RESTARTS), restarted),
+    "rounds": vpem("rounds", covariance_type="diag"),
+    "plain": vpem("plain", covariance_type="spherical", scale="standard"),
+    "gossip": (vpem("gossip", init="kmeans", **RESTARTS), restarted),
+    "sparse gossip": vpem("sparse gossip", covariance_type="tied-diag"),
+    "links fail": vpem("links fail", covariance_type="tied-spherical", scale="standard"),
+    "agents fail": (
+        vpem("agents fail", init="random", **RESTARTS),
+        lambda found: restarted(found) and np.isnan(found.history).any(),
+    ),
+    "gossip fails": vpem("gossip fails"),
+    "falls apart": (vpem("falls apart"), lambda found: bool(found.partitions)),
+    "server": (vpem("server", init="kmeans", **RESTARTS), restarted),
+    "sparse server": vpem("sparse server"),
+    "weights": vpem(
+        "operator", init=np.flatnonzero(WEIGHT)[[0, 10, 30]], sample_weight=WEIGHT, max_iter=5
+    ),
+    "given model": lambda saver: vpem(
+        "operator", dtype=np.float32, max_iter=5, init=vpem("operator", max_iter=2)(None).mixture
+    )(saver),
+    **{
+        f"collapsed, {name}": (
+            vpem(name, **COLLAPSES, max_iter=25, tol=1e-5), collapsed
+        ) for name in ("exact", "rounds", "agents fail")
+    },
+    # Features in batches, incremental and stochastic.
+    **{
+        f"batches, {name}, {step}": (vpem(name, step_size=step, **PASSES), went_through)
+        for name, step in [
+            ("exact", None), ("exact", 0.7), ("operator", 0.7), ("rounds", None),
+            ("links fail", None), ("agents fail", None), ("agents fail", 0.7),
+            ("gossip fails", None), ("gossip fails", 0.7), ("server", None), ("server", 0.7),
+        ]
+    },
+    "one batch": vpem("rounds", batch_size=120, max_iter=4),
+    "one batch, stochastic": vpem("rounds", batch_size=120, step_size=0.7, max_iter=4),
+    "responsibilities": lambda saver: fit_vpem(  # of many small batches of a wide block
+        WIDE, connect(make_graph("star", 2), contiguous(12, 2)), batch_size=5, max_iter=4,
+        reg_covar=0.1, n_threads=1, saver=saver,
+    ),
+    "collapsed in batches": (
+        vpem("exact", FAR, n_components=4, init="random", reg_covar=0.0, batch_size=30, max_iter=9),
+        collapsed,
+    ),
+    "collapsed, stochastic": (
+        vpem("exact", FAR, n_components=8, init="random", seed=0, batch_size=30, step_size=0.7,
+             max_iter=9),
+        collapsed,
+    ),
+    # Rows.
+    **{
+        f"rows, {name}, {init}": rows(name, init=init, covariance_type=kind, n_init=2)
+        for name, init, kind in [
+            ("exact", "kmeans", "full"), ("exact", "random", "tied-diag"),
+            ("operator", "kmeans", "full"), ("rounds", "random", "tied-diag"),
+            ("links fail", "kmeans", "full"), ("links fail", "random", "tied-diag"),
+        ]
+    },
+    "rows, weights": rows("operator", init="k-means++", scale="standard", sample_weight=WEIGHT),
+    "rows, collapsed": (rows("exact", **COLLAPSES, max_iter=12), collapsed),
+    "rows, collapsed on a graph": (rows("rounds", **COLLAPSES, max_iter=12), collapsed),
+    # k-means.
+    **{
+        f"k-means, {name}, {init}": (one(name, init=init, n_init=3), restarted)
+        for one, name, init in [
+            (lloyd_of_rows, "exact", "k-means++"), (lloyd_of_rows, "rounds", "random"),
+        ]
+    },
+    "k-means of features, exact": lloyd("exact", init="random", n_init=3),
+    "k-means of features, rounds": lloyd("rounds", init="k-means++", n_init=3),
+    **{
+        f"k-means, given {what}": one(
+            name, n_clusters=5, init=start, scale="standard", sample_weight=WEIGHT + 1,
+            dtype=np.float32,
         )
-    )  # fmt: skip
-
-
-def test_em_over_rows_that_are_weighed_and_scaled():
-    weight = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
-    network = connect_workers(make_graph("cycle", 4), n_rounds=9)
-    check_resumes(
-        lambda saver: fit_em(
-            X, evenly(len(X), 4), network, n_components=3, init="k-means++", scale="standard",
-            sample_weight=weight, max_iter=6, n_threads=1, saver=saver,
+        for one, name, what, start in [
+            (lloyd_of_rows, "rounds", "rows", [3, 50, 80, 100, 9]),
+            (lloyd_of_rows, "rounds", "centres", X[:5] + 0.5),
+            (lloyd, "exact", "rows over features", [3, 50, 80, 100, 9]),
+            (lloyd, "exact", "centres over features", X[:5] + 0.5),
+        ]
+    },
+    "k-means, empty clusters": (
+        lloyd_of_rows("exact", POINTS, n_clusters=5, init=EMPTY), reseeded
+    ),
+    "k-means of features, empty clusters": (
+        lloyd("exact", POINTS, n_clusters=5, init=EMPTY), reseeded
+    ),
+    # FedEM.
+    "FedEM": fed(),
+    "FedEM, compressed": fed(compress="qsgd:8bits", covariance_type="diag", init="k-means++"),
+    "FedEM, sparse": fed(
+        compress="randk:0.5", participation=0.6, step_size="decreasing:0.5", scale="standard"
+    ),
+    "FedEM, biased": fed(compress="topk:0.4", memory="zero", covariance_type="spherical",
+                         init="kmeans"),
+    "FedEM, batches": fed(batch_size=8, participation=0.7, alpha=0.4, compress="natural:12bits"),
+    "FedEM, no memory": fed(memory="none", participation=0.5, weighting="workers"),
+    "FedEM, known": fed(covariance_type="tied", known_covariance=np.eye(6) * 2, max_iter=6),
+    "FedEM, epochs": fed(n_epochs=6.0, batch_size=16, record_every=4, covariance_type="tied-diag"),
+    "FedEM, stops": (fed(tol=1e-3, step_size=1.0, max_iter=60), ended),
+    "FedEM, rests": (fed(tol=1e-3, compress="qsgd:8bits", participation=0.8, max_iter=60), ended),
+    "VR-FedEM": fed(variance_reduction=True, inner=4),
+    **{
+        f"VR-FedEM, {kind}": fed(
+            variance_reduction=True, participation=0.6, compress="qsgd:8bits", batch_size=6,
+            record_every=3, covariance_type=kind, init=init, scale="standard", max_iter=8,
         )
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["exact", "rounds"])
-def test_em_over_rows_with_components_that_collapse(name):
-    far = np.vstack([X, X[:1] + 40.0])
-    how = {"seed": 3, **ROW_SUMS[name]}
-    network = connect_workers(make_graph(how.pop("topology"), 4), **how)
-    options = {"n_components": 5, "init": [120, 3, 60, 90, 15], "reg_covar": 0.0, "max_iter": 12}
-    found = check_resumes(
-        lambda saver: fit_em(
-            far, evenly(121, 4), network, seed=2, n_threads=1, saver=saver, **options
+        for kind, init in [("full", "k-means++"), ("tied", "kmeans")]
+    },
+    **{
+        f"FedEM on a graph, {name}, {reduced}": fed(
+            graph_of_five(name), **{**REDUCED, "variance_reduction": reduced}
         )
-    )
-    assert found.recoveries
+        for name, reduced in [
+            ("consensus", True), ("links fail", False), ("links fail", True), ("compressed", True)
+        ]
+    },
+    # Imputation.
+    "imputation": impute("gaussian", scale="standard"),
+    "imputation, compressed": impute("poisson", compress="qsgd:8bits", participation=0.6),
+    "imputation, vr": impute(
+        "bernoulli", variance_reduction=True, participation=0.7, batch_size=10
+    ),
+    "imputation, batches": impute("gaussian", batch_size=20, memory="zero", participation=0.9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_was_broken_off_goes_on_to_the_same_bits(name):
+    run, shows = RUNS[name] if isinstance(RUNS[name], tuple) else (RUNS[name], None)
+    found = check_resumes(run)
+    assert shows is None or shows(found)
 
 
 def test_data_on_disk(tmp_path):
-    source = Dataset(X, tuple("abcdef"))
-    write_dataset(tmp_path / "data.h5", source)
+    write_dataset(tmp_path / "data.h5", Dataset(X, tuple("abcdef")))
     stored = read_dataset(tmp_path / "data.h5", memory_limit=2 * X.nbytes - 1).X
     assert isinstance(stored, FileMatrix)
     for options in ({}, {"batch_size": 25}):
-        there = check_resumes(
-            lambda saver, options=options: fit_vpem(
-                stored, joined("operator"), n_components=3, max_iter=5, n_threads=1, saver=saver,
-                **options,
-            )
-        )  # fmt: skip
-        assert there.n_iter == 5
+        run = vpem("operator", stored, **{**EM, "max_iter": 5, "tol": 1e-9, **options})
+        assert check_resumes(run).n_iter == 5
 
 
 # ---- more iterations ----------------------------------------------------------------------------
@@ -215,37 +307,45 @@ def broken(fit, place):
     return saver.state
 
 
-@pytest.mark.parametrize("name", ["exact", "gossip", "server"])
-def test_a_finished_run_goes_on_with_more_iterations(name):
-    network = joined(name)
-    few, many = (features(network, tol=1e-9, max_iter=n) for n in (4, 9))
-    state = broken(few, 4)
+MORE = {
+    **{
+        name: ([vpem(name, tol=1e-9, max_iter=n) for n in (4, 9)], 4)
+        for name in ("exact", "gossip", "server")
+    },
+    "batches": ([vpem("exact", tol=0, max_iter=n, batch_size=17) for n in (3, 5)], 3),
+    "k-means": ([lloyd_of_rows("exact", n_clusters=6, max_iter=n) for n in (3, 50)], 3),
+    "FedEM": ([fed(max_iter=n, record_every=4, participation=0.7) for n in (7, 13)], 7),
+    # In the first restart, where nothing is over yet.
+    "restarts": ([vpem("exact", tol=0, n_init=2, max_iter=n) for n in (3, 5)], 2),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_a_run_goes_on_with_more_iterations(name):
+    (few, many), place = MORE[name]
+    state = broken(few, place)
     check_same(few(Breaking(saved=state)), few(None))
     check_same(many(Breaking(saved=state)), many(None))
-    with pytest.raises(InputError, match="4 iterations"):
-        features(network, tol=1e-9, max_iter=3)(Breaking(saved=state))
 
 
-def test_batches_go_on_with_more_passes():
-    few, many = (features(joined("exact"), tol=0, max_iter=n, batch_size=17) for n in (3, 5))
-    check_same(many(Breaking(saved=broken(few, 3))), many(None))
-
-
-def test_restarts_that_ran_out_cannot_have_more():
-    few, many = (features(joined("exact"), tol=0, n_init=2, max_iter=n) for n in (3, 5))
-    with pytest.raises(InputError, match="ran out of its 3 iterations"):
-        many(Breaking(saved=broken(few, 5)))
-    # In the first nothing is over yet.
-    check_same(many(Breaking(saved=broken(few, 2))), many(None))
-
-
-def test_a_state_of_something_else_is_refused():
-    fit = features(joined("operator"))
+def test_what_is_no_state_of_a_run_is_refused():
+    fit, exact = vpem("operator"), partial_runs(tol=1e-9)
     state = broken(fit, 3)
     for name in ("ledger", "going", "best", "restart"):
         damaged = {key: value for key, value in state.items() if key != name}
         with pytest.raises(FileError, match=f"run.{name} is missing; start again with force=True"):
             fit(Breaking(saved=damaged))
     with pytest.raises(FileError, match=r"weights must be 1 x 3 finite real .*, got 2 x 3"):
-        features(joined("exact"))(Breaking(saved=state))
-    assert issubclass(VpemWarning, UserWarning)
+        exact(12)(Breaking(saved=state))
+    with pytest.raises(InputError, match="4 iterations"):
+        exact(3)(Breaking(saved=broken(exact(4), 4)))
+    again = partial_runs(tol=0, n_init=2)
+    with pytest.raises(InputError, match="ran out of its 3 iterations"):
+        again(5)(Breaking(saved=broken(again(3), 5)))
+    with pytest.raises(InputError, match="no iterations"):
+        lloyd("exact", method="grid")(Breaking())
+
+
+def partial_runs(**options):
+    """Return what makes a run of so many iterations."""
+    return lambda max_iter: vpem("exact", max_iter=max_iter, **options)
