@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 import vpem
 from vpem._core import codecs as kernels
 from vpem.errors import InputError, NumericalError
-from vpem.network.codecs import Dither, Sparse, draw_keys, parse_codec
+from vpem.network.codecs import Dither, Natural, Sparse, draw_keys, parse_codec
 from vpem.network.partition import contiguous, evenly
 
 from .tables import each, over
@@ -32,7 +32,8 @@ DITHERS = [  # levels, bucket, largest
     (1, 1, False),
     (3, 10_000, False),
 ]
-CASTS = (2, 4, 8)
+BITS = (9, 10, 11, 12, 16, 17, 24)
+EDGES = [5e-324, -5e-324, -0.0, 2.0**-127, -(2.0**-126), np.nextafter(2.0**-127, 0)]
 NAMES = [
     "qsgd:8bits", "qsgd:2bits", "qsgd:16bits", "qsgd:5levels", "qsgd:8bits:10", "blockp:64",
     "blockp:7:inf", "natural:9bits", "natural:10bits", "natural:24bits", "topk:0.01", "topk:1",
@@ -77,16 +78,39 @@ def agree(name, values, arguments, outputs):
 # ---- compiled and twin --------------------------------------------------------------------------
 
 
-def message_rows(n_rows, size):
-    return np.zeros((n_rows, size), dtype=np.uint8)
+def dithering(levels, bucket, largest):
+    """Kind of the kernels, their settings, and bytes of n values."""
+    width = ceil(log2(levels + 1)) + 1
+    return (
+        "dither", (levels, bucket, largest), lambda n: 4 * ceil(n / bucket) + ceil(n * width / 8)
+    )  # fmt: skip
 
 
-def compare(kind, values, keys, arguments, size):
+def sparse(share, at_random):
+    kept = lambda n: max(1, round(share * n))  # noqa: E731
+    return (
+        "sparse", lambda n: (kept(n), at_random),
+        lambda n: ceil(kept(n) * ceil(log2(n)) / 8) + 4 * kept(n),
+    )  # fmt: skip
+
+
+NATURAL = {bits: ("natural", (bits - 9,), lambda n, bits=bits: ceil(n * bits / 8)) for bits in BITS}
+KERNELS = [
+    *(dithering(*one) for one in DITHERS),
+    *(sparse(share, at_random) for share in (0.01, 0.3, 1.0) for at_random in (False, True)),
+    *NATURAL.values(),
+    *(("cast", (size,), lambda n, size=size: n * size) for size in (2, 4, 8)),
+]
+
+
+def compare(kernel, values, keys):
     """Encode, decode and transmit by both, which must agree; transmit is decode of encode."""
+    (kind, arguments, size), n = kernel, values.shape[1]
+    arguments = arguments(n) if callable(arguments) else arguments
     faults = np.zeros(len(values), dtype=np.uint8)
     given = (values,) if kind == "cast" else (values, keys)
     messages, wrong = agree(
-        f"{kind}_encode", given, arguments, (message_rows(len(values), size), faults)
+        f"{kind}_encode", given, arguments, (np.zeros((len(values), size(n)), np.uint8), faults)
     )
     assert not wrong.any()
     unpacking = arguments[:1] if kind == "sparse" else arguments[:2]
@@ -95,43 +119,35 @@ def compare(kind, values, keys, arguments, size):
     assert not wrong.any()
     sent, wrong = agree(f"{kind}_transmit", given, arguments, (blank, faults))
     assert not wrong.any()
-    np.testing.assert_array_equal(sent, received)
+    assert sent.tobytes() == received.tobytes()
     return received
 
 
-@over(n=SIZES, dither=DITHERS, dtype=DTYPES)
-def test_dithering_equals_its_twin(n, dtype, dither):
-    levels, bucket, largest = dither
+@over(n=SIZES, kernel=KERNELS, dtype=DTYPES)
+def test_kernels_equal_their_twins(n, dtype, kernel):
     values, keys = draw(n, dtype)
-    width = ceil(log2(levels + 1)) + 1
-    size = 4 * ceil(n / bucket) + ceil(n * width / 8)
-    received = compare("dither", values, keys, (levels, bucket, largest), size)
+    received = compare(kernel, values, keys)
     assert not received[-1].any()
+    if kernel[0] == "sparse":
+        assert (np.count_nonzero(received, axis=1) <= kernel[1](n)[0]).all()
 
 
-@over(n=SIZES, dtype=DTYPES, at_random=[False, True], share=[0.01, 0.3, 1.0])
-def test_sparse_messages_equal_their_twin(n, dtype, at_random, share):
-    values, keys = draw(n, dtype)
-    kept = max(1, round(share * n))
-    size = ceil(kept * ceil(log2(n)) / 8) + 4 * kept
-    received = compare("sparse", values, keys, (kept, at_random), size)
-    assert (np.count_nonzero(received, axis=1) <= kept).all()
+@over(n=[TILE - 1, TILE, TILE + 1, 3 * TILE + 77], kernel=KERNELS)
+def test_tiles_do_not_show(n, kernel):
+    compare(kernel, *draw(n))
 
 
-@over(n=SIZES, dtype=DTYPES, itemsize=CASTS)
-def test_casts_equal_their_twin(n, dtype, itemsize):
-    values, keys = draw(n, dtype)
-    compare("cast", values, keys, (itemsize,), n * itemsize)
-
-
-@each("n", [TILE - 1, TILE, TILE + 1, 3 * TILE + 77])
-def test_tiles_do_not_show(n):
-    values, keys = draw(n)
-    for levels, bucket, largest in DITHERS:
-        width = ceil(log2(levels + 1)) + 1
-        size = 4 * ceil(n / bucket) + ceil(n * width / 8)
-        compare("dither", values, keys, (levels, bucket, largest), size)
-    compare("cast", values, keys, (2,), 2 * n)
+@over(scale=[1e-300, 1e-160, 1e-45, 1e-41, 2.0**-127, 1e-38, 1e30], kernel=KERNELS)
+def test_very_small_and_very_large_values_equal_the_twin(scale, kernel):
+    values, keys = draw(300)
+    values = np.append(scale * values, np.tile(EDGES, (3, 1)), axis=1)
+    if kernel[0] == "cast":  # float16 ends before
+        values = values.clip(-6e4, 6e4)
+    received = compare(kernel, values, keys)
+    assert np.isfinite(received).all()
+    if kernel[0] == "natural":
+        step = 2.0 ** -kernel[1][0]
+        assert (np.abs(received - values) <= step * np.maximum(np.abs(values), 2.0**-127)).all()
 
 
 def test_half_precision_is_that_of_numpy_for_every_number_and_the_middle_between_two():
@@ -139,39 +155,30 @@ def test_half_precision_is_that_of_numpy_for_every_number_and_the_middle_between
     middle = (halves[1:] + halves[:-1]) / 2
     near = np.concatenate([np.nextafter(middle, 0), middle, np.nextafter(middle, 1e5)])
     values = np.concatenate([halves, -halves, near, -near, [5e-324, 1e-30, 65504]])[None]
-    keys = np.zeros(1, dtype=np.uint64)
-    received = compare("cast", values, keys, (2,), 2 * values.size)
+    received = compare(("cast", (2,), lambda n: 2 * n), values, np.zeros(1, dtype=np.uint64))
     np.testing.assert_array_equal(received[0, : len(halves)], halves)
-
-
-@each("scale", [1e-300, 1e-160, 1e-44, 1e-38, 1e30])
-def test_very_small_and_very_large_values_equal_the_twin(scale):
-    values, keys = draw(300)
-    values *= scale
-    for levels, bucket, largest in DITHERS:
-        width = ceil(log2(levels + 1)) + 1
-        size = 4 * ceil(300 / bucket) + ceil(300 * width / 8)
-        received = compare("dither", values, keys, (levels, bucket, largest), size)
-        assert np.isfinite(received).all()
-    compare("sparse", values, keys, (30, True), ceil(30 * 9 / 8) + 120)
 
 
 @each("bad", [np.nan, np.inf, -np.inf, 1e39, 1e200])
 def test_kernel_and_twin_refuse_the_same_rows(bad):
     values, keys = draw(100, n_rows=4)
     values[2, 37] = bad
-    faults = np.zeros(4, dtype=np.uint8)
+    faults = np.full(4, 9, dtype=np.uint8)
     cases = [
-        ("dither_encode", (values, keys), (127, 64, False), 108),
-        ("dither_encode", (values, keys), (1, 64, True), 33),
-        ("sparse_encode", (values, keys), (10, False), 49),
-        ("sparse_encode", (values, keys), (100, True), 488),
-        ("cast_encode", (values,), (2,), 200),
-        ("cast_encode", (values,), (4,), 400),
+        ("dither", (127, 64, False), 108),
+        ("dither", (1, 64, True), 33),
+        ("sparse", (10, False), 49),
+        ("sparse", (100, True), 488),
+        ("cast", (2,), 200),
+        ("cast", (4,), 400),
+        *(("natural", (bits - 9,), ceil(100 * bits / 8)) for bits in BITS),
     ]
-    for name, inputs, arguments, size in cases:
-        for _, wrong in both(name, inputs, arguments, (message_rows(4, size), faults)):
-            np.testing.assert_array_equal(wrong, [0, 0, 1, 0], err_msg=name)
+    for kind, arguments, size in cases:
+        given = (values,) if kind == "cast" else (values, keys)
+        outputs = {"encode": np.zeros((4, size), np.uint8), "transmit": np.empty_like(values)}
+        for way, out in outputs.items():
+            for _, wrong in both(f"{kind}_{way}", given, arguments, (out, faults)):
+                np.testing.assert_array_equal(wrong, [0, 0, 1, 0], err_msg=kind)
 
 
 def test_kernel_and_twin_refuse_the_same_messages():
@@ -246,6 +253,7 @@ def test_sizes_are_those_of_the_formula(n):
         "float16": 2 * n,
         "float32": 4 * n,
         "float64": 8 * n,
+        **{f"natural:{bits}bits": ceil(n * bits / 8) for bits in BITS},
     }
     for name, size in by_hand.items():
         message = parse_codec(name).encode(draw(n)[0][0], np.random.default_rng(0))
@@ -268,6 +276,10 @@ def test_a_message_written_by_hand():
         parse_codec("topk:0.5").encode(np.array([0.0, 3, -4, 1]), np.random.default_rng(0))
         == bytes([0b1001]) + np.array([3, -4], dtype="<f4").tobytes()
     )
+    # 10 bits: sign, mantissa, exponent; -1.5 is 1, 1, 128 and 0.25 is 0, 0, 126
+    message = Natural(10).encode(np.array([-1.5, 0.25, 0.0]), np.random.default_rng(0))
+    number = (1 | 1 << 1 | 128 << 2) | (126 << 2) << 10
+    assert message == number.to_bytes(4, "little")
 
 
 SPREADS = {
@@ -302,23 +314,17 @@ def test_mean_and_variance(name, spread):
 
 
 @each(
-    ("name", "d"), [("qsgd:2bits", 256), ("qsgd:3bits", 256), ("blockp:64", 64), ("randk:0.25", 80)]
-)
-def test_the_variance_bound_is_attained(name, d):
-    codec = parse_codec(name)
-    rng = np.random.default_rng(3)
+    ("name", "d", "odd"),
+    [
+        ("qsgd:2bits", 256, 1.0), ("qsgd:3bits", 256, 1.0), ("blockp:64", 64, 1.0),
+        ("randk:0.25", 80, 1.0), ("blockp:64:inf", 64, 1 + sqrt(64)),
+    ],
+)  # fmt: skip
+def test_the_variance_bound_is_attained(name, d, odd):
+    """Where all values are equal; of the largest norm where one is so much larger."""
+    codec, rng = parse_codec(name), np.random.default_rng(3)
     vector = np.full(d, 0.7)
-    received, _ = codec.transmit(np.tile(vector, (4000, 1)), draw_keys(rng, 4000))
-    ratio = ((received - vector) ** 2).sum(axis=1).mean() / (vector @ vector)
-    assert ratio == pytest.approx(codec.variance(d), rel=0.05)
-
-
-def test_the_variance_bound_of_the_largest_norm_is_attained():
-    d = 64
-    vector = np.full(d, 1 / (1 + sqrt(d)))
-    vector[5] = 1
-    codec = parse_codec("blockp:64:inf")
-    rng = np.random.default_rng(3)
+    vector[5] *= odd
     received, _ = codec.transmit(np.tile(vector, (4000, 1)), draw_keys(rng, 4000))
     ratio = ((received - vector) ** 2).sum(axis=1).mean() / (vector @ vector)
     assert ratio == pytest.approx(codec.variance(d), rel=0.05)
@@ -403,6 +409,95 @@ def test_randk_takes_every_subset_as_often():
     assert ((counts - 2000) ** 2 / 2000).sum() < 35  # chi squared of 9, p < 1e-4
 
 
+# ---- natural compression ------------------------------------------------------------------------
+
+
+def numbers(bits):
+    """All numbers of so many bits that are not negative, in rising order."""
+    fractions = np.arange(2 ** (bits - 9)) / 2 ** (bits - 9)
+    small = fractions * 2.0**-127
+    return np.concatenate([small, *((1 + fractions) * 2.0**e for e in range(-127, 128))])
+
+
+@over(bits=[9, 10, 12, 16], dtype=DTYPES)
+def test_every_number_is_received_as_it_is_and_every_code_is_one_of_its_own(bits, dtype):
+    exact = numbers(bits)
+    assert len(exact) == 2 ** (bits - 1)
+    assert exact[-1] == (2 - 2.0 ** (9 - bits)) * 2.0**127
+    assert (np.diff(exact) > 0).all()
+    values = np.concatenate([exact, -exact])[None].astype(dtype)
+    for key in range(3):
+        received = compare(NATURAL[bits], values, np.array([key], dtype=np.uint64))
+        np.testing.assert_array_equal(received, values)
+    codes = np.arange(2**bits, dtype=np.uint64)
+    spread = (codes[:, None] >> np.arange(bits, dtype=np.uint64)) & np.uint64(1)
+    message = np.packbits(spread.astype(np.uint8).ravel(), bitorder="little").tobytes()
+    decoded = Natural(bits).decode(message, 2**bits, dtype)
+    np.testing.assert_array_equal(decoded[::2], exact)
+    np.testing.assert_array_equal(decoded[1::2], -exact)
+    assert not np.signbit(decoded[:2]).any()
+
+
+@each("bits", [9, 10, 12, 16])
+def test_values_go_to_one_of_their_two_neighbours(bits):
+    exact = numbers(bits)
+    rng = np.random.default_rng(bits)
+    at = rng.integers(len(exact) - 1, size=3000)
+    low, high, share = exact[at], exact[at + 1], rng.random(3000)
+    keys = draw_keys(rng, 200)
+    received, _ = Natural(bits).transmit(np.tile(low + share * (high - low), (200, 1)), keys)
+    assert ((received == low) | (received == high)).all()
+    up = (received == high).sum(axis=0)
+    scores = (up - 200 * share) / np.sqrt(200 * share * (1 - share) + 1)
+    assert np.abs(scores).max() < 6
+    assert abs(scores.mean()) < 5 / sqrt(3000)
+    assert 0.9 < scores.std() < 1.1
+
+
+@each("bits", BITS)
+def test_the_variance_bound_of_natural_is_attained_and_never_passed(bits):
+    codec = Natural(bits)
+    step = 2.0 ** (9 - bits)
+    omega = codec.variance(5)
+    assert omega == pytest.approx(step**2 / (4 + 4 * step), rel=1e-15)
+    assert codec.variance(0) == 0
+    # the neighbours a and b of many v, and the expected square in exact form
+    places = np.linspace(1, 2, 2**17, endpoint=False) + 2.0**-30
+    low = np.floor(places / step) * step
+    ratio = (places - low) * (low + step - places) / places**2
+    assert ratio.max() <= omega * (1 + 1e-12)
+    worst = 2 * (1 + step) / (2 + step)
+    rng = np.random.default_rng(bits)
+    for scale in (1.0, -(2.0**-127), 2.0**120):
+        received, _ = codec.transmit(np.full((40, 500), scale * worst), draw_keys(rng, 40))
+        squares = ((received / scale - worst) ** 2 / worst**2).ravel()
+        slack = 5 * squares.std() / sqrt(squares.size) + 1e-3 * omega
+        assert squares.mean() == pytest.approx(omega, abs=slack)
+
+
+@over(bits=[9, 10, 16], share=[0.01, 0.3, 0.9])
+def test_what_is_below_the_least_number_is_zero_or_that_number(bits, share):
+    least = numbers(bits)[1]
+    values = np.full((20, 1000), -share * least)
+    received, _ = Natural(bits).transmit(values, draw_keys(np.random.default_rng(bits), 20))
+    assert set(np.unique(received)) == {-least, 0.0}
+    up = (received < 0).mean()
+    assert abs(up - share) < 5 * sqrt(share * (1 - share) / values.size)
+
+
+def test_large_values_do_not_drown_small_ones():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(1, 256))
+    values[0, 0] = 1e6
+    keys, small = draw_keys(rng, 1), values[0, 1:]
+    natural, dithered = (
+        parse_codec(name).transmit(values, keys)[0][0, 1:]
+        for name in ("natural:10bits", "qsgd:8bits")
+    )
+    assert np.linalg.norm(natural - small) < 0.25 * np.linalg.norm(small)
+    assert np.linalg.norm(dithered - small) >= np.linalg.norm(small)
+
+
 # ---- what hypothesis finds ----------------------------------------------------------------------
 
 finite = st.floats(-1e4, 1e4, allow_subnormal=True)
@@ -483,6 +578,7 @@ def test_every_codec_is_made_of_its_name(levels, bucket, fraction, largest):
         ("topk:1e-5", "topk:1e-05"),
         ("randk:1.0", "randk:1"),
         ("float32", "float32"),
+        ("natural:010bits", "natural:10bits"),
     ],
 )
 def test_names_are_canonical(text, name):
@@ -516,6 +612,13 @@ def test_names_are_canonical(text, name):
         ("randk:1.5", "fraction of randk must be above 0 and at most 1, got 1.5"),
         ("randk:a", "try 'randk:0.1'"),
         ("float16:2", "a cast takes no options"),
+        ("natural", "natural takes the bits of a value, got 'natural'; try 'natural:10bits'"),
+        ("natural:10", "try 'natural:10bits'"),
+        ("natural:10bits:2", "try 'natural:10bits'"),
+        ("natural:bits", "bits of natural must be an integer from 9 to 24, got ''"),
+        ("natural:8bits", "bits of natural must be an integer from 9 to 24, got '8'"),
+        ("natural:25bits", "bits of natural must be an integer from 9 to 24, got '25'"),
+        ("natrual:10bits", "did you mean 'natural'"),
     ],
 )
 def test_names_that_mean_nothing(text, words):
@@ -544,6 +647,11 @@ def test_what_is_not_finite_is_refused(name, bad):
         ("blockp:64:inf", 3.5e38, "whose norms are float32"),
         ("topk:1", 1e39, "sends values as float32"),
         ("randk:0.5", 2e38, r"sends values times 2 as float32"),
+        (
+            "natural:10bits",
+            2.56e38,
+            r"reach 2.56e\+38, .* 'natural:10bits', which ends at 2.55212e",
+        ),
     ],
 )
 def test_what_is_too_large_is_refused(name, value, words):
@@ -556,6 +664,7 @@ def test_the_largest_that_can_be_sent():
     for name, value in (
         ("float16", 65504.0), ("float32", largest), ("topk:1", largest), ("qsgd:8bits", largest),
         ("blockp:1", largest), ("randk:1", largest), ("float64", 1e308),
+        *((f"natural:{bits}bits", numbers(bits)[-1]) for bits in (9, 10, 16)),
     ):  # fmt: skip
         codec = parse_codec(name)
         for dtype in DTYPES if name != "float64" else DTYPES[:1]:
@@ -577,9 +686,15 @@ def test_numbers_of_any_kind(name):
         assert not codec.decode(view, 5).any()
     assert Dither(np.int64(7), np.int32(9)) == parse_codec("qsgd:4bits:9")
     assert Dither(np.int64(7), np.int32(9)).name == "qsgd:4bits:9"
+    assert Natural(np.int8(10)) == parse_codec("natural:10bits")
+    assert Natural(np.int8(10)).name == "natural:10bits"
+    assert Natural(np.int8(24)).message_size(10**6) == 3 * 10**6
     for wrong in ("a", None, np.nan, -1):
         with pytest.raises(InputError, match="the fraction of randk"):
             Sparse(wrong, True)
+    for wrong in (8, 25, 10.0, "10", None):
+        with pytest.raises(InputError, match="bits of natural must be an integer of at least 9"):
+            Natural(wrong)
 
 
 def test_malformed_messages():
@@ -641,35 +756,13 @@ def test_values_that_lie_apart_are_read_only_or_are_none_at_all(name):
         assert (message_bytes == 0).all()
 
 
-class Own:
-    """A codec of somebody else's, with the methods of `vpem.Codec` alone."""
-
-    name = "mine"
-    is_unbiased = True
-
-    def __init__(self):
-        self._inner = parse_codec("qsgd:8bits")
-
-    def variance(self, n):
-        return self._inner.variance(n)
-
-    def message_size(self, n):
-        return self._inner.message_size(n)
-
-    def encode(self, values, rng):
-        return self._inner.encode(values, rng)
-
-    def decode(self, message, n, dtype=np.float64):
-        return self._inner.decode(message, n, dtype)
-
-    def pack(self, values, keys, n_threads=1):
-        return self._inner.pack(values, keys, n_threads)
-
-    def unpack(self, messages, n, n_threads=1):
-        return self._inner.unpack(messages, n, n_threads)
-
-    def transmit(self, values, keys, n_threads=1):
-        return self._inner.transmit(values, keys, n_threads)
+INNER = parse_codec("qsgd:8bits")
+METHODS = ("variance", "message_size", "encode", "decode", "pack", "unpack", "transmit")
+Own = type(
+    "Own", (), {"name": "mine", "is_unbiased": True}
+    | {name: staticmethod(getattr(INNER, name)) for name in METHODS}
+)  # fmt: skip
+"""A codec of somebody else's, with the methods of `vpem.Codec` alone."""
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")

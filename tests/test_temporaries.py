@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -100,24 +101,30 @@ def test_a_handler_of_somebody_else_is_left_alone(tmp_path):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.fixture
-def full_disk():
-    """Make files that grow beyond a size fail, as they do on a disk that is full."""
+@contextmanager
+def full_disk(size):
+    """Let files that grow beyond a size fail, as they do on a disk that is full.
+
+    No longer than need be: what tests print may go to a file, too.
+    """
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
 
 
 @pytest.mark.parametrize("room", [0, 100, 1000, 3000, 10_000, 20_000])
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path, full_disk, room):
-    data = Dataset(np.arange(3000.0).reshape(-1, 6), tuple("abcdef"))
-    full_disk(room)
-    with pytest.raises(FileError, match=r"data.h5 could not be written: File too large"):
-        write_dataset(tmp_path / "data.h5", data)
-    with pytest.raises(FileError, match=r"state could not be written: File too large"):
-        write_state(tmp_path / "state", {"X": data.X})
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path, room):
+    data, words = Dataset(np.arange(3000.0).reshape(-1, 6), tuple("abcdef")), "could not be written"
+    with full_disk(room):
+        with pytest.raises(FileError, match=rf"data.h5 {words}: File too large"):
+            write_dataset(tmp_path / "data.h5", data)
+        with pytest.raises(FileError, match=rf"state {words}: File too large"):
+            write_state(tmp_path / "state", {"X": data.X})
     assert os.listdir(tmp_path) == []
 
 
