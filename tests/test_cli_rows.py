@@ -1,31 +1,198 @@
-"""`vpem fit --split rows`."""
+"""Commands over rows, `vpem fit --split rows`, `kmeans` and `fedem`: what they print and write.
 
+And clusters at work: `vpem predict`, `score`, `evaluate`.
+"""
+
+import csv
+import io
 import json
 
 import h5py
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 
-from vpem import Dataset, read_dataset, read_model, write_dataset
-from vpem.network.partition import from_worker_of_row
+import vpem_cli
+from vpem import Dataset, fit_fedem, read_dataset, read_model, write_dataset
+from vpem.files.results import read_clustering
+from vpem.network.partition import by_label, contiguous, evenly, from_worker_of_row
 
-from .cli_support import done, make_data, run
+from .cli_support import done, listing, make_data, run
 from .tables import each
+
+COMMON = {
+    "algorithm", "n_samples", "n_features", "topology", "converged", "n_iter", "seconds",
+    "history", "communication", "warnings", "seed", "data", "model", "init_rows",
+}  # fmt: skip
+KEYS = {
+    "kmeans": COMMON | {
+        "split", "method", "n_clusters", "cluster_sizes", "inertia", "root_inertia", "restart",
+        "reseeded", "one_shot",
+    },
+    "fedem": COMMON | {
+        "n_workers", "worker_names", "worker_rows", "n_components", "covariance_type", "n_epochs",
+        "log_likelihood", "recorded", "mean_field", "epochs", "bytes_up", "projections",
+        "mixing_weights", "compress", "step_size", "participation", "memory", "alpha", "omega",
+        "plot", "disagreement",
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return make_data(tmp_path_factory.mktemp("data") / "patients.h5")
+    return make_data(tmp_path_factory.mktemp("data") / "patients.h5", n_samples=120)
 
 
-def fit(capsys, data, *words):
-    return done(capsys, "fit", data, "--split", "rows", "--json", *words).json
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory):
+    """Three groups apart, in units of their own, with ids and labels; and the rows."""
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(30, 4)) + 4 * k for k in range(3)]) * [1, 1, 1, 3]
+    path = tmp_path_factory.mktemp("groups") / "data.h5"
+    ids, labels = np.array([f"p{row}" for row in range(90)]), np.repeat(["a", "b", "c"], 30)
+    write_dataset(path, Dataset(X, ("height", "weight", "pulse", "age"), ids=ids, labels=labels))
+    return path, X
 
 
-def test_a_star_of_workers_is_one_agent(capsys, data):
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory, groups):
+    """Data that say which worker holds which rows, which agent which features, and a graph."""
+    path = tmp_path_factory.mktemp("groups") / "stored.h5"
+    held = {
+        "partition": contiguous(4, 4),
+        "edges": np.array([[0, 1], [1, 2], [2, 3]]),
+        "workers": evenly(90, 3, ("ann", "bob", "cid")),
+    }
+    write_dataset(path, Dataset(groups[1], ("height", "weight", "pulse", "age"), **held))
+    return path
+
+
+@pytest.fixture
+def told(capsys, data):
+    """Function: the report of a command over the rows of the data, or of others."""
+
+    def call(name, *words, source=data):
+        rows = {"fit": ("--split", "rows"), "fedem": ("--max-iter", 20)}.get(name, ())
+        return done(capsys, name, source, *rows, "--json", *words).json
+
+    return call
+
+
+# ---- every command over rows ---------------------------------------------------------------------
+
+
+@each(
+    "command",
+    [
+        ("fit", "--split", "rows"),
+        ("kmeans",),
+        ("fedem", "--max-iter", "3", "--tol", "0"),
+        ("select", "--split", "rows", "-k", "1", "--jobs", "1"),
+    ],
+)
+def test_one_worker_holds_all_rows_where_nobody_says(capsys, data, command):
+    name, *words = command
+    plain = done(capsys, name, data, *words, "--json")
+    assert plain.err == (
+        "note: one worker holds all rows; for more: --workers N (equal parts), or --worker-rows "
+        "FILE\n"
+    )
+    for more in ("--quiet",), ("--workers", 1):
+        other = done(capsys, name, data, *words, "--json", *more)
+        assert other.err == ""
+        for key in ("log_likelihood", "inertia", "worker_rows", "warnings"):
+            assert plain.json.get(key) == other.json.get(key)
+
+
+@each("name", ["fit", "kmeans", "fedem"])
+def test_workers_of_a_file_and_of_the_dataset(told, data, tmp_path, name):
+    X = read_dataset(data).X
+    of = np.arange(len(X)) % 3
+    parts = {f"site {w}": np.flatnonzero(of == w).tolist() for w in range(3)} | {"idle": []}
+    (tmp_path / "w.json").write_text(json.dumps(parts))
+    ours = told(name, "--worker-rows", tmp_path / "w.json", "--init-rows", "3,40")
+    assert ours["worker_names"] == [*parts]
+    stored, names = tmp_path / f"{name}.h5", tuple(f"x{j}" for j in range(X.shape[1]))
+    write_dataset(stored, Dataset(X, names, workers=from_worker_of_row(of, ["a", "b", "c"])))
+    same = told(name, "--init-rows", "3,40", source=stored)
+    assert same["worker_names"] == ["a", "b", "c"]
+    np.testing.assert_allclose(same["history"], ours["history"], rtol=1e-10)
+
+
+@each(("name", "init"), [("fit", "random"), ("fit", "k-means++"), ("fit", "kmeans"),
+                         ("fedem", "kmeans")])  # fmt: skip
+def test_rows_from_disk(told, tmp_path, name, init):
+    """Rows of workers one after the other, and from here and there."""
+    parts = {f"site {w}": [*range(w, 120, 3)] for w in range(3)}
+    (tmp_path / "w.json").write_text(json.dumps(parts))
+    for held in (("--workers", 3), ("--worker-rows", tmp_path / "w.json")):
+        here = told(name, *held, "--init", init)
+        there = told(name, *held, "--init", init, "--memory-limit", "1KB")
+        assert there["init_rows"] == here["init_rows"]
+        np.testing.assert_allclose(there["history"], here["history"], rtol=1e-10)
+
+
+REFUSED = [
+    ("fit --split rows --workers 99999", "99999 workers cannot share"),
+    ("fit --split rows --worker-rows nowhere.json", "nowhere.json"),
+    ("fit --split rows --workers 3 --compress float16", "vpem fedem"),
+    ("kmeans --workers 91", "91 workers cannot share 90 rows"),
+    ("kmeans --workers 2 -k 91", "91 clusters need at least as many rows, got 90"),
+    ("kmeans --workers 2 -k 2.5", "must be an integer, got '2.5'"),
+    ("kmeans --split features --method grid --topology cycle", "the graph has none"),
+    ("kmeans --split features --method grid --init random", "by k-means"),
+    ("kmeans --split features --method grid --init-rows 1,2", "by k-means++"),
+    ("kmeans --workers 2 --init-rows 1,2,3", "--clusters 2 needs as many --init-rows"),
+    ("kmeans --workers 2 --init-rows 1,1", "init rows must differ"),
+    ("kmeans --workers 2 --init-rows 1,90", "init rows must lie between 0 and 89"),
+    ("kmeans --workers 2 --init-rows 1;2", "row numbers with commas"),
+    ("kmeans --workers 2 --rounds few --topology path", "--rounds must be"),
+    ("kmeans --workers 2 -o no/such/folder/c.h5", "there is no folder"),
+    ("fedem --workers 91", "91 workers cannot share 90 rows"),
+    ("fedem --workers 3 --compress qsgd:1bits", "bits of qsgd"),
+    ("fedem --workers 3 --compress gzip", "codec must be one of"),
+    ("fedem --workers 3 --compress topk:0.1 --memory none", "is biased"),
+    ("fedem --workers 3 --step-size constant:2", "constant --step-size"),
+    ("fedem --workers 3 --memory frist", "did you mean 'first'"),
+    ("fedem --workers 3 --init-rows 0,999", "between 0 and 89"),
+    ("fedem --workers 3 --plot p.jpg", "pictures are written"),
+    ("fedem --workers 3 -k 500", "500 components need"),
+    ("fedem --workers 3 --topology ring", "topology"),
+]
+"""What no rule (tests/test_rules.py) and no range (tests/test_cli_naming.py) says."""
+
+
+@each(("words", "sentence"), REFUSED)
+def test_what_cannot_be_used_is_one_sentence(
+    capsys, groups, tmp_path, monkeypatch, words, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    name, *options = words.split()
+    result = run(capsys, name, groups[0], *options)
+    assert (result.code, result.out) == (2, "")
+    assert sentence in result.sentence
+    assert listing(tmp_path) == {}
+
+
+def test_values_that_are_missing(capsys, tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    X[3, 1] = np.nan
+    write_dataset(tmp_path / "holes.h5", Dataset(X, ("a", "b")))
+    for command in (("fit", "--split", "rows"), ("kmeans",), ("fedem",)):
+        name, *words = (*command, "--workers", 2, "-q")
+        result = run(capsys, name, tmp_path / "holes.h5", *words)
+        assert "row 3, feature 1 ('b') is NaN" in result.sentence
+        assert result.sentence.endswith("with --missing marginalize")
+        done(capsys, name, tmp_path / "holes.h5", *words, "--missing", "marginalize")
+
+
+# ---- vpem fit --split rows -----------------------------------------------------------------------
+
+
+def test_a_star_of_workers_is_one_agent(capsys, told, data):
     one = done(capsys, "fit", data, "--topology", "star", "--agents", "1", "--json").json
-    for n in (1, 3, 7):
-        ours = fit(capsys, data, "--workers", n)
+    for n in (1, 7):
+        ours = told("fit", "--workers", n)
         assert ours["algorithm"] == "em-rows"
         assert ours["log_likelihood"] == pytest.approx(one["log_likelihood"], rel=1e-10)
         assert ours["init_rows"] == one["init_rows"]
@@ -34,39 +201,10 @@ def test_a_star_of_workers_is_one_agent(capsys, data):
         assert ours["disagreement"] == {"log_likelihood": 0.0, "mixing_weights": 0.0}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("fit", "--split", "rows"),
-        ("kmeans",),
-        ("fedem", "--max-iter", "3", "--tol", "0"),
-        ("select", "--split", "rows", "-k", "1", "--jobs", "1"),
-    ],
-    ids=lambda words: words[0],
-)
-def test_one_worker_holds_all_rows_where_nobody_says(capsys, data, command):
-    name, *words = command
-    told = done(capsys, name, data, *words, "--json")
-    assert told.err == (
-        "note: one worker holds all rows; for more: --workers N (equal parts), or --worker-rows "
-        "FILE\n"
-    )
-    quiet = done(capsys, name, data, *words, "--json", "--quiet")
-    assert quiet.err == ""
-    asked = done(capsys, name, data, *words, "--json", "--workers", 1)
-    assert asked.err == ""
-    for other in (quiet, asked):
-        for key in ("log_likelihood", "inertia", "worker_rows", "warnings", "cells"):
-            one, two = told.json.get(key), other.json.get(key)
-            if key == "cells" and one is not None:
-                one, two = one[0]["bic"], two[0]["bic"]
-            assert one == two
-
-
-def test_peers_and_their_model(capsys, data, tmp_path):
+def test_peers_and_their_model(capsys, told, data, tmp_path):
     out = tmp_path / "m.h5"
     words = ("--workers", 5, "--topology", "cycle", "--init-rows", "3,40", "-o", out)
-    ours = fit(capsys, data, *words)
+    ours = told("fit", *words)
     assert len(ours["root_log_likelihood"]) == 5
     assert 0 < ours["disagreement"]["log_likelihood"] < 1e-4
     model = read_model(out)
@@ -78,66 +216,276 @@ def test_peers_and_their_model(capsys, data, tmp_path):
     assert "Hubs" not in shown
     scored = done(capsys, "score", out, data, "--json").json
     assert scored["log_likelihood"] == pytest.approx(ours["log_likelihood"], abs=1e-5)
-    again = fit(capsys, data, "--workers", 5, "--init-model", out)
-    assert again["n_iter"] <= 3
+    assert told("fit", "--workers", 5, "--init-model", out)["n_iter"] <= 3
+    table = done(capsys, "fit", data, "--split", "rows", "--workers", 4).out
+    assert "4 workers" in table
+    assert "rows each" in table
+    assert "hub" not in table
 
 
-def test_the_table(capsys, data):
-    told = done(capsys, "fit", data, "--split", "rows", "--workers", 4).out
-    assert "4 workers" in told
-    assert "rows each" in told
-    assert "hub" not in told
+# ---- vpem kmeans ---------------------------------------------------------------------------------
 
 
-def test_workers_of_a_file_and_of_the_dataset(capsys, data, tmp_path):
-    with h5py.File(data) as file:
-        n = len(file["X"])
-        X = file["X"][:]
-    of = np.arange(n) % 3
-    parts = {f"site {w}": np.flatnonzero(of == w).tolist() for w in range(3)}
-    parts["idle"] = []
-    (tmp_path / "w.json").write_text(json.dumps(parts))
-    ours = fit(capsys, data, "--worker-rows", tmp_path / "w.json", "--init-rows", "3,40")
-    assert ours["worker_names"] == [*parts]
-    stored = tmp_path / "stored.h5"
-    names = tuple(f"x{j}" for j in range(X.shape[1]))
-    write_dataset(stored, Dataset(X, names, workers=from_worker_of_row(of, ["a", "b", "c"])))
-    same = fit(capsys, stored, "--init-rows", "3,40")
-    assert same["worker_names"] == ["a", "b", "c"]
-    np.testing.assert_allclose(same["history"], ours["history"], rtol=1e-10)
+def test_kmeans_as_json_and_every_way_to_the_same_clusters(told, groups):
+    path, X = groups
+    found = told("kmeans", "-k", 3, "--workers", 7, "--init-rows", "1,40,80", source=path)
+    wanted = KMeans(3, init=X[[1, 40, 80]], n_init=1, tol=0).fit(X)
+    assert set(found) >= KEYS["kmeans"]
+    assert (found["algorithm"], found["n_workers"], found["model"]) == ("k-means", 7, None)
+    assert found["worker_names"][0] == "worker 0"
+    assert found["inertia"] == pytest.approx(wanted.inertia_, rel=1e-12)
+    assert found["n_iter"] == len(found["history"]) == wanted.n_iter_
+    assert found["communication"]["by_kind"]["server"]["messages"] == 14 * found["n_iter"]
+    for way in (
+        ("--workers", 90),
+        ("--workers", 5, "--topology", "cycle", "--rounds", 60),
+        ("--split", "features", "--agents", 1),
+        ("--split", "features", "--topology", "cycle", "--hops", 1),
+        ("--workers", 4, "--dtype", "float32"),
+        ("--workers", 4, "--threads", 2),
+    ):
+        other = told("kmeans", "-k", 3, "--init-rows", "1,40,80", *way, source=path)
+        assert other["init_rows"] == [1, 40, 80]
+        assert other["cluster_sizes"] == found["cluster_sizes"]
+        assert other["inertia"] == pytest.approx(found["inertia"], rel=1e-5)
 
 
-@each("init", ["random", "k-means++", "kmeans"])
-def test_from_disk(capsys, data, tmp_path, init):
-    """Rows of workers one after the other, and from here and there."""
-    n = len(read_dataset(data).X)
-    parts = {f"site {w}": [row for row in range(n) if row % 3 == w] for w in range(3)}
-    (tmp_path / "w.json").write_text(json.dumps(parts))
-    for held in (("--workers", 3), ("--worker-rows", tmp_path / "w.json")):
-        here = fit(capsys, data, *held, "--init", init)
-        there = fit(capsys, data, *held, "--init", init, "--memory-limit", "1")
-        assert there["init_rows"] == here["init_rows"]
-        np.testing.assert_allclose(there["history"], here["history"], rtol=1e-10)
+def test_tables_of_clusters_say_what_there_is_to_know(capsys, groups, stored):
+    table = done(capsys, "kmeans", groups[0], "-k", 3, "--workers", 4).out
+    for words in (", converged, ", " model file ", "90 rows x 4 features", "4 workers, star",
+                  "exact at the server", "inertia"):  # fmt: skip
+        assert words in table
+    assert table.count("30") >= 3
+    table = done(capsys, "kmeans", stored, "-k", 3, "--split", "features").out
+    assert "4 agents, dataset, 4 hubs of 0 hops" in table
+    assert "mixing rate" in table
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--split", "cells"], "--split must be one of features, rows"),
-        (["--workers", "3"], "--workers is for data split by rows; add --split rows"),
-        (["--split", "rows", "--workers", "3", "--hops", "1"], "--hops is for data split by"),
-        (["--split", "rows", "--workers", "0"], "--workers must be an integer"),
-        (["--split", "rows", "--workers", "99999"], "99999 workers cannot share"),
-        (["--split", "rows", "--workers", "3", "--compress", "float16"], "vpem fedem"),
-        (["--split", "rows", "--workers", "3", "--worker-rows", "x"], "not both"),
-        (["--split", "rows", "--worker-rows", "nowhere.json"], "nowhere.json"),
-    ],
-)
-def test_bad_input(capsys, data, words, message, tmp_path):
-    out = tmp_path / "m.h5"
-    found = run(capsys, "fit", data, *words, "-o", out)
-    assert found.code == 2
-    assert message in found.err
-    assert found.err.count("\n") == 1
-    assert found.out == ""
-    assert not out.exists()
+def test_one_shot_tells_its_factor(capsys, stored):
+    words = ("kmeans", stored, "-k", 3, "--split", "features", "--method", "grid")
+    found = done(capsys, *words, "--json").json
+    shot = found["one_shot"]
+    assert (found["topology"], shot["factor"]) == ("star", 9)
+    assert shot["lower_bound"] == pytest.approx(sum(shot["party_inertia"]))
+    assert found["inertia"] <= 9 * shot["lower_bound"]
+    assert shot["inertia_over_lower_bound"] == found["inertia"] / shot["lower_bound"]
+    assert "at most 9 times" in done(capsys, *words).out
+
+
+def test_clusters_that_are_not_converged_or_empty(capsys, groups, tmp_path):
+    words = ("kmeans", groups[0], "-k", 5, "--workers", 2, "--max-iter", 1)
+    result = run(capsys, *words, "--strict", "--json")
+    assert (result.code, result.json["converged"]) == (3, False)
+    assert "rows still changed" in result.json["warnings"][0]
+    assert run(capsys, *words).code == 0
+    write_dataset(tmp_path / "same.h5", Dataset(np.ones((6, 2)), ("a", "b")))
+    found = done(capsys, "kmeans", tmp_path / "same.h5", "-k", 3, "-q", "--json").json
+    assert found["inertia"] == 0
+    assert "2 of 3 clusters are empty" in found["warnings"][0]
+
+
+@pytest.fixture(scope="module", params=["none", "standard"])
+def clusters(request, groups, tmp_path_factory):
+    """A file of clusters, and its contents."""
+    path = tmp_path_factory.mktemp("clusters") / "c.h5"
+    words = ["kmeans", groups[0], "-k", 3, "--workers", 4, "--topology", "cycle", "--rounds", 3]
+    words += ["--init-rows", "1,50,80", "--scale", request.param, "-o", path]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", io.StringIO())
+        assert vpem_cli.run([str(word) for word in words]) == 0
+    return path, read_clustering(path), request.param, words
+
+
+def test_a_file_of_clusters(capsys, groups, clusters):
+    path, found, scale, words = clusters
+    assert (found.report["scale"], found.scaling is None) == (scale, scale == "none")
+    units = 1.0 if found.scaling is None else found.scaling.scale
+    off = (groups[1] - found.centres[found.labels]) / units
+    np.testing.assert_allclose(np.linalg.norm(off, axis=1), found.distances, rtol=1e-4)
+    assert np.square(found.distances).sum() == pytest.approx(found.report["inertia"], rel=1e-12)
+    assert found.root_centres.shape == (4, 3, 4)
+    assert found.feature_names == ("height", "weight", "pulse", "age")
+    assert found.ids[:2].tolist() == ["p0", "p1"]
+    assert found.options["workers"] == 4
+    with h5py.File(path) as file:
+        assert file.attrs["encoding-type"] == b"vpem-clustering"
+    before = path.read_bytes()
+    assert "exists" in run(capsys, *words).sentence
+    assert path.read_bytes() == before
+    for command in (
+        ("model", "export", path, "-o", path.with_suffix(".npz")),
+        ("data", "describe", path),
+    ):
+        assert run(capsys, *command).code == 2
+    assert "3 clusters, 4 features" in done(capsys, "model", "show", path).out
+    shown = json.loads(done(capsys, "model", "show", path, "--json").out)
+    assert sum(shown["cluster_sizes"]) == 90
+    assert shown["inertia"] == found.report["inertia"] > 0
+    assert shown["centres"] == found.centres.tolist()
+
+
+def test_labels_of_the_same_and_of_new_rows(capsys, groups, clusters, tmp_path):
+    (path, stored, *_), X = clusters, groups[1]
+    found = done(capsys, "predict", path, groups[0], "--json").json
+    assert found["labels"] == stored.labels.tolist()
+    np.testing.assert_allclose(found["distances"], stored.distances, rtol=1e-6)
+    assert found["counts"] == np.bincount(stored.labels, minlength=3).tolist()
+    # Features in another order, one more, and rows that miss some.
+    new = np.column_stack([X[::-1, 2], np.zeros(90), X[::-1, 0], X[::-1, 1], X[::-1, 3]])
+    names = ("pulse", "none", "height", "weight", "age")
+    write_dataset(tmp_path / "new.h5", Dataset(new, names))
+    text = done(capsys, "predict", path, tmp_path / "new.h5").out
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [int(row["label"]) for row in rows] == stored.labels[::-1].tolist()
+    assert set(rows[0]) == {"row", "label", "distance"}
+    listed = [float(row["distance"]) for row in rows]
+    np.testing.assert_allclose(listed, found["distances"][::-1], rtol=1e-6)
+
+
+def test_scores_of_clusters_and_what_they_cannot_do(capsys, groups, clusters, tmp_path):
+    path, stored, *_ = clusters
+    found = done(capsys, "score", path, groups[0], "--json").json
+    assert found["inertia"] == pytest.approx(stored.report["inertia"])
+    assert found["inertia_per_sample"] == pytest.approx(found["inertia"] / 90)
+    assert "inertia per sample" in done(capsys, "score", path, groups[0]).out
+    found = done(capsys, "evaluate", path, groups[0], "--json").json
+    assert found["accuracy"] > 0.95
+    assert np.sum(found["confusion"]) == 90
+    write_dataset(
+        tmp_path / "other.h5", Dataset(groups[1][:, [0, 1, 3]], ("height", "weight", "age"))
+    )
+    for words, sentence in (
+        (("predict", path, groups[0], "--proba"), "has none; leave it out, or fit a mixture"),
+        (("predict", path, tmp_path / "other.h5"), "the data lack features of the model: 'pulse'"),
+        (("sample", path), "holds clusters, from which no rows are drawn"),
+    ):
+        result = run(capsys, *words)
+        assert result.code == 2
+        assert sentence in result.sentence
+
+
+# ---- vpem fedem ----------------------------------------------------------------------------------
+
+
+def test_fedem_as_json_is_the_function(told, data):
+    source = read_dataset(data)
+    found = told(
+        "fedem", "--workers", "4", "--sort-by-label", "--compress", "natural:12bits",
+        "--step-size", "decreasing:0.9,0.6", "--init-rows", "3,77", "--seed", "5", "--covariance",
+        "tied", "--participation", "0.7",
+    )  # fmt: skip
+    wanted = fit_fedem(
+        source.X, by_label(source.labels, 4), init=[3, 77], compress="natural:12bits", seed=5,
+        step_size="decreasing:0.9,0.6", covariance_type="tied", max_iter=20, tol=0.0,
+        participation=0.7,
+    )  # fmt: skip
+    assert set(found) >= KEYS["fedem"]
+    assert found["algorithm"] == "fedem"
+    assert found["history"] == pytest.approx(wanted.run.history.objective, abs=1e-12)
+    assert found["init_rows"] == [3, 77]
+    lists = [found[name] for name in ("history", "mean_field", "epochs", "bytes_up", "recorded")]
+    assert {len(values) for values in lists} == {21}
+    assert len(found["communication"]["bytes_by_iteration"]) == 21
+    assert found["log_likelihood"] == found["history"][-1]
+    assert found["epochs"][0] == 1
+    assert found["n_epochs"] == found["epochs"][-1]
+    assert sum(found["worker_rows"]) == 120
+    sent = found["communication"]["by_kind"]
+    assert sum(kind["bytes"] for kind in sent.values()) == found["communication"]["bytes"]
+
+
+def test_variance_reduction_epochs_and_seeds_of_fedem(told):
+    found = told(
+        "fedem", "--workers", "4", "--variance-reduction", "--batch-size", "5", "--inner", "4"
+    )
+    assert found["algorithm"] == "vr-fedem"
+    assert found["epochs"][1] == 2
+    assert found["epochs"][2] == pytest.approx(2 + 2 * 4 * 5 / 120)
+    found = told("fedem", "--workers", "4", "--epochs", "6.5")
+    assert (found["n_iter"], found["epochs"][-1]) == (6, 7)
+    words = ("--workers", "5", "--compress", "qsgd:4bits", "--batch-size", "6")
+    one, two, other = (told("fedem", *words, "--seed", seed)["history"] for seed in (1, 1, 2))
+    assert one == two != other
+
+
+@each("topology", ["cycle", "complete"])
+def test_fedem_on_a_graph(told, topology):
+    words = ("--workers", "5", "--topology", topology, "--compress", "natural:12bits")
+    found = told("fedem", *words, "--participation", "0.8")
+    assert (found["server"], found["compress"]) == (None, "natural:12bits")
+    assert found["rounds"] > 0
+    assert found["bytes_up"][-1] == found["communication"]["bytes"]
+    assert found["disagreement"] < 1e-2
+
+
+def test_weights_and_missing_values_of_fedem(capsys, data, tmp_path):
+    X = np.array(read_dataset(data).X)
+    weights = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
+    X[weights == 2, 1] = np.nan
+    path = tmp_path / "holes.h5"
+    write_dataset(path, Dataset(X, tuple("abcdef"), sample_weight=weights))
+    asked = ("--missing", "marginalize", "--sample-weight", "sample_weight")
+    words = ("--workers", "4", "--max-iter", "5", "--tol", "0", "--json", "--quiet", *asked)
+    found = done(capsys, "fedem", path, *words).json
+    wanted = fit_fedem(
+        X, evenly(len(X), 4), missing="marginalize", sample_weight=weights, max_iter=5, tol=0
+    )
+    assert found["log_likelihood"] == pytest.approx(wanted.log_likelihood, rel=1e-12)
+    assert (found["total_weight"], found["sample_weight"]) == (weights.sum(), "sample_weight")
+
+
+def test_a_model_of_fedem_is_read_by_the_other_commands(capsys, told, data, tmp_path):
+    output = tmp_path / "m.h5"
+    found = told("fedem", "--workers", "5", "--compress", "qsgd:8bits", "-o", output)
+    assert found["model"] == str(output)
+    model = read_model(output)
+    assert model.history[:, 0] / 120 == pytest.approx(found["history"])
+    assert model.report["projections"] == found["projections"]
+    scored = done(capsys, "score", output, data, "--json").json
+    assert scored["log_likelihood"] == pytest.approx(found["log_likelihood"], abs=1e-12)
+    assert len(done(capsys, "predict", output, data, "--json").json["labels"]) == 120
+    assert "5 workers" in done(capsys, "model", "show", output).out
+    again = told("fedem", "--workers", "5", "--init-model", output)
+    assert again["history"][0] >= found["log_likelihood"] - 1e-9
+
+
+def test_the_table_of_fedem(capsys, data, tmp_path):
+    picture = tmp_path / "p.png"
+    words = ("--workers", "5", "--compress", "qsgd:4bits", "--participation", "0.5")
+    result = done(capsys, "fedem", data, *words, "--plot", picture)
+    for text in ("5 workers", "qsgd:4bits", "participation 0.5", "projections", "sent by workers"):
+        assert text in result.out
+    assert "warning" not in result.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    words = ("--workers", "5", "--topology", "cycle", "--sum", "tree")
+    shown = " ".join(done(capsys, "fedem", data, *words).out.split())
+    assert "exact along a tree" in shown
+    assert "None" not in shown
+
+
+def test_fedem_says_whether_it_converged(capsys, data, tmp_path):
+    words = ("fedem", data, "--workers", "3", "--covariance", "tied")
+    told = done(capsys, *words, "--strict")
+    assert told.err == ""
+    assert ", converged, " in told.out
+    model = tmp_path / "m.h5"
+    noisy = done(capsys, *words, "--batch-size", "9", "--strict", "-o", model)
+    assert ", converged to within noise, " in noisy.out
+    assert ", converged to within noise, " in done(capsys, "model", "show", model).out
+    assert "noise of batches, which stays in the result" in noisy.err
+    noisy = run(capsys, *words, "--batch-size", "9", "--max-iter", "30", "--strict")
+    assert noisy.code == 3
+    assert ", not converged, " in noisy.out
+    assert "the noise of batches keeps them there" in noisy.err
+    endless = done(capsys, *words, "--tol", "0", "--max-iter", "50")
+    assert "converged" not in endless.out + endless.err
+    assert " 50, " in endless.out
+
+
+def test_few_rows_a_worker_and_labels_to_sort_by(capsys, tmp_path):
+    small = make_data(tmp_path / "s.h5", named=False, n_samples=12)
+    words = ("--workers", "12", "--covariance", "spherical", "--json")
+    found = done(capsys, "fedem", small, *words).json
+    assert found["worker_rows"] == [1] * 12
+    assert np.isfinite(found["log_likelihood"])
+    assert "no labels" in run(capsys, "fedem", small, "--workers", "3", "--sort-by-label").sentence

@@ -1,4 +1,4 @@
-"""Differential privacy of rows, by every door: what is found, what is told, what is refused."""
+"""Differential privacy of rows, of mixtures and k-means: what is found, told and refused."""
 
 import json
 import warnings
@@ -10,18 +10,21 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.audit import Audited, lower_bound
 from vpem import (
     DistributedGaussianMixture,
+    DistributedKMeans,
     FitSettings,
     InputError,
     PrivacySettings,
     connect_workers,
     fit_em,
+    kmeans_rows,
     make_graph,
     read_model,
 )
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.fits.privacy import Budget, accountant, foretell
 from vpem.network.ledger import Ledger
-from vpem.network.partition import evenly
+from vpem.network.partition import evenly, from_worker_of_row
+from vpem.pictures.saved import SavedClusters
 from vpem.steps.private import shares_of
 from vpem.sums.connect import spread_workers
 from vpem.sums.private import Noisy
@@ -82,10 +85,7 @@ def test_a_private_fit_finds_the_components_and_tells_nothing_else(capsys, data,
 
 
 REFUSED = [
-    (("--epsilon", 0), "above 0"),
-    (("--epsilon=-2",), "above 0"),
     (("--epsilon", "inf"), "finite"),
-    (("--epsilon", "nan"), "finite"),
     (("--epsilon", 4), "needs --delta"),
     (("--epsilon", 4, "--delta", 0), "--delta must be a number above 0"),
     (("--epsilon", 4, "--delta", 5e-4), "below 1 / 2000"),
@@ -93,48 +93,47 @@ REFUSED = [
     ((*ASKED[:4], "--bounds", "3,1"), "below the second"),
     ((*ASKED[:4], "--bounds=-1,inf"), "finite"),
     ((*ASKED[:4], "--bounds=0,1;0,1"), "as many pairs as there are features (3)"),
-    ((*ASKED, "--tol", 1e-7), "--tol is not possible with --epsilon"),
-    ((*ASKED, "--n-init", 2), "--n-init is not possible"),
-    ((*ASKED, "--init", "kmeans"), "--init is not possible"),
-    ((*ASKED, "--init-rows", "1,2,3"), "--init-rows is not possible"),
-    ((*ASKED, "--accelerate", "squarem"), "--accelerate is not possible"),
-    ((*ASKED, "--batch-size", 100), "--batch-size is not possible"),
-    ((*ASKED, "--scale", "standard"), "--scale is not possible"),
-    ((*ASKED, "--missing", "marginalize"), "--missing is not possible"),
-    ((*ASKED, "--sample-weight", "w"), "--sample-weight is not possible"),
-    ((*ASKED, "--checkpoint", "c.h5"), "--checkpoint is not possible"),
     ((*ASKED, "--topology", "cycle"), "needs an exact sum"),
     ((*ASKED, "-k", "2-3"), "for one number of --components"),
     (("--epsilon", 0.02, *ASKED[2:]), "leave nothing but noise at --epsilon 0.02"),
-    (("--delta", 1e-6), "belongs to differential privacy"),
+    ((*ASKED, "--split", "features"), "--release-epsilon"),
 ]
+"""What depends on the data or on another value; rules alone are in tests/test_rules.py."""
 
 
-@pytest.mark.parametrize(("words", "says"), REFUSED, ids=lambda one: str(one)[:40])
+@each(("words", "says"), REFUSED)
 def test_what_a_private_fit_cannot_have_is_refused_in_a_sentence(
     capsys, data, tmp_path, monkeypatch, words, says
 ):
     monkeypatch.chdir(tmp_path)
-    options = ("fit", data, "-k", 3, "--split", "rows", "--workers", 4, "-q", "-o", "m.h5")
-    result = run(capsys, *options, *words)
+    held = () if "features" in words else ("--split", "rows", "--workers", 4)
+    result = run(capsys, "fit", data, "-k", 3, *held, "-q", "-o", "m.h5", *words)
     assert result.code == 2
     assert says in result.sentence
     assert not result.out
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [({"tol": 1e-3}, "tol"), ({"init": [1, 2, 3]}, "init"), ({"dtype": "float32"}, "dtype")],
+@each(
+    ("recipe", "options", "says"),
+    [
+        (fit_em, {"tol": 1e-3}, "tol is not possible with epsilon"),
+        (fit_em, {"init": [1, 2, 3]}, "init is not possible with epsilon"),
+        (fit_em, {"dtype": "float32"}, "dtype is not possible with epsilon"),
+        (kmeans_rows, {"init": "random"}, "it looks at rows"),
+        (kmeans_rows, {"init": np.zeros((3, 4))}, "it looks at rows"),
+        (kmeans_rows, {"n_init": 3}, "every start would spend"),
+        (kmeans_rows, {"participation": 0.5}, "absent workers"),
+        (kmeans_rows, {"batch_size": 100}, "every batch"),
+        (kmeans_rows, {"missing": "marginalize"}, "for each feature"),
+        (kmeans_rows, {"scale": "standard"}, "exact standard deviations"),
+        (kmeans_rows, {"sample_weight": np.ones(2000)}, "a row of more weight"),
+    ],
 )
-def test_python_refuses_the_same(rows, options, says):
+def test_python_refuses_what_noise_cannot_go_with(rows, recipe, options, says):
     held, network = evenly(2000, 2), connect_workers(make_graph("star", 2))
-    with pytest.raises(InputError, match=f"{says} is not possible with epsilon"):
-        fit_em(rows[0], held, network, privacy=PrivacySettings(**PRIVATE), **options)
-
-
-def test_features_are_not_made_private_against_parties(capsys, data):
-    assert "--release-epsilon" in run(capsys, "fit", data, "-k", 3, *ASKED).sentence
+    with pytest.raises(InputError, match=says):
+        recipe(rows[0], held, network, privacy=PrivacySettings(**PRIVATE), **options)
 
 
 def test_a_report_of_a_released_model_has_no_warning_of_data(capsys, data):
@@ -236,7 +235,7 @@ def test_an_audit_finds_no_more_than_was_promised_and_finds_too_little_noise():
     assert sum(shares_of(10, 3)) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("colluding", [None, 0, 2])
+@each("colluding", [None, 0, 2])
 def test_who_knows_some_of_the_noise_learns_no_more_than_was_promised(rows, colluding):
     """A worker can subtract its own share of the noise; of three that was a third of it."""
     how = {**PRIVATE, "epsilon": 4.0, "colluding": colluding}
@@ -264,7 +263,7 @@ def test_noise_is_that_of_all_but_those_who_collude():
         assert found.std() == pytest.approx(scales * np.sqrt(5 / (5 - colluding)), rel=0.05)
 
 
-@pytest.mark.parametrize(
+@each(
     ("how", "sentence"),
     [
         ({"secure_sum": True, "colluding": 3}, "colluding must be below 3, the number of workers"),
@@ -274,3 +273,82 @@ def test_noise_is_that_of_all_but_those_who_collude():
 def test_those_who_collude_are_some_of_those_who_add_noise(rows, how, sentence):
     with pytest.raises(InputError, match=sentence):
         DistributedGaussianMixture(3, workers=3, **PRIVATE, **how).fit(rows[0])
+
+
+# ---- k-means ------------------------------------------------------------------------------------
+
+REPEATED = PrivacySettings(epsilon=1.0, delta=1e-5, bounds=(-9, 9), repeatable_noise=3)
+
+
+@pytest.fixture(scope="module")
+def clusters():
+    """Function: k-means with noise over rows of three clusters, dealt out to four workers."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(3, size=3000)
+    centres = np.array([[4.0, 0, 0, 1], [-3, 3, 0, 0], [0, -4, 2, 0]])
+    X = centres[labels] + rng.standard_normal((3000, 4))
+    workers, star = from_worker_of_row(rng.integers(4, size=3000)), make_graph("star", 4)
+
+    def cluster(privacy=REPEATED, n_clusters=3):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "its noise can be repeated")
+            return kmeans_rows(
+                X, workers, connect_workers(star), n_clusters=n_clusters, seed=1, privacy=privacy
+            )
+
+    cluster.X, cluster.labels = X, labels
+    return cluster
+
+
+def inertia(X, centres):
+    return float((((X[:, None] - centres) ** 2).sum(axis=2)).min(axis=1).sum())
+
+
+def test_noisy_clusters_are_nearly_those_without_noise(clusters):
+    X, plain, found, again = clusters.X, clusters(None), clusters(), clusters()
+    assert inertia(X, found.centres) < 1.01 * plain.inertia
+    # Labels are in the user's order, of the centres that are published.
+    nearest = (((X[:, None] - found.centres) ** 2).sum(axis=2)).argmin(axis=1)
+    np.testing.assert_array_equal(found.labels, nearest)
+    assert adjusted_rand_score(clusters.labels, found.labels) > 0.95
+    assert 0 < np.abs(found.counts - np.bincount(nearest)).max() < 300
+    np.testing.assert_array_equal(found.centres, again.centres)
+    # Bounds of different widths keep distances as they are.
+    wide = clusters(REPEATED.changed(bounds=([-9, -9, -40, -9], [9, 9, 40, 9])))
+    assert inertia(X, wide.centres) < 1.05 * plain.inertia
+
+
+def test_files_of_noisy_clusters_tell_nothing_of_rows(clusters):
+    found = clusters()
+    report = found.describe(list("abcd"), list("ABCD"))
+    assert (report["inertia"], report["root_inertia"], report["history"]) == (None, None, [])
+    assert report["n_iter"] == 10
+    assert "no privacy" in report["privacy"]["warning"]
+    kept = found.kept(list("abcd"), {**report, "warnings": ["a row"]}, {}, np.arange(3000))
+    assert kept.labels.size == kept.distances.size == 0
+    assert kept.ids is None
+    assert not kept.report["warnings"]
+    saved = SavedClusters("clusters.h5", kept)
+    assert saved.summaries() == {"noisy rows": [f"{size:.0f}" for size in found.counts]}
+    with pytest.raises(InputError, match="its rows are protected by noise"):
+        saved.history()
+
+
+def test_the_estimator_protects_rows_as_the_recipe_does(clusters):
+    asked = {"epsilon": 4.0, "delta": 1e-5, "bounds": (-9, 9)}
+    # Noise, and with it a start, is fresh in every fit: one in some hundred is at other clusters.
+    fits = [DistributedKMeans(3, workers=4, **asked).fit(clusters.X) for _ in range(4)]
+    scores = [adjusted_rand_score(clusters.labels, fit.labels_) for fit in fits]
+    assert max(scores) > 0.95
+    assert np.isnan(fits[0].inertia_)
+    with pytest.raises(InputError, match="over features"):
+        DistributedKMeans(3, split="features", **asked).fit(clusters.X)
+
+
+def test_rows_are_clipped_to_their_own_bounds_and_counted(clusters):
+    X, narrow = clusters.X, REPEATED.changed(bounds=([-9, -9, -40, -1], [9, 9, 40, 1]))
+    beyond = (np.abs(X[:, 3]) > 1) | (np.abs(X[:, :2]) > 9).any(axis=1)
+    assert sum(clusters(narrow).clipped.values()) == beyond.sum()
+    # A mean of rows that are clipped lies inside; that of all, which is 0.33, is far above.
+    found = clusters(narrow, n_clusters=1).centres[0, 3]
+    assert found == pytest.approx(np.clip(X[:, 3], -1, 1).mean(), abs=0.02)

@@ -1,18 +1,26 @@
-"""EM over rows: the same numbers as over pooled rows, however they are split."""
+"""Rows that workers hold: which worker has which, and EM over them as over pooled rows.
 
+Ways, engines and splits are cells of the table (cells_em_rows.py).
+"""
+
+import json
 import warnings
 
 import numpy as np
 import pytest
-from sklearn.mixture import GaussianMixture
 
 from vpem import InputError, Kinds, connect, fit_fedem, fit_vpem, make_graph
-from vpem.errors import NotConvergedWarning, VpemWarning
+from vpem.errors import FileError, NotConvergedWarning, VpemError, VpemWarning
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.networks import read_workers
 from vpem.fits.rows import fit_em
+from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers, by_label, contiguous, evenly, from_worker_of_row
 from vpem.settings import COVARIANCE_TYPES
 from vpem.steps import em
 from vpem.sums.connect import connect_workers
+from vpem.sums.counted import add_vectors
 from vpem.terms.features import FeatureTerms
 from vpem.terms.row_statistics import WorkerTerms
 from vpem.terms.statistics import Message
@@ -22,27 +30,138 @@ from .tables import each, each_once, over
 
 ROWS = [3, 57, 110]
 
+# ---- who holds which rows ------------------------------------------------------------------------
 
-def split(n_samples, how):
+
+def test_workers_are_runs_of_rows_or_those_of_a_label_or_named_row_by_row():
+    workers = evenly(10, 3)
+    assert [part.tolist() for part in workers.rows] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert workers.names == ("worker 0", "worker 1", "worker 2")
+    assert workers.counts.tolist() == [4, 3, 3]
+    assert workers.runs == [slice(0, 4), slice(4, 7), slice(7, 10)]
+    assert workers.worker_of.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    labels = np.array(["b", "a", "b", "a", "a", "b"])
+    unlike = by_label(labels, 2)
+    assert [set(labels[part]) for part in unlike.rows] == [{"a"}, {"b"}]
+    assert all((np.diff(part) > 0).all() for part in unlike.rows)
+    named = from_worker_of_row(["x", "y", "x"])
+    assert (named.names, named.rows[0].tolist()) == (("x", "y"), [0, 2])
+    numbered = from_worker_of_row([3, 0, 0, 1])
+    assert numbered.counts.tolist() == [2, 1, 0, 1]
+    assert from_worker_of_row([0, 0], ["a", "b"]).counts.tolist() == [2, 0]
+    assert numbered.of_rows(np.array([0, 2])).counts.tolist() == [1, 0, 0, 1]
+
+
+def of_rows(*rows):
+    parts = tuple(np.array(part, dtype=np.intp) for part in rows)
+    return Workers(parts, tuple(f"{n}" for n in range(len(parts))))
+
+
+@each(
+    ("make", "given", "message"),
+    [
+        (from_worker_of_row, ([0, -1],), "row 1 has worker -1"),
+        (from_worker_of_row, ([0, 5],), "row 1 is given to worker 5, but there are 2 rows"),
+        (from_worker_of_row, ([0, 2], ["a", "b"]), "to worker 2, but there are 2 names"),
+        (from_worker_of_row, ([0.5, 1],), "must be numbers from 0, or names"),
+        (from_worker_of_row, ([],), "must be a list, one a row"),
+        (from_worker_of_row, ([[0]],), "must be a list, one a row"),
+        (from_worker_of_row, ([0, 1], ["a", "a"]), "two workers are called 'a'"),
+        (of_rows, ([0, 1], [1]), "each row must be held by exactly one worker"),
+        (of_rows, ([1, 0], [2]), "must be increasing"),
+        (of_rows, ([0, 3],), "each row must be held by exactly one worker"),
+        (of_rows, ([],), "the workers hold no rows"),
+        *((evenly, (10, number), "workers") for number in (0, -1, 2.5, "3", 11)),
+        *((by_label, (np.zeros(10), number), "workers") for number in (0, -1, 2.5, "3", 11)),
+        (connect_workers, (3,), r"connect_workers takes a vpem.Graph"),
+    ],
+)
+def test_what_divides_no_rows_is_refused(make, given, message):
+    with pytest.raises(InputError, match=message):
+        make(*given)
+
+
+def test_workers_of_files(tmp_path):
+    file = tmp_path / "w.json"
+    file.write_text(json.dumps({"east": [2, 0], "west": [], "north": [1]}))
+    workers = read_workers(file, 3)
+    assert workers.names == ("east", "west", "north")
+    assert [part.tolist() for part in workers.rows] == [[0, 2], [], [1]]
+    kept = from_worker_of_row([1, 0, 1], ["a", "b", "idle"])
+    write_dataset(tmp_path / "d.h5", Dataset(np.eye(3), ("x", "y", "z"), workers=kept))
+    found = read_dataset(tmp_path / "d.h5").workers
+    assert (found.names, found.worker_of.tolist()) == (kept.names, [1, 0, 1])
+    with pytest.raises(InputError, match="the workers hold 3 rows, but X has 2"):
+        Dataset(np.ones((2, 1)), ("x",), workers=kept)
+    with pytest.raises(FileError, match="does not exist"):
+        read_workers(tmp_path / "none.json", 3)
+
+
+@each(
+    ("text", "message"),
+    [
+        ("[1]", "must hold"),
+        ('{"a": 1}', "must hold"),
+        ('{"a": [0, 1, 2, 3]}', "rows are numbered 0 to 2"),
+        ('{"a": [true]}', "has row True"),
+        ('{"a": [0, 1], "b": [1, 2]}', "row 1 is given twice, last to 'b'"),
+        ('{"a": [0, 2]}', "gives row 1 to no worker"),
+        *((text, "is not a JSON file") for text in ("{", "[" * 100_000, '{"a": NaN}')),
+        ('{"a": [0, 1], "a": [2]}', "is not a JSON file"),
+    ],
+)
+def test_files_that_say_nothing_of_workers(text, message, tmp_path):
+    (tmp_path / "w.json").write_text(text)
+    with pytest.raises(VpemError, match=message):
+        read_workers(tmp_path / "w.json", 3)
+
+
+@each(
+    ("topology", "how"),
+    [
+        ("star", {}),
+        ("cycle", {}),
+        ("cycle", {"consensus": "rounds"}),
+        ("path", {"n_rounds": 40}),
+        ("complete", {"link_failure": 0.2}),
+    ],
+)
+def test_vectors_are_added(topology, how):
+    for n in (5, 1) if topology == "star" else (5,):
+        network = connect_workers(make_graph(topology, n), **how)
+        ledger = Ledger(network.graph)
+        values = np.random.default_rng(0).normal(size=(n, 7))
+        sums = add_vectors(network.total.counted_on(ledger), values)
+        assert sums.shape == (network.total.n_roots, 7)
+        np.testing.assert_allclose(sums, np.tile(values.sum(axis=0), (len(sums), 1)), atol=1e-4)
+        if topology == "star":
+            sent, n_sent = ledger.summary()["by_kind"]["server"], 2 * n * (n > 1)
+            assert (sent["messages"], sent["bytes"]) == (n_sent, n_sent * 7 * 8)
+
+
+# ---- EM over them --------------------------------------------------------------------------------
+
+
+def split(X, how):
     if isinstance(how, int):
-        return evenly(n_samples, how)
+        return evenly(len(X), how)
+    if how == "unlike":
+        return by_label((X[:, 0] > 0).astype(int), 4)
     if how == "uneven":
         # One worker holds nothing, one a single row, the last the rest, in a mixed order.
-        of = np.full(n_samples, 3)
+        of = np.full(len(X), 3)
         of[:40], of[41], of[60:70] = 0, 2, 0
         return from_worker_of_row(of, ["a", "b", "c", "d"])
-    rng = np.random.default_rng(0)
-    return from_worker_of_row(rng.integers(0, 5, n_samples))
+    return from_worker_of_row(np.random.default_rng(0).integers(0, 5, len(X)))
 
 
-def fit(X, workers, topology="star", n_iter=25, init=ROWS, **options):
-    how = {name: options.pop(name) for name in ("consensus", "n_rounds", "link_failure",
-           "stragglers", "acceleration", "consensus_tol") if name in options}  # fmt: skip
-    network = connect_workers(make_graph(topology, workers.n_workers), **how)
+def fit(X, workers, topology="star", n_iter=25, init=ROWS, network=None, **options):
+    workers = split(X, workers) if isinstance(workers, int | str) else workers
+    joined = connect_workers(make_graph(topology, workers.n_workers), **(network or {}))
     common = {"n_components": 3, "init": init, "tol": 0.0, "max_iter": n_iter}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConvergedWarning)
-        return fit_em(X, workers, network, **{**common, **options})
+        return fit_em(X, workers, joined, **{**common, **options})
 
 
 def pooled(X, n_iter=25, init=ROWS, **options):
@@ -62,163 +181,71 @@ def assert_same(one, two, tolerance=1e-10):
         np.testing.assert_allclose(mine, other, rtol=1e3 * tolerance, atol=1e3 * tolerance)
 
 
-# ---- identities ----------------------------------------------------------------------------------
-
-
-@each_once(kind=COVARIANCE_TYPES, how=[1, 3, 7, 150, "uneven", "mixed"])
+@each_once(kind=COVARIANCE_TYPES, how=[3, 7, 150, "uneven", "mixed", "unlike"])
 def test_workers_fit_what_pooled_rows_do(kind, how, overlapping):
     X = overlapping(0, 150, 4)
-    ours = fit(X, split(150, how), covariance_type=kind)
+    ours = fit(X, how, covariance_type=kind, n_threads=2)
     assert_same(ours, pooled(X, covariance_type=kind))
     assert ours.history.shape == (25, 1)
-
-
-@each("kind", ["full", "tied", "diag", "spherical"])
-def test_workers_fit_what_scikit_learn_does(kind, overlapping):
-    X = overlapping(1, 300, 3)
-    start = fit(X, evenly(300, 4), covariance_type=kind, n_iter=1, reg_covar=1e-6)
-    for n_iter in (2, 9, 30):
-        ours = fit(X, evenly(300, 4), covariance_type=kind, n_iter=n_iter, reg_covar=1e-6)
-        mixture = start.mixture
-        covariances = mixture.assembled_covariances
-        if kind == "tied":
-            precisions = np.linalg.inv(covariances)
-        elif kind == "full":
-            precisions = np.array([np.linalg.inv(one) for one in covariances])
-        else:
-            precisions = 1 / covariances
-        peer = GaussianMixture(
-            3, covariance_type=kind, weights_init=mixture.weights[0],
-            means_init=mixture.assembled_means, precisions_init=precisions, tol=0,
-            max_iter=n_iter - 1, reg_covar=1e-6,
-        )  # fmt: skip
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            peer.fit(X)
-        np.testing.assert_allclose(ours.mixture.assembled_means, peer.means_, 1e-7, 1e-8)
-        np.testing.assert_allclose(ours.mixture.weights[0], peer.weights_, rtol=1e-7)
-        assert ours.log_likelihood == pytest.approx(peer.score(X), rel=1e-9)
 
 
 @over(kind=COVARIANCE_TYPES, path=["operator", "rounds"])
 def test_peers_differ_by_consensus_error_only(kind, path, overlapping):
     X = overlapping(2, 150, 4)
-    whole = pooled(X, covariance_type=kind)
-    workers = split(150, "uneven")
-    apart = []
-    for tolerance in (1e-4, 1e-9):
-        ours = fit(
-            X, workers, "path", covariance_type=kind, consensus=path, consensus_tol=tolerance
-        )
-        assert len(ours.mixtures) == 4
-        assert ours.history.shape == (25, 4)
-        apart.append(max(np.abs(one.means - whole.mixture.means).max() for one in ours.mixtures))
-        assert ours.network.consensus_error <= tolerance
-    assert apart[1] < 1e-6
-    assert apart[1] < 1e-2 * apart[0]
-
-
-@pytest.mark.parametrize("kind", ["full", "tied-diag"])
-def test_rounds_are_the_operator(kind, overlapping):
-    X = overlapping(3, 120, 4)
-    one, two = (
-        fit(X, evenly(120, 6), "cycle", covariance_type=kind, consensus=path, n_rounds=12)
-        for path in ("operator", "rounds")
-    )
-    np.testing.assert_allclose(one.history, two.history, rtol=1e-11)
+    network = {"consensus": path, "consensus_tol": 1e-9}
+    ours = fit(X, "uneven", "path", network=network, covariance_type=kind, n_iter=8)
+    whole = pooled(X, covariance_type=kind, n_iter=8)
+    assert (len(ours.mixtures), ours.history.shape) == (4, (8, 4))
+    for one in ours.mixtures:
+        np.testing.assert_allclose(one.means, whole.mixture.means, atol=1e-6)
+    assert ours.network.consensus_error <= 1e-9
 
 
 def test_few_rounds_still_give_covariances(overlapping):
     """A root's sums are those of rows that weigh other than they do: still a mixture's."""
-    X = overlapping(4, 120, 4)
     with pytest.warns(VpemWarning, match="consensus"):
-        ours = fit(X, evenly(120, 8), "cycle", n_rounds=2, acceleration="none")
+        ours = fit(
+            overlapping(4, 120, 4), 8, "cycle", network={"n_rounds": 2, "acceleration": "none"}
+        )
     assert np.isfinite(ours.history).all()
     for mixture in ours.mixtures:
-        for one in mixture.assembled_covariances:
-            assert np.linalg.eigvalsh(one).min() > 0
-
-
-@pytest.mark.parametrize("fault", [{"link_failure": 0.3}, {"stragglers": 0.2}])
-def test_faults_change_little(fault, overlapping):
-    X = overlapping(5, 150, 4)
-    whole = pooled(X, n_iter=60)
-    ours = fit(X, evenly(150, 6), "complete", n_iter=60, **fault)
-    assert ours.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-5)
+        assert np.linalg.eigvalsh(mixture.assembled_covariances).min() > 0
 
 
 @over(topology=["star", "cycle"], init=["random", "k-means++", "kmeans"])
-def test_starts_over_any_split(topology, init, overlapping):
+def test_a_start_is_that_of_pooled_rows_over_any_split(topology, init, overlapping):
     X = overlapping(6, 200, 3)
-    found = [
-        fit(X, evenly(200, n), topology if n > 2 else "star", init=init, n_iter=200, tol=1e-8,
-            seed=3)
-        for n in (1, 2, 5)
-    ]  # fmt: skip
-    for one in found[1:]:
-        assert one.init_rows == found[0].init_rows
-        assert one.log_likelihood == pytest.approx(found[0].log_likelihood, abs=1e-6)
-
-
-def test_the_start_is_that_of_pooled_rows(overlapping):
-    X = overlapping(7, 200, 3)
-    for init in ("random", "k-means++", "kmeans"):
-        ours = fit(X, evenly(200, 5), init=init, n_iter=3, seed=4)
-        whole = pooled(X, init=init, n_iter=3, seed=4)
-        assert ours.init_rows == whole.init_rows
-        assert_same(ours, whole)
+    whole = pooled(X, init=init, n_iter=3, seed=3)
+    for n in (1, 5):
+        found = fit(X, n, topology if n > 2 else "star", init=init, n_iter=3, seed=3)
+        assert found.init_rows == whole.init_rows
+        assert_same(found, whole, 1e-10 if topology == "star" else 1e-5)
 
 
 def test_from_a_model_and_with_restarts(overlapping):
     X = overlapping(8, 200, 3)
-    first = fit(X, evenly(200, 5), n_iter=3)
-    again = fit(X, evenly(200, 5), init=first.mixture, n_iter=4)
+    first = fit(X, 5, n_iter=3)
+    again = fit(X, 5, init=first.mixture, n_iter=4)
     assert again.history[0, 0] / 200 == pytest.approx(first.log_likelihood)
     assert again.init_rows is None
-    best = fit(X, evenly(200, 4), init="random", n_init=4, n_iter=15)
-    each = [fit(X, evenly(200, 4), init="random", n_iter=15, seed=0)]
-    assert best.log_likelihood >= each[0].log_likelihood - 1e-12
-
-
-@pytest.mark.parametrize("topology", ["star", "cycle"])
-def test_weights_are_copies(topology, overlapping):
-    X = overlapping(9, 90, 3)
-    weights = np.random.default_rng(0).integers(0, 4, 90).astype(float)
-    weights[ROWS[:1]] = 2.0
-    rows = np.flatnonzero(weights > 0)[[0, 10, 30]]
-    twice = np.repeat(np.arange(90), weights.astype(int))
-    of = evenly(90, 6).worker_of
-    one = fit(X, from_worker_of_row(of), topology, init=rows, sample_weight=weights)
-    copies = np.searchsorted(twice, rows)
-    two = fit(X[twice], from_worker_of_row(of[twice], [*"abcdef"]), topology, init=copies)
-    np.testing.assert_allclose(one.history, two.history, rtol=1e-9)
-    assert one.init_rows == tuple(rows)
+    one, best = (fit(X, 4, init="random", n_init=n, n_iter=15, seed=0) for n in (1, 4))
+    assert best.log_likelihood >= one.log_likelihood - 1e-12
 
 
 def test_units_are_undone(overlapping):
     X = overlapping(10, 200, 3) * [1, 1e3, 1e-3] + [0, 1e4, 0]
-    ours = fit(X, evenly(200, 3), scale="standard")
     whole = pooled(X, scale="standard")
-    assert_same(ours, whole)
-    single = fit(X.astype(np.float32), evenly(200, 3), dtype=np.float32, scale="standard")
+    assert_same(fit(X, 3, scale="standard"), whole)
+    single = fit(X.astype(np.float32), 3, dtype=np.float32, scale="standard")
     assert single.log_likelihood == pytest.approx(whole.log_likelihood, rel=1e-4)
 
 
-def test_threads_change_nothing(overlapping):
-    X = overlapping(11, 6000, 5)
-    one, two = (fit(X, evenly(6000, 3), n_threads=n, n_iter=5) for n in (1, 2))
-    np.testing.assert_allclose(one.history, two.history, rtol=1e-12)
-
-
-# ---- collapse ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("topology", ["star", "cycle"])
+@each("topology", ["star", "cycle"])
 def test_a_component_that_collapses_is_placed_anew_alike(topology, overlapping):
     X = overlapping(0, 200, 4)
     X[:3] = 40.0
     with pytest.warns(VpemWarning, match="reinitialised"):
-        ours = fit(X, evenly(200, 5), topology, init=[0, 60, 120], reg_covar=0.0, n_iter=40)
+        ours = fit(X, 5, topology, init=[0, 60, 120], reg_covar=0.0, n_iter=40)
     with pytest.warns(VpemWarning, match="reinitialised"):
         whole = pooled(X, init=[0, 60, 120], reg_covar=0.0, n_iter=40)
     assert [one.row for one in ours.recoveries] == [one.row for one in whole.recoveries]
@@ -229,24 +256,21 @@ def test_a_component_that_collapses_is_placed_anew_alike(topology, overlapping):
 # ---- messages ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "numbers"),
     [("full", 3 + 3 * 4 + 3 * 10), ("tied", 3 + 12 + 10), ("diag", 3 + 12 + 12)],
 )
-def test_what_a_star_sends(kind, numbers, overlapping):
+def test_what_a_star_and_a_cycle_send(kind, numbers, overlapping):
     """One vector up and its sum down an E-step; n iterations have n + 1 of them."""
-    ours = fit(overlapping(0, 150, 4), evenly(150, 5), covariance_type=kind, n_iter=7)
+    X, how = overlapping(0, 150, 4), {"covariance_type": kind, "n_iter": 7}
+    ours = fit(X, 5, **how)
     counted = ours.communication["by_kind"]["server"]
     assert counted["messages"] == 8 * 2 * 5
     assert counted["bytes"] == 8 * 2 * 5 * 8 * (numbers + 1)
     assert ours.communication["bytes_by_iteration"][-1] < ours.communication["bytes"]
-
-
-def test_what_a_cycle_sends(overlapping):
-    ours = fit(overlapping(0, 150, 4), evenly(150, 5), "cycle", n_iter=7, n_rounds=11)
-    counted = ours.communication["by_kind"]["estep"]
+    counted = fit(X, 5, "cycle", network={"n_rounds": 11}, **how).communication["by_kind"]["estep"]
     assert counted["messages"] == 8 * 11 * 10
-    assert counted["bytes"] == 8 * 11 * 10 * 8 * (3 + 12 + 30 + 1)
+    assert counted["bytes"] == 8 * 11 * 10 * 8 * (numbers + 1)
 
 
 @each("kind", COVARIANCE_TYPES)
@@ -273,32 +297,22 @@ def test_messages_are_read_as_they_were_written(kind, overlapping):
 
 
 def test_what_makes_no_sense_is_refused(overlapping):
-    X = overlapping(0, 60, 3)
-    with pytest.raises(InputError, match="the workers hold 50 rows, but the data have 60"):
-        fit(X, evenly(50, 2), init=[0, 1, 2])
-    network = connect_workers(make_graph("star", 3))
-    with pytest.raises(InputError, match="the graph has 3 agents, but there are 2 workers"):
-        fit_em(X, evenly(60, 2), network)
-    with pytest.raises(InputError, match=r"workers must be vpem\.Workers, got int"):
-        fit_em(X, 2, network)
+    X, three = overlapping(0, 60, 3), connect_workers(make_graph("star", 3))
     hubs = connect(make_graph("cycle", 4), contiguous(4, 4), hops=1)
-    with pytest.raises(InputError, match=r"connect_workers, got one of vpem\.connect, whose hubs"):
-        fit_em(X, evenly(60, 4), hubs)
     squeezed = connect_workers(make_graph("star", 3), compress="float16")
-    with pytest.raises(InputError, match="corrects this: vpem fedem --compress"):
-        fit_em(X, evenly(60, 3), squeezed)
-    with pytest.raises(InputError, match="components need at least as many rows"):
-        fit(X[:2], evenly(2, 2), init="random")
+    for rows, workers, network, sentence in (
+        (60, evenly(50, 3), three, "the workers hold 50 rows, but the data have 60"),
+        (60, evenly(60, 2), three, "the graph has 3 agents, but there are 2 workers"),
+        (60, 2, three, r"workers must be vpem\.Workers, got int"),
+        (60, evenly(60, 4), hubs, r"connect_workers, got one of vpem\.connect, whose hubs"),
+        (60, evenly(60, 3), squeezed, "corrects this: vpem fedem --compress"),
+        (3, evenly(3, 3), three, "components need at least as many rows"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            fit_em(X[:rows], workers, network, n_components=4)
 
 
-def test_unlike_workers_fit_the_same(overlapping):
-    X = overlapping(3, 150, 4)
-    labels = (X[:, 0] > 0).astype(int)
-    assert_same(fit(X, by_label(labels, 4)), pooled(X))
-    assert isinstance(by_label(labels, 4), Workers)
-
-
-@pytest.mark.parametrize("door", [fit_em, fit_fedem])
+@each("door", [fit_em, fit_fedem])
 def test_a_start_of_other_families_is_refused(overlapping, door):
     X = overlapping(0, 60, 2)
     X[:, 0] = np.abs(X[:, 0]).round()
