@@ -1,129 +1,91 @@
-"""SAEM: the estimates of linear and nonlinear models, on one device and on many."""
+"""SAEM finds the maximum of the likelihood, of models of every kind and from where they begin."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+from scipy.special import expit, gammaln, logsumexp
 
-from vpem.errors import InputError, NotConvergedWarning
-from vpem.network.codecs import parse_codec
-from vpem.network.partition import by_label, evenly
+from vpem.errors import InputError
+from vpem.network.partition import evenly
+from vpem.saem.doses import Doses
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.individuals import read_individuals
-from vpem.saem.individuals import from_matrix
+from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.gmm import GmmModel
-from vpem.saem.models.linear import LinearModel
-from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.saem import run_saem, step_size
-from vpem.saem.samplers import Exact, Metropolis, sampler_of
+from vpem.saem.samplers import Exact
 from vpem.saem.server import SaemServer
 
+from .cli_support import ROOT
 from .tables import each
 
-DATA = Path(__file__).resolve().parents[1] / "data"
-BOYS = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
-"""Maximum likelihood: intercept, slope, variances and covariance, residual variance."""
+TOP = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
+"""Maximum likelihood of the boys: intercept, slope, variances and covariance, residual variance."""
 
 
 @pytest.fixture(scope="module")
 def boys():
-    return read_individuals(DATA / "oxford_boys.csv")
+    return read_individuals(ROOT / "data" / "oxford_boys.csv")
 
 
-@pytest.fixture(scope="module")
-def theophylline():
-    return read_individuals(DATA / "theophylline.csv")
+# ---- data that are known ------------------------------------------------------------------------
 
 
-def run(model, devices=1, sampler=None, codec=None, feedback="none", **options):
-    """A run, and what was reported."""
-    held = evenly(model.n, devices) if isinstance(devices, int) else devices
-    codec = None if codec is None else parse_codec(codec)
-    server = SaemServer(held.counts / model.n, codec, feedback, model.pieces)
-    options = {"n_iter": 120, "burn_in": 50, "n_chains": 2, "tol": 0.0, **options}
-    return run_saem(model, held, sampler or Exact(), server, **options), server
-
-
-# ---- estimates ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sampler", ["exact", "metropolis"])
+@each("sampler", ["exact", "metropolis"])
 def test_oxford_boys(boys, sampler):
     options = {"sampler": sampler, "n_iter": 300, "burn_in": 100, "tol": 0.0, "n_chains": 10}
-    n_steps = {"n_steps": 2} if sampler == "metropolis" else {}
-    fits = [
-        fit_saem(boys, "linear", devices=devices, sampler_options=n_steps, **options)
-        for devices in (1, 4, 13)
-    ]
-    for fit in fits:
-        np.testing.assert_allclose(fit.theta, BOYS, rtol=0.01)
-        assert fit.log_likelihood.value == pytest.approx(-362.984, abs=0.1)
-        assert fit.log_likelihood.error == 0
-        # Averaging statistics is the same as having all at one device.
-        np.testing.assert_allclose(fit.theta, fits[0].theta, rtol=1e-9)
-        np.testing.assert_allclose(fit.given.means, fits[0].given.means, rtol=1e-9)
-    assert fits[0].ledger.bytes == 0
-    assert 0 < fits[1].ledger.bytes < fits[2].ledger.bytes
-
-
-def test_errors_are_those_of_the_likelihood(boys):
-    options = {"sampler": "exact", "tol": 0.0, "n_chains": 10}
-    fit = fit_saem(boys, "linear", n_iter=200, burn_in=60, **options)
+    fit = fit_saem(boys, "linear", **options)
+    assert_allclose(fit.theta, TOP, rtol=0.01)
+    assert fit.log_likelihood.value == pytest.approx(-362.984, abs=0.1)
+    assert fit.log_likelihood.error == 0
     theta, model = fit.theta, fit.model
     steps = np.diag(1e-3 * np.abs(theta))
 
     def value(at):
         return model.marginal(at).sum()
 
-    bend = np.array(
-        [
-            [
-                value(theta + a + b) - value(theta + a - b) - value(theta - a + b)
-                + value(theta - a - b)
-                for b in steps
-            ]
-            for a in steps
-        ]
-    ) / (4 * np.outer(steps.diagonal(), steps.diagonal()))  # fmt: skip
-    exact = np.sqrt(np.diag(np.linalg.inv(-bend)))
-    np.testing.assert_allclose(fit.standard_errors, exact, rtol=0.05)
+    bend = np.array([[
+        value(theta + a + b) - value(theta + a - b) - value(theta - a + b) + value(theta - a - b)
+        for b in steps] for a in steps])  # fmt: skip
+    bend /= 4 * np.outer(steps.diagonal(), steps.diagonal())
+    assert_allclose(fit.standard_errors, np.sqrt(np.diag(np.linalg.inv(-bend))), rtol=0.05)
     assert fit.log_likelihood.value == pytest.approx(value(theta), abs=1e-9)
     assert fit.given.shrinkage[0] == pytest.approx(0.0008, abs=3e-4)
     means, covariances = model.posterior(theta)
     sd = np.sqrt(np.einsum("nii->ni", covariances))
-    np.testing.assert_allclose(fit.given.means, means, atol=0.15 * sd.max())
-    np.testing.assert_allclose((fit.given.upper - fit.given.lower) / sd, 3.92, atol=0.5)
+    assert_allclose(fit.given.means, means, atol=0.15 * sd.max())
+    assert_allclose((fit.given.upper - fit.given.lower) / sd, 3.92, atol=0.5)
 
 
-def test_errors_in_any_units(boys):
-    """Variances of a tiny unit are smaller than any nudge of a fixed size."""
-    options = {"sampler": "exact", "n_iter": 60, "burn_in": 30, "tol": 0.0, "n_importance": 10,
-               "n_chains": 5}  # fmt: skip
-    small = replace(boys, values=boys.values * 1e-4)
-    one, other = fit_saem(boys, **options), fit_saem(small, **options)
-    units = np.array([1e-4, 1e-4, *[1e-8] * 4])
-    assert other.standard_errors / units == pytest.approx(one.standard_errors, rel=1e-2)
-
-
-def test_theophylline(theophylline):
+def test_theophylline():
     """Near nlme's linearised fit: log ka 0.466, log cl -3.227, log ke -2.455, sd 0.71."""
+    data = read_individuals(ROOT / "data" / "theophylline.csv")
     fit = fit_saem(
-        theophylline, "one-compartment", model_options={"random": ("ka", "cl")}, devices=3,
-        sampler_options={"n_steps": 2}, n_iter=400, burn_in=200, tol=0.0, n_conditional=60,
-        n_importance=1000,
+        data, "one-compartment", model_options={"random": ("ka", "cl")}, n_iter=400, burn_in=200,
+        tol=0.0, n_conditional=60, n_importance=1000,
     )  # fmt: skip
-    got = fit.estimates
-    assert got["log ka"] == pytest.approx(0.466, abs=0.06)
-    assert got["log cl"] == pytest.approx(-3.227, abs=0.05)
-    assert got["log ke"] == pytest.approx(-2.455, abs=0.05)
-    assert got["residual sd"] == pytest.approx(0.71, abs=0.02)
-    assert got["var(log ka)"] == pytest.approx(0.43, abs=0.06)
+    for name, value, off in (
+        ("log ka", 0.466, 0.06), ("log cl", -3.227, 0.05), ("log ke", -2.455, 0.05),
+        ("residual sd", 0.71, 0.02), ("var(log ka)", 0.43, 0.06),
+    ):  # fmt: skip
+        assert fit.estimates[name] == pytest.approx(value, abs=off)
     assert fit.log_likelihood.value == pytest.approx(-178, abs=0.6)
     assert fit.log_likelihood.error < 0.1
     assert (np.abs(fit.acceptance - 0.44) < 0.15).all()
     assert fit.given.means.shape == (12, 2)
+
+
+# ---- beside the maximum that is found otherwise -------------------------------------------------
+
+
+def run(model, devices, **options):
+    """A run with exact draws."""
+    server = SaemServer(np.full(devices, 1 / devices), None, "none", model.pieces)
+    return run_saem(model, evenly(model.n, devices), Exact(), server, tol=0.0, **options)
 
 
 def test_bifactor_reaches_the_top_of_the_likelihood():
@@ -135,25 +97,18 @@ def test_bifactor_reaches_the_top_of_the_likelihood():
     loadings[np.arange(8), 1 + np.array(groups)] = [0.8, 0.6, 0.7, 0.9, 0.9, 0.5, 0.8, 0.7]
     z = rng.normal(size=(400, 3))
     model = BifactorModel(from_matrix(2 + z @ loadings.T + 0.5 * rng.normal(size=(400, 8))), groups)
-    best = expectation_maximization(model, 1000)
-    found, _ = run(model, 4, n_iter=500, burn_in=300, n_chains=5)
-    theta, _ = model.canonical(found.theta, found.chains.z)
-    top, _ = model.canonical(best, found.chains.z)
-    np.testing.assert_allclose(theta, top, atol=0.05)
-    assert model.marginal(top).sum() - model.marginal(theta).sum() < 0.4
-    np.testing.assert_allclose(theta.reshape(4, -1)[1], loadings[:, 0], atol=0.25)
-
-
-def expectation_maximization(model, n_iter):
-    """EM of a bi-factor model, its conditional moments exact."""
-    theta, _ = model.start()
+    best, _ = model.start()
     rows, columns = np.tril_indices(1 + model.n_groups)
-    for _ in range(n_iter):
-        means, covariances = model.posterior(theta)
+    for _ in range(1000):
+        means, covariances = model.posterior(best)
         statistics = model.statistics(means[None])
         statistics[:, model.pieces[1]] += covariances[:, rows, columns]
-        theta = model.maximize(statistics.sum(axis=0), model.counts)
-    return theta
+        best = model.maximize(statistics.sum(axis=0), model.counts)
+    found = run(model, 4, n_iter=500, burn_in=300, n_chains=5)
+    theta, top = (model.canonical(one, found.chains.z)[0] for one in (found.theta, best))
+    assert_allclose(theta, top, atol=0.05)
+    assert model.marginal(top).sum() - model.marginal(theta).sum() < 0.4
+    assert_allclose(theta.reshape(4, -1)[1], loadings[:, 0], atol=0.25)
 
 
 def test_mixtures_are_close_to_those_of_em(overlapping):
@@ -162,130 +117,275 @@ def test_mixtures_are_close_to_those_of_em(overlapping):
     for _ in range(600):
         total = model.expected(model.responsibilities(theta)).sum(axis=0)
         theta = model.maximize(total, model.counts)
-    near = {"n_iter": 500, "burn_in": 100, "n_chains": 4, "start": theta}
-    found, _ = run(model, 5, **near)
+    found = run(model, 5, n_iter=500, burn_in=100, n_chains=4, start=theta)
     best = model.marginal(theta).sum()
     assert best - 0.5 < model.marginal(found.theta).sum() < best + 0.5
     assert np.abs(found.theta - theta)[:3].max() < 0.03
 
 
-# ---- the algorithms -----------------------------------------------------------------------------
+def test_lines_are_the_maximum_that_formulas_find():
+    """With a fixed column and an effect; formulas are tested in test_saem_lines."""
+    rng = np.random.default_rng(11)
+    n, t = 40, np.arange(5.0)
+    x, w = rng.normal(size=n), rng.normal(size=(n, len(t)))
+    z = rng.multivariate_normal([3.0, 1.0], [[1.0, 0.2], [0.2, 0.4]], size=n)
+    y = z[:, :1] + 0.7 * x[:, None] + z[:, 1:] * t + 0.5 * w + rng.normal(size=w.shape)
+    data = table(t, y, x=x[:, None], w=w)
+    options = {
+        "slopes": ("time", "w"), "random": ("intercept", "time"), "effects": ("intercept:x",)
+    }  # fmt: skip
+    few = {"model_options": options, "n_conditional": 20, "n_iter": 500}
+    found, top = (fit_saem(data, "linear", **few, tol=tol) for tol in (0.0, 0.1))
+    assert top.log_likelihood.value > found.log_likelihood.value > top.log_likelihood.value - 0.05
+    assert (np.abs(found.theta - top.theta) < 0.1 * top.standard_errors).all()
 
 
-def test_feedback_does_nothing_to_exact_messages(boys):
-    model = LinearModel(boys)
-    thetas = [run(model, 5, feedback=one)[0].theta for one in ("none", "error", "memory")]
-    for theta in thetas[1:]:
-        np.testing.assert_allclose(theta, thetas[0], rtol=1e-9)
-    fine = run(model, 5, codec="qsgd:16bits", feedback="memory")[0].theta
-    np.testing.assert_allclose(fine, thetas[0], rtol=0.02)
+def integral(data, at, error):
+    """Minus the log-likelihood of lines with a random intercept alone, (..., log variance)."""
+    nodes = np.linspace(-7, 7, 401)  # trapezoids of what vanishes at both ends are exact
+    weights = np.exp(-(nodes**2) / 2) / np.sqrt(2 * np.pi) * (nodes[1] - nodes[0])
+    t, y = (one.reshape(data.n_individuals, -1)[..., None] for one in (data.times, data.values))
+    eta = at[0] + at[1] * t + np.exp(at[2] / 2) * nodes
+    base = np.logaddexp(0, eta) if error == "bernoulli" else np.exp(eta) + gammaln(y + 1)
+    return -float(logsumexp((y * eta - base).sum(axis=1), axis=1, b=weights).sum())
 
 
-@pytest.mark.filterwarnings("ignore:after 400 iterations no latents")
-def test_feedback_repairs_top_k(boys):
-    model = LinearModel(boys)
-    off = {}
-    for feedback in ("none", "error", "memory"):
-        options = {"n_iter": 400, "burn_in": 100}
-        found, server = run(model, 4, codec="topk:0.5", feedback=feedback, **options)
-        off[feedback] = np.abs(found.theta / BOYS - 1).max()
-    exact = run(model, 4, n_iter=400, burn_in=100)[1]
-    assert off["none"] > 0.5
-    assert off["memory"] < 0.05
-    assert off["error"] < 0.05
-    assert server.ledger.bytes < exact.ledger.bytes
+@each("error", ["bernoulli", "poisson"])
+def test_predictors_are_the_maximum_of_the_likelihood(error):
+    """A random intercept alone: the likelihood is an integral over one number, by quadrature."""
+    case = predictor(error)(np.random.default_rng(7))
+    fit = fitted(case, n_iter=200, n_importance=200)
+    best = minimize(lambda at: integral(case[0], at, error), [0.0, 0.0, 0.0], method="BFGS")
+    exact = np.array([*best.x[:2], np.exp(best.x[2])])
+    assert (np.abs(fit.theta - exact) < 0.2 * fit.standard_errors).all(), (fit.theta, exact)
+    assert abs(fit.log_likelihood.value + best.fun) < 4 * fit.log_likelihood.error + 0.02
 
 
-def test_quantized_statistics_and_gradients_come_near(boys):
-    model = LinearModel(boys)
-    sampler = sampler_of("langevin", step=0.3, codec=parse_codec("qsgd:8bits"), n_steps=3)
-    options = {"n_iter": 300, "burn_in": 80, "participation": 0.6}
-    found, _ = run(model, 6, sampler, "qsgd:8bits", "memory", **options)
-    np.testing.assert_allclose(found.theta[:2], BOYS[:2], rtol=0.02)
-    np.testing.assert_allclose(found.theta[2:], BOYS[2:], rtol=0.15)
+# ---- models of every kind, by what their data were drawn with -----------------------------------
 
 
-@pytest.mark.parametrize("feedback", ["none", "memory"])
-def test_some_devices_at_a_time(boys, feedback):
-    options = {"n_iter": 500, "burn_in": 100, "participation": 0.5, "seed": 3, "decay": 1.0}
-    found, server = run(LinearModel(boys), 13, feedback=feedback, **options)
-    assert 0.4 < np.mean(found.n_active) / 13 < 0.6
-    np.testing.assert_allclose(found.theta, BOYS, rtol=0.1 if feedback == "none" else 0.03)
-    sent = server.ledger.of_kind("server")
-    assert sent["messages"] == 2 * sum(found.n_active)
+def fitted(case, **changes):
+    """A short fit of data, a model, its options, and parameters that data were drawn with."""
+    short = {"n_iter": 100, "tol": 0.0, "n_conditional": 40, "n_importance": 20} | changes
+    return fit_saem(case[0], case[1], model_options=case[2], **short)
 
 
-def test_averaged_models_are_biased_where_devices_differ(boys):
-    """Sorted individuals: what differs between devices is lost from their own variances."""
-    model = LinearModel(boys)
-    sorted_boys = by_label(boys.sums(boys.values) > np.median(boys.sums(boys.values)), 2)
-    models, _ = run(model, sorted_boys, average="models", n_iter=200)
-    statistics, _ = run(model, sorted_boys, n_iter=200)
-    np.testing.assert_allclose(statistics.theta, BOYS, rtol=0.02)
-    assert models.theta[2] < 0.7 * BOYS[2]
-    alone, _ = run(model, 1, average="models")
-    np.testing.assert_allclose(alone.theta, run(model, 1)[0].theta, rtol=1e-12)
+def table(times, values, doses=None, **covariates):
+    """Individuals of values (n, m) at the same times (m,), with covariates (n, 1) or (1, m)."""
+    n, m = values.shape
+    columns = {name: np.broadcast_to(one, (n, m)).ravel() for name, one in covariates.items()}
+    found = from_long(np.repeat(np.arange(n), m), np.tile(times, n), values.ravel(), columns)
+    return replace(found, doses=doses)
 
 
-def test_models_are_weighed_by_individuals_or_devices(boys):
-    model = LinearModel(boys)
-    uneven = by_label(np.arange(26) < 20, 2)
-    uneven = type(uneven)((np.arange(20), np.arange(20, 26)), uneven.names)
-    by_each, _ = run(model, uneven, average="models")
-    by_device, _ = run(model, uneven, average="models", shares="devices")
-    assert abs(by_each.theta[0] - BOYS[0]) < 0.1
-    own = boys.sums(boys.values) / boys.counts
-    expected = (own[:20].mean() + own[20:].mean()) / 2 - own.mean()
-    assert by_device.theta[0] - by_each.theta[0] == pytest.approx(expected, abs=0.3)
+def given(n, times, amount, duration=0.0):
+    """The same doses of n individuals."""
+    who = np.repeat(np.arange(n), len(times))
+    every = np.ones(len(who))
+    return Doses.from_lists(n, who, np.tile(times, n), amount * every, duration * every)
 
 
-@pytest.mark.filterwarnings("ignore:after 10 iterations no latents")
-def test_the_ledger_counts_what_is_sent(boys):
-    model = LinearModel(boys)
-    _, server = run(model, 4, n_iter=10, burn_in=5)
-    P, p = model.size, len(model.parameters)
-    assert server.ledger.of_kind("setup") == {"messages": 4, "bytes": 32 * P, "rounds": 1}
-    assert server.ledger.of_kind("server")["bytes"] == 10 * 4 * 8 * (P + p)
-    _, coded = run(model, 4, codec="topk:0.2", n_iter=10, burn_in=5)
-    size = parse_codec("topk:0.2").message_size(P)
-    assert coded.ledger.of_kind("server")["bytes"] == 10 * 4 * (size + 8 * p)
+def infused(t, rate, duration):
+    """What is left of an amount 1 that runs in, and goes with this rate; 0 before."""
+    since = np.maximum(t, 0.0)
+    if not duration:
+        return np.where(t > 0, np.exp(-rate * since), 0.0)
+    running = np.minimum(since, duration)
+    return -np.expm1(-rate * running) * np.exp(-rate * (since - running)) / (rate * duration)
 
 
-def test_names_not_order_make_the_numbers(boys):
-    model = LinearModel(boys)
-    mixed = np.random.default_rng(0).permutation(26)
-    one, _ = run(model, sampler=Metropolis(n_steps=1), n_iter=6, burn_in=3)
-    two, _ = run(model.take_individuals(mixed), sampler=Metropolis(n_steps=1), n_iter=6, burn_in=3)
-    np.testing.assert_allclose(two.chains.z, one.chains.z[:, mixed], rtol=1e-9)
+def drawn(rng, n, *laws):
+    """Parameters (n, 1) that are log-normal, by median and sd."""
+    return [middle * np.exp(sd * rng.normal(size=(n, 1))) for middle, sd in laws]
 
 
-# ---- steps and stopping -------------------------------------------------------------------------
+def bolus(rng):
+    n, t = 24, np.array([0.5, 2, 6, 11, 13, 20, 25, 30, 40])
+    cl, v = drawn(rng, n, (3.0, 0.3), (20.0, 0.2))
+    f = sum(100 / v * infused(t - at, cl / v, 0) for at in (0, 12, 24))
+    y = f * (1 + 0.1 * rng.normal(size=f.shape))
+    options = {"parameters": ("cl", "v"), "error": "proportional"}
+    truth = {"log cl": np.log(3), "log v": np.log(20), "var(log cl)": 0.09, "residual sd": 0.1}
+    return table(t, y, given(n, [0, 12, 24], 100)), "one-compartment", options, truth
+
+
+def oral(rng):
+    """Outcomes: in plasma by 10 %, in saliva by 0.3. The peaks are after the third dose."""
+    n, t = 24, np.array([1, 4, 8, 11.5, 13, 20, 25, 30, 37, 38.5, 44, 50])
+    ka, cl, v = drawn(rng, n, (1.2, 0.3), (3.0, 0.3), (20.0, 0.2))
+    f = sum(
+        100 * ka / (v * ka - cl) * (infused(t - at, cl / v, 0) - infused(t - at, ka, 0))
+        for at in (0, 12, 24)
+    )
+    plasma = f * (1 + 0.1 * rng.normal(size=f.shape))
+    both = np.hstack([plasma, f + 0.3 * rng.normal(size=f.shape)])
+    outcome = np.repeat([[0.0, 1.0]], len(t), axis=1)
+    data = table(np.tile(t, 2), both, given(n, [0, 12, 24], 100), outcome=outcome)
+    options = {"parameters": ("ka", "cl", "v"), "error": ("proportional", "constant")}
+    truth = {
+        "log ka": np.log(1.2), "log cl": np.log(3), "log v": np.log(20),
+        "residual sd of outcome 0": 0.1, "residual sd of outcome 1": 0.3,
+    }  # fmt: skip
+    return data, "one-compartment", options, truth
+
+
+def infusion(rng):
+    n, t = 24, np.array([0.5, 1, 2, 4, 8, 12, 23.5, 25, 28, 36, 48])
+    weight = rng.normal(70, 10, (n, 1))
+    cl, v1, v2 = drawn(rng, n, (5.0, 0.3), (20.0, 0.2), (40.0, 0.25))
+    cl *= (weight / 70) ** 0.75
+    k, out, back = cl / v1, 3 / v1, 3 / v2
+    total = k + out + back
+    fast = (total + np.sqrt(total**2 - 4 * k * back)) / 2
+    share = (fast - back) / (fast - (slow := total - fast))
+    f = sum(
+        500 / v1 * (share * infused(t - at, fast, 1) + (1 - share) * infused(t - at, slow, 1))
+        for at in (0, 24)
+    )
+    y = f * (1 + 0.1 * rng.normal(size=f.shape)) + 0.2 * rng.normal(size=f.shape)
+    data = table(t, y, given(n, [0, 24], 500, 1.0), weight=weight)
+    options = {
+        "error": "combined", "random": ("cl", "v1", "v2"), "effects": ("cl:log(weight/70)",)
+    }  # fmt: skip
+    truth = {
+        "log cl": np.log(5), "log v1": np.log(20), "log q": np.log(3), "log v2": np.log(40),
+        "beta(log cl, log(weight/70))": 0.75, "additive sd": 0.2, "proportional sd": 0.1,
+    }  # fmt: skip
+    return data, "two-compartment", options, truth
+
+
+def logistic(rng):
+    n, t = 30, np.arange(0.0, 12.0)
+    (top,) = drawn(rng, n, (10.0, 0.2))
+    y = top / (1 + np.exp(-(t - 5) / 1.2)) + 0.3 * rng.normal(size=(n, len(t)))
+    options = {"curve": "logistic", "random": ("asymptote",)}
+    return table(t, y), "curve", options, {"midpoint": 5.0, "scale": 1.2, "residual sd": 0.3}
+
+
+def ridge(rng):
+    """Trees far from their asymptote: it and the rate are almost exchangeable, and stay finite."""
+    n, t = 14, np.array([3.0, 5, 10, 15, 20, 25])
+    top = 100 + 4 * rng.normal(size=(n, 1))
+    y = top + (-8.5 - top) * np.exp(-np.exp(-3.23) * t) + 0.7 * rng.normal(size=(n, len(t)))
+    truth = {"asymptote": 100.0, "start": -8.5, "log rate": -3.23}
+    return table(t, y), "curve", {"curve": "asymptotic", "random": ("asymptote",)}, truth
+
+
+def predictor(error):
+    """Yes or no, or counts, with a random intercept alone."""
+
+    def case(rng):
+        n, t = 60, np.arange(-5.0, 6.0)
+        eta = 0.5 + rng.normal(size=(n, 1)) + 0.3 * t
+        y = rng.poisson(np.exp(eta))
+        if error == "bernoulli":
+            y = rng.random((n, len(t))) < expit(eta)
+        options = {"slopes": ("time",), "random": ("intercept",), "error": error}
+        truth = {"intercept": 0.5, "slope": 0.3, "var(intercept)": 1.0}
+        return table(t, y.astype(float)), "linear", options, truth
+
+    return case
+
+
+def counts(rng):
+    """Coefficients of covariates that stay begin at 0, and steps of counts are not too long."""
+    n, m = 60, 4
+    x = rng.normal(size=(n, 1))
+    y = rng.poisson(np.exp(1.8 + x + 0.5 * rng.normal(size=(n, 1))), size=(n, m))
+    options = {"slopes": ("x",), "random": ("intercept",), "error": "poisson"}
+    truth = {"intercept": 1.8, "slope of x": 1.0}
+    return table(np.arange(m), y * 1.0, x=x), "linear", options, truth
+
+
+CASES = [bolus, oral, infusion, logistic, ridge, predictor("bernoulli"), counts]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_truth_is_found(case):
+    seed, more = (3, {"n_iter": 200, "n_conditional": 200}) if case is ridge else (7, {})
+    data, model, options, truth = case(np.random.default_rng(seed))
+    fit = fitted((data, model, options), **more)
+    off = {one: (fit.estimates[one] - true) / fit.errors[one] for one, true in truth.items()}
+    assert all(abs(one) < 4 for one in off.values()), off  # nor is any NaN
+    assert np.isfinite(fit.log_likelihood.value)
+    which = np.array([4, 1, 7])
+    model, z = fit.model.expand_about(fit.theta), fit.given.means[None]
+    part = model.take_individuals(which).statistics(z[:, which])
+    assert_allclose(part, model.statistics(z)[which], rtol=1e-12)
+
+
+def test_limits_of_censored_values():
+    """Of the lowest third only the limit is known: almost as good as values, if it is told."""
+    rng = np.random.default_rng(3)
+    n, t = 24, np.arange(1.0, 11.0)
+    cl, v = drawn(rng, n, (5.0, 0.2), (20.0, 0.15))
+    y = 100 / v * np.exp(-cl / v * t) + 0.2 * rng.normal(size=(n, len(t)))
+    limit = np.quantile(y, 0.35)
+    cut, doses = np.maximum(y, limit), given(n, [0], 100)
+    whole, told, taken = (
+        fitted((table(t, one, doses, **more), "one-compartment", {"parameters": ("cl", "v")}))
+        for one, more in ((y, {}), (cut, {"censored": (y < limit).astype(float)}), (cut, {}))
+    )
+    places = [0, 1, 4]  # means and the residual sd
+    off = np.abs(told.theta - whole.theta) / told.standard_errors
+    assert (off[places] < 1.5).all()
+    worse = np.abs(taken.theta - whole.theta) / told.standard_errors
+    assert (worse[places] > 2 * off[places]).all()
+
+
+FILE = """
+import numpy as np
+from vpem.saem.structures.ode import ode
+from vpem.saem.structures.structure import curve
+
+@curve(top="log", rate="log")
+def falls(time, top=5.0, rate=0.2):
+    return top * np.exp(-rate * time)
+
+@ode(1, top="log", rate="log")
+def drained(time, amounts, top=5.0, rate=0.2):
+    return -rate * amounts
+
+@drained.first
+def full(top, rate):
+    return (top,)
+"""
+
+
+def test_own_curves_and_equations_are_the_same(tmp_path):
+    """A function and the equation that it solves find the same, as errors of a step are small."""
+    (tmp_path / "own.py").write_text(FILE)
+    rng = np.random.default_rng(3)
+    t = np.arange(0.0, 10.0, 2.0)
+    top, rate = drawn(rng, 3, (6.0, 0.2), (0.25, 0.2))
+    data = table(t, top * np.exp(-rate * t) + 0.05 * rng.normal(size=(3, len(t))))
+    few = {"n_iter": 8, "n_conditional": 4, "n_importance": 10, "n_chains": 1}
+    curve, equation = (
+        fitted((data, "curve", {"curve": f"{tmp_path}/own.py:{name}"}), **few)
+        for name in ("falls", "drained")
+    )
+    assert_allclose(equation.theta, curve.theta, rtol=1e-4)
+    assert_allclose(equation.log_likelihood.value, curve.log_likelihood.value, rtol=1e-4)
+
+
+def test_a_variance_at_its_bound_is_not_paid_for_by_another():
+    """Of a combined error whose proportional part is none, the additive part is the best alone."""
+    rng = np.random.default_rng(4)
+    t = np.linspace(0, 1, 8)
+    data = table(t, 5 + 3 * t + 0.5 * rng.normal(size=(30, 1)) + 0.1 * rng.normal(size=(30, 8)))
+    how = {"n_iter": 120, "burn_in": 80, "tol": 0.0, "n_importance": 500}
+    fits = [
+        fit_saem(data, "linear", model_options={"random": ["intercept"], "error": error}, **how)
+        for error in ("combined", "constant")
+    ]
+    assert fits[0].log_likelihood.value > fits[1].log_likelihood.value - 0.5
+
+
+# ---- what is refused ----------------------------------------------------------------------------
 
 
 def test_steps_are_one_and_then_fall():
     assert [step_size(r, 3, 1.0) for r in range(1, 7)] == [1, 1, 1, 1, 1 / 2, 1 / 3]
-
-
-def test_flat_parameters_stop_the_run(boys):
-    options = {"sampler": "exact", "window": 20, "n_chains": 10, "average": "models"}
-    fit = fit_saem(boys, n_iter=2000, burn_in=50, tol=0.05, **options)
-    assert fit.converged
-    assert fit.n_iter < 2000
-    assert len(fit.trace) == fit.n_iter + 1
-    with pytest.warns(NotConvergedWarning, match="has not converged in 60 iterations"):
-        short = fit_saem(boys, n_iter=60, burn_in=10, tol=1e-9, **options)
-    assert not short.converged
-
-
-def test_units_fit_what_varies():
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(50, 3)) * [1, 100, 0] + [0, 5, 7]
-    model = LinearModel(from_matrix(values))
-    model.statistics = lambda z: values
-    np.testing.assert_allclose((values / model.units(values)).std(axis=0), [1, 1, 0], atol=1e-12)
-
-
-# ---- what is refused ----------------------------------------------------------------------------
 
 
 @each(
@@ -304,31 +404,21 @@ def test_units_fit_what_varies():
         ({"average": "models", "codec": "topk:0.5"}, "sends models exactly"),
         ({"feedback": "some"}, "feedback must be one of"),
         ({"codec": "topk:2"}, "topk"),
+        ({"longest_step": 1.5}, "must be auto, or a number above 0"),
         ({"gradient_codec": "qsgd:4bits"}, "takes no codec"),
         ({"start": [1.0, 2.0]}, "the first parameters of model LinearModel must have shape"),
         ({"model": lambda individuals: 3}, "returns a SaemModel"),
+        ({"model": lambda individuals: GmmModel(one_time(individuals), 2), "sampler": "mala"},
+         "are discrete, which mala cannot move"),
         ({"seed": -1}, "seed must be"),
     ],
-)
+)  # fmt: skip
 def test_options_that_are_refused(boys, options, words):
     with pytest.raises(InputError, match=words):
         fit_saem(boys, **options)
 
 
-def test_a_mixture_is_drawn_exactly(overlapping):
-    data = from_matrix(overlapping(0, 60, 2))
-    with pytest.raises(InputError, match="are discrete, which mala cannot move"):
-        fit_saem(data, "gmm", model_options={"n_components": 2}, sampler="mala")
-    fit = fit_saem(data, "gmm", model_options={"n_components": 2}, tol=0.0, n_iter=60, burn_in=30)
-    assert fit.log_likelihood.error == 0
-    assert fit.log_likelihood.value == pytest.approx(fit.model.marginal(fit.theta).sum())
-
-
-def test_a_model_of_ones_own(boys):
-    class Own(LinearModel):
-        pass
-
-    fit = fit_saem(boys, Own, sampler="exact", n_iter=60, burn_in=30, tol=0.0, n_chains=5)
-    assert isinstance(fit.model, Own)
-    with pytest.raises(InputError, match="no Gaussian posterior"):
-        fit_saem(read_individuals(DATA / "theophylline.csv"), OneCompartmentModel, sampler="exact")
+def one_time(data):
+    """Their first row."""
+    first = data.first[:-1]
+    return from_long(data.names, np.zeros(len(first)), data.values[first])
