@@ -1,7 +1,7 @@
-"""What follows from estimates: intervals, spreads, correlations, criteria; as nlme has them."""
+"""What follows from estimates, as nlme has it: intervals, spreads, correlations, criteria."""
 
-import dataclasses
 import math
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -12,6 +12,8 @@ from vpem.saem.estimates import Summary, criteria_of
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals
+from vpem.saem.individuals import from_matrix
+from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 
@@ -75,15 +77,9 @@ def test_the_delta_method_is_what_simulated_estimates_say(growth):
 
 
 def test_back_from_logarithms_and_at_a_boundary(growth):
-    names = (
-        "log ka",
-        "logit f",
-        "var(log ka)",
-        "cov(log ka, logit f)",
-        "var(logit f)",
-        "residual sd",
-    )
-    saved = dataclasses.replace(
+    names = ("log ka", "logit f", "var(log ka)", "cov(log ka, logit f)", "var(logit f)",
+             "residual sd")  # fmt: skip
+    saved = replace(
         growth, **OLD, parameters=names, latents=names[:2],
         theta=np.array([1.0, 0.0, 0.25, 0, 0, 1.0]),
         information=np.diag([100.0, 25.0, 400.0, np.nan, np.nan, 100.0]),
@@ -104,15 +100,9 @@ def test_back_from_logarithms_and_at_a_boundary(growth):
 
 
 def test_what_does_not_vary_and_its_effects_are_charged_by_rows(growth):
-    names = (
-        "log cl",
-        "log ke",
-        "beta(log cl, wt)",
-        "beta(log ke, wt)",
-        "var(log cl)",
-        "residual sd",
-    )
-    saved = dataclasses.replace(
+    names = ("log cl", "log ke", "beta(log cl, wt)", "beta(log ke, wt)", "var(log cl)",
+             "residual sd")  # fmt: skip
+    saved = replace(
         growth, **OLD, parameters=names, latents=names[:1],
         theta=np.array([1, 1, 0.2, 0.2, 0.1, 0.5]),
         information=np.eye(6) * 100, standard_errors=np.full(6, 0.1), shrinkage=np.array([0.1]),
@@ -154,3 +144,46 @@ def test_a_fit_of_an_older_vpem_is_read(growth, tmp_path):
     found = read_saem(tmp_path / "old.h5")
     assert math.isnan(found.log_likelihood.linearized)
     assert Summary(found).as_json()["standard_deviations"]["slope"]["estimate"] > 0
+
+
+# ---- errors of weights, which add up to 1 -------------------------------------------------------
+
+
+def blobs(n):
+    rng = np.random.default_rng(3)
+    own = rng.choice(3, size=n, p=[0.6, 0.25, 0.15])
+    return from_matrix(rng.normal(size=(n, 1)) + np.array([0.0, 40.0, 90.0])[own][:, None])
+
+
+def test_errors_of_weights_are_a_multinomials_where_components_are_apart(tmp_path):
+    n, few = 400, {"n_iter": 60, "burn_in": 10, "tol": 0.0, "n_conditional": 10, "n_chains": 4}
+    options = {"n_components": 3, "rows": [0, 1, 2], "reg_covar": 1e-9}
+    fit = fit_saem(blobs(n), "gmm", model_options=options, **few)
+    weights = fit.theta[:3]
+    assert weights.min() > 0.1  # the rows are of three blobs
+    wanted = np.sqrt(weights * (1 - weights) / n)
+    np.testing.assert_allclose(fit.standard_errors[:3], wanted, rtol=1e-3)
+    spread = np.sqrt(fit.theta[6:9])
+    np.testing.assert_allclose(fit.standard_errors[3:6], spread / np.sqrt(n * weights), rtol=1e-3)
+    # A weight that is alone is certain.
+    alone = fit_saem(blobs(60), "gmm", model_options={"n_components": 1}, **few)
+    assert (alone.theta[0], alone.standard_errors[0]) == (1.0, 0.0)
+    assert (alone.standard_errors[1:] > 0).all()
+    save_saem(tmp_path / "one.h5", alone)
+    assert read_saem(tmp_path / "one.h5").standard_errors[0] == 0.0
+
+
+def test_constraints_are_those_of_the_covariance_given_them():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(5, 5))
+    units = np.array([1.0, 1e4, 1e-3, 1.0, 7.0])
+    information = (root @ root.T + np.eye(5)) * np.outer(units, units)
+    rows = np.array([[1.0, 1.0, 1.0, 0.0, 0.0]])
+    whole = np.linalg.inv(information)
+    across = whole @ rows.T
+    wanted = np.sqrt(np.diag(whole - across @ across.T / (rows @ across)))
+    errors = np.sqrt(np.diag(covariance_of(information, rows)))
+    np.testing.assert_allclose(errors, wanted, rtol=1e-6)
+    np.testing.assert_array_equal(covariance_of(information), covariance_of(information, None))
+    model = GmmModel(blobs(9), 2)
+    np.testing.assert_array_equal(model.constraints(model.start()[0]), [[1, 1, 0, 0, 0, 0]])

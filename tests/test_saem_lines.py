@@ -1,8 +1,9 @@
 """Lines whose random effects are integrated out: formulas beside direct ones, and R's lme4."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from scipy.stats import multivariate_normal
 from scipy.stats import t as t_law
 
 from vpem.saem.estimates import Summary
@@ -12,7 +13,7 @@ from vpem.saem.individuals import from_long
 from vpem.saem.models.linear import LinearModel
 
 from .cli_support import ROOT
-from .tables import each, over
+from .tables import each
 
 CASES = {
     "lines": ({}, 0.0),
@@ -23,7 +24,7 @@ CASES = {
 }  # fmt: skip
 
 
-def people(n=25, seed=0, moved=0.0, weights=None):
+def people(n=25, seed=0, moved=0.0):
     """Individuals of 2 to 7 rows, with an x of each and a w of each row, that overlap."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(2, 8, size=n)
@@ -36,17 +37,17 @@ def people(n=25, seed=0, moved=0.0, weights=None):
 
 
 def direct(model, theta):
-    """The log-likelihood by SciPy's normal law of each individual's rows."""
+    """The log-likelihood by the normal law of each individual's rows."""
     B, omega, s = model.unpack(theta)
     data, design = model.individuals, model.columns(model.individuals)
     whole = model.law.means(B)[data.individual_of]
-    mean, Z = (design * whole).sum(axis=1), design[:, model.law.random]
+    rest, Z = data.values - (design * whole).sum(axis=1), design[:, model.law.random]
     total = 0.0
     for i in range(model.n):
         rows = slice(*data.first[i : i + 2])
-        V = Z[rows] @ omega @ Z[rows].T + s * np.eye(data.counts[i])
-        total += multivariate_normal(mean[rows], V).logpdf(data.values[rows])
-    return total
+        V, e = Z[rows] @ omega @ Z[rows].T + s * np.eye(data.counts[i]), rest[rows]
+        total += np.linalg.slogdet(2 * np.pi * V)[1] + e @ np.linalg.solve(V, e)
+    return -total / 2
 
 
 def bends(f, at, steps):
@@ -89,7 +90,7 @@ def test_likelihood_and_information_are_those_of_a_normal_law(case):
 @each("options", [{}, {"random": ("intercept",)}, {"slopes": ("time", "x", "time:x")}])
 def test_moving_time_changes_the_intercept_only(options):
     fits = [fit_saem(people(n=30, moved=by), "linear", model_options=options)
-            for by in (0.0, 10.0, 70.0, 300.0, 2005.0)]  # fmt: skip
+            for by in (0.0, 70.0, 2005.0)]  # fmt: skip
     first = Summary(fits[0].saved).parameters[1]
     for fit in fits:
         assert fit.converged
@@ -99,23 +100,19 @@ def test_moving_time_changes_the_intercept_only(options):
             assert getattr(one, name) == pytest.approx(getattr(first, name), rel=1e-6), name
 
 
-@over(average=["statistics"], devices=[2, 7])
-def test_devices_do_not_show(average, devices):
+def test_neither_devices_show_nor_copies_beside_weights():
     data = people()
-    one, many = (fit_saem(data, "linear", devices=d, average=average) for d in (1, devices))
+    one, many = (fit_saem(data, "linear", devices=devices) for devices in (1, 7))
     for name in ("theta", "standard_errors"):
         np.testing.assert_allclose(getattr(many, name), getattr(one, name), rtol=1e-8)
     np.testing.assert_allclose(many.certain.freedom, one.certain.freedom, rtol=1e-6)
-
-
-def test_copies_count_as_weights():
-    data = people()
-    twice = LinearModel(from_long(
+    twice = from_long(
         np.repeat(np.arange(50), np.tile(data.counts, 2)), np.tile(data.times, 2),
         np.tile(data.values, 2),
-    ))  # fmt: skip
-    heavy = LinearModel(type(data)(**{**vars(data), "weights": np.full(25, 2.0)}))
-    one, two = (model.integrated(model.start()[0]) for model in (twice, heavy))
+    )  # fmt: skip
+    heavy = replace(data, weights=np.full(25, 2.0))
+    models = LinearModel(twice), LinearModel(heavy)
+    one, two = (model.integrated(model.start()[0]) for model in models)
     np.testing.assert_allclose(two.theta, one.theta, rtol=1e-8)
     np.testing.assert_allclose(two.certain.covariance, one.certain.covariance, rtol=1e-6)
 
@@ -133,7 +130,7 @@ def test_tests_are_lmertests():
 def test_groups_of_few_individuals_differ_as_often_as_they_should():
     """Two groups of three, and no effect: by the normal law of 1 in 5 p is below 0.05."""
     found = []
-    for seed in range(300):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         who, t = np.repeat(np.arange(6), 10), np.tile(np.arange(10.0), 6)
         values = rng.normal(size=6)[who] + 0.5 * rng.normal(size=60)
@@ -142,7 +139,7 @@ def test_groups_of_few_individuals_differ_as_often_as_they_should():
         one = model.integrated(model.start()[0])
         error, freedom = one.certain.test_errors[2], one.certain.freedom[2]
         found.append(2 * t_law.sf(abs(one.theta[2]) / error, freedom))
-    assert 5 <= np.sum(np.array(found) < 0.05) <= 27
+    assert 1 <= np.sum(np.array(found) < 0.05) <= 12
     assert freedom == pytest.approx(4, rel=1e-3)
 
 
@@ -158,7 +155,7 @@ def test_a_variance_of_zero_leaves_the_others_their_errors():
     assert np.isfinite(fit.errors["residual variance"])
 
 
-def test_columns_that_say_the_same_have_no_errors(tmp_path):
+def test_columns_that_say_the_same_have_no_errors():
     """Nothing tells two coefficients of one column apart: no formula says anything of them."""
     data = people()
     twin = from_long(data.individual_of, data.times, data.values,
@@ -167,9 +164,9 @@ def test_columns_that_say_the_same_have_no_errors(tmp_path):
     assert model.integrated(model.start()[0]) is None
 
 
-def test_few_individuals_are_told(tmp_path):
-    data = people(n=8)
-    fit = fit_saem(data, "curve", model_options={"curve": "asymptotic"}, n_iter=20, tol=0.0)
+def test_few_individuals_are_told():
+    few = {"n_iter": 20, "tol": 0.0, "n_conditional": 20, "n_importance": 20}
+    fit = fit_saem(people(n=8), "curve", model_options={"curve": "asymptotic"}, **few)
     assert (fit.certain.freedom[:3] == 5).all()
     assert np.isinf(fit.certain.freedom[3:]).all()
     one = Summary(fit.saved).parameters[0]
