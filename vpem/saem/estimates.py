@@ -113,9 +113,10 @@ class Summary:
         errors = np.sqrt(np.diag(covariance))
         if not np.allclose(errors, saved.standard_errors, rtol=1e-6, equal_nan=True):
             covariance = np.full_like(covariance, np.nan)
-            np.fill_diagonal(covariance, saved.standard_errors**2)
+            with np.errstate(over="ignore"):  # a file may hold any
+                np.fill_diagonal(covariance, saved.standard_errors**2)
             errors = saved.standard_errors
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             self.together = covariance / np.outer(errors, errors)
         self._saved, self._covariance, self.level = saved, covariance, saved.level
         self._values = dict(zip(names, saved.theta.tolist(), strict=True))
