@@ -111,7 +111,6 @@ class Model(Shown, facts="{mixture.n_components:component}, {mixture.n_features:
 
 
 def current_versions() -> dict[str, str]:
-    """Versions of vpem, Python, NumPy, SciPy and h5py."""
     import h5py
     import scipy
 
@@ -356,7 +355,6 @@ def _posterior(
 
 
 def _check_parameters(mixture: Any) -> None:
-    """Refuse parameters that one cannot compute with."""
     for part in mixture.parts:
         for name, domain in part.law.domains.items():
             if domain == "simplex":

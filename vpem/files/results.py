@@ -147,7 +147,6 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
 
     @property
     def n_components(self) -> int:
-        """Clusters, K."""
         return len(self.centres)
 
     def assign(
@@ -227,8 +226,6 @@ def read_clustering(path: PathLike) -> StoredClustering:
 
 @dataclass(frozen=True)
 class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
-    """A completed matrix."""
-
     _in_notebooks = "vpem.pictures.public.in_html"
 
     encoding: ClassVar = "vpem-imputation"
@@ -252,7 +249,6 @@ class Imputed(Shown, facts="{values.shape[0]:row}, {values.shape[1]:column}"):
         return self.draws.reshape(-1, self.draws.shape[2]), len(self.draws)
 
     def describe(self) -> Report:
-        """Return its sizes, for JSON."""
         return {
             "source": self.source,
             "rows": len(self.row_names),

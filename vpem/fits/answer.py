@@ -58,14 +58,11 @@ class Difference:
         return f"{self.feature} {self.level} {self.share:.0%} (all {self.share_of_all:.0%})"
 
     def describe(self) -> Report:
-        """Describe it in JSON."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class CategoryLevels:
-    """The levels of a category."""
-
     names: tuple[str, ...]  # what they are called; numbers where they have no names
     shares: Doubles  # (K, L) of each level in each component
 
@@ -256,7 +253,6 @@ class Answer:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on the differences."""
         return [] if self.measured else [NOT_MEASURED]
 
     @property
@@ -306,7 +302,6 @@ class Answer:
         return note_of_one(leader, share, "the distances between the centres", "features")
 
     def describe(self, noun: str = "component") -> list[Report]:
-        """Describe each component in JSON, by the name ``noun``."""
         described: list[Report] = [
             {
                 noun: k,
@@ -352,7 +347,6 @@ def _(stored: StoredClustering) -> Answer:
 
 
 def labels_of(report: Report) -> tuple[str, ...]:
-    """Return the labels of the first components, where a fit was given some."""
     labels_for_fit = report.get("labels_for_fit")
     names = labels_for_fit.get("names") if isinstance(labels_for_fit, dict) else None
     return tuple(map(str, names)) if isinstance(names, list) else ()
@@ -424,7 +418,6 @@ class Agreement:
         )
 
     def describe(self) -> Report:
-        """Describe it in JSON."""
         return {"labels" if name == "classes" else name: one for name, one in vars(self).items()}
 
 

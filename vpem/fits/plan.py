@@ -438,7 +438,6 @@ def _sent(
 
 
 def _mixing(network: Network) -> Report:
-    """How fast each weighting mixes, and what the chosen one reaches in how many rounds."""
     if network.n_rounds is None:
         return {"mixing": [], "consensus_errors": [], "rounds_needed": []}
     graph, hubs = network.graph, network.hubs

@@ -39,7 +39,6 @@ OF_PRIORS = "map", "dirichlet_process"
 
 
 def warn_of_outcome(fit: Fit, settings: FitSettings) -> None:
-    """Warn of roots that disagree, of components, and of fits that did not converge."""
     differ = float(np.ptp(fit.root_log_likelihood) / fit.total_weight)
     if fit.network.consensus_error is None and differ > LARGEST_DISAGREEMENT:
         warn(
@@ -99,7 +98,6 @@ def found_by(run: Run, settings: FitSettings) -> Report:
 
 
 def times(count: int) -> str:
-    """Write "once" or "3 times"."""
     return "once" if count == 1 else f"{count} times"
 
 
@@ -127,7 +125,6 @@ def few_rows_of(fit: NetworkResult, least: float, heaviest: float = 1.0) -> str:
 
 
 def warn_of_copies(fit: MixtureResult) -> None:
-    """Warn of components that coincide with others."""
     if fit.copies:
         copies = shorten(map(str, fit.copies))
         warn(
@@ -241,7 +238,6 @@ def copies_of(mixtures: Sequence[Any], total: Sum) -> list[int]:
 
 
 def warn_of_partitions(partitions: list[tuple[int, str]]) -> None:
-    """Warn where the network was disconnected in iterations."""
     if partitions:
         iteration, reason = partitions[0]
         count = f"{len(partitions)} iteration{'' if len(partitions) == 1 else 's'}"
@@ -258,7 +254,6 @@ def listed(partitions: list[tuple[int, str]]) -> list[Report]:
 
 
 def of_workers(workers: Workers, holders: Sequence[str]) -> Report:
-    """Say who they are, and how many rows each has."""
     return {
         "n_workers": workers.n_workers,
         "worker_names": list(holders),

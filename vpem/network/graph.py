@@ -179,7 +179,6 @@ def _label(node: object) -> str:
 
 
 def agent_labels(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return names of agents as a tuple of text."""
     if isinstance(names, str | bytes):
         raise InputError(f"names of agents must be a list of names, got {names!r}")
     return None if names is None else tuple(_label(name) for name in names)

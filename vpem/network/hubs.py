@@ -132,7 +132,6 @@ def find_hubs(
 
 
 def warn_of_one(graph: Graph, hubs: Sequence[Hub], hops: int) -> None:
-    """Warn where one node receives the features of all agents."""
     if len(hubs) == 1 and graph.n_nodes > 1:
         root = hubs[0].root
         known = root == graph.n_agents or graph.names
@@ -282,7 +281,6 @@ class LikelyHubs:
     first: Report = field(default_factory=dict)  # log_likelihood, n_iter of no hops
 
     def describe(self) -> Report:
-        """Describe the choice in values that JSON can hold."""
         shown = [{"root": one.root, "agents": list(one.agents)} for one in self.meetings]
         return {"by": "likelihood", "gain": self.gain, "first_fit": self.first, "shown": shown}
 
@@ -420,7 +418,6 @@ class _Search:
         self._gains: dict[Agents, float] = {}
 
     def total(self, hubs: Sequence[Agents]) -> float:
-        """What all hubs gain."""
         return sum(self.value(hub) for hub in sorted(hubs, key=min))
 
     def value(self, agents: Agents) -> float:

@@ -301,7 +301,6 @@ def _dealt(
 
 
 def _grouped(holder_of: NDArray[np.integer], n_holders: int) -> tuple[Indices, ...]:
-    """Return the numbers of what each holder has, by the holder of each."""
     order = np.argsort(holder_of, kind="stable").astype(np.intp)
     ends = np.cumsum(np.bincount(holder_of, minlength=n_holders))
     return tuple(np.split(order, ends[:-1]))

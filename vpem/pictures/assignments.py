@@ -41,7 +41,6 @@ COUNTED = 24
 
 
 def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
-    """Draw responsibilities as a map, rows sorted by component and by how sure it is."""
     X = rows.sample(ROWS_OF_MAP)
     notes = []
     if len(X) < len(rows):
@@ -83,7 +82,6 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
 
 
 def agreement_of(saved: SavedFit, rows: EvaluationData) -> Agreement:
-    """Hold all rows' components or clusters against their labels."""
     if rows.labels is None:
         raise InputError(
             f"{rows.where} has no labels to hold components against; name where they are with ",
@@ -99,7 +97,6 @@ def agreement_of(saved: SavedFit, rows: EvaluationData) -> Agreement:
 
 
 def draw_confusion(saved: SavedFit, rows: EvaluationData, ax: Axes | None = None) -> Picture:
-    """Draw rows of each label in each component, matched one to one, with agreement figures."""
     from matplotlib.patches import Rectangle
 
     agreement = agreement_of(saved, rows)

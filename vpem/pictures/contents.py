@@ -39,7 +39,6 @@ COVERS = {
 
 
 def plural(count: int, noun: str) -> str:
-    """Write "1 hub", "3 hubs"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -51,7 +50,6 @@ def counted(count: object, noun: str) -> str:
 
 
 def number(value: float | None, digits: int = 6) -> str:
-    """Write a number for a reader."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 
@@ -64,13 +62,11 @@ def size(count: float) -> str:
 
 
 def took(report: Report) -> list[str]:
-    """Write the iterations of a fit and its time, which reports of private fits do not have."""
     seconds = report["seconds"]
     return [str(report["n_iter"]), *([] if seconds is None else [f"{number(seconds, 3)} s"])]
 
 
 def communication(sent: Report, names: Sequence[str]) -> str:
-    """Write in a line what a fit has sent, and its busiest link."""
     if not sent.get("messages"):
         return "nothing was sent"
     line = f"{sent['messages']:,} messages, {size(sent['bytes'])}, {sent['rounds']:,} rounds"
@@ -82,7 +78,6 @@ def communication(sent: Report, names: Sequence[str]) -> str:
 
 
 def how_summed(report: Report) -> str:
-    """Say in a line how the sums were taken."""
     way, compress = summing(report["sum"]), report.get("compress")
     if not way.has_rounds:
         place = "at the server" if way.needs_server else way.place
@@ -112,7 +107,6 @@ def how_summed(report: Report) -> str:
 
 
 def lines_of(report: Report, *groups: Lines) -> list[Fact]:
-    """Return the lines that a report gives, in order."""
     facts: list[Fact] = []
     for name, line in (item for group in groups for item in group.items()):
         with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -143,7 +137,6 @@ PRIVACY: Lines = {
 
 
 def holders_of(report: Report) -> list[str]:
-    """Return the names of agents, workers or observers."""
     return list(report.get("worker_names") or report["agent_names"])
 
 
@@ -203,7 +196,6 @@ FEDERATED = {"fedem": "FedEM", "vr-fedem": "VR-FedEM", "fedmissem": "FedMissEM"}
 
 
 def name_of_fedem(report: Report) -> str:
-    """Name an algorithm by what it does other than EM over workers."""
     parts = [FEDERATED[report["algorithm"]], f"step {report['step_size']}"]
     if report["compress"] is not None:
         parts.append(str(report["compress"]))
@@ -216,7 +208,6 @@ def name_of_fedem(report: Report) -> str:
 
 
 def _steps(report: Report) -> str:
-    """Write the steps that the noise of messages allows."""
     noise = f"codec omega {number(report['omega'], 3)}, participation {report['participation']:g}"
     noise += f", alpha {number(report['alpha'], 3)}"
     most = number(min(report["step_ceiling"], 1.0), 3)
@@ -237,7 +228,6 @@ def _iterations(report: Report) -> str | None:
 
 
 def outcome(converged: object, tol: object) -> str:
-    """Say whether a fit has converged, if it was to be checked."""
     if not converged and tol == 0:
         return "convergence not checked"
     return "converged" if converged else "not converged"
@@ -315,7 +305,6 @@ def _aligned(report: Report) -> str:
 
 
 def kept(report: Report, name: str = "model", options: str = "--output") -> str:
-    """Name the file of a result, or the options that would have kept it."""
     return str(report[name] or f"not kept (give {options})")
 
 
@@ -436,7 +425,6 @@ class Contents:
 
 
 def sent_by_phase(kinds: Mapping[str, Mapping[str, float]]) -> Table | str:
-    """Messages, bytes and rounds by kind, with their sums."""
     if not kinds:
         return "Nothing was sent."
     rows, columns = [], ("messages", "bytes", "rounds")
@@ -448,7 +436,6 @@ def sent_by_phase(kinds: Mapping[str, Mapping[str, float]]) -> Table | str:
 
 
 def warnings_of(said: list[str]) -> tuple[list[Section], list[str]]:
-    """Return the section of warnings, if there are any, and what is said if there are none."""
     if said:
         return [Section("warnings", "Warnings", [said])], []
     return [], ["No warnings were given."]
@@ -470,7 +457,6 @@ def tables_of_fit(report: Report) -> Iterator[Table]:
 
 
 def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
-    """Contents of a fit, and of rows that it is held against."""
     from vpem.fits.answer import as_table
 
     said = [str(one) for one in saved.reported("warnings", list) or []]
@@ -523,7 +509,6 @@ def contents_of_fit(saved: SavedFit, rows: EvaluationData | None) -> Contents:
 
 
 def _lead(saved: SavedFit) -> str:
-    """Say how many components of how many rows, the largest, and in which features they differ."""
     from vpem.fits.answer import NAMED, SEEN
 
     answer, noun, k = saved.answer, saved.noun, saved.n_components
@@ -694,7 +679,6 @@ SET: Lines = {
 
 
 def tables_of_imputation(report: Report, names: Sequence[str]) -> Iterator[Table | list[str] | str]:
-    """Yield what a reader sees of an imputation of columns with these names."""
     parts: tuple[Callable[..., Items], ...] = (
         _held_out, lambda report, _: [Table(lines_of(report, COMPLETED))], _chosen_by_column,
         _trend,
@@ -705,7 +689,6 @@ def tables_of_imputation(report: Report, names: Sequence[str]) -> Iterator[Table
 
 
 def contents_of_imputation(saved: Saved, _: None) -> Contents:
-    """Contents of an imputation, which is of its own data."""
     from vpem.pictures.saved import counted_by_kind
 
     imputed, report, sizes = saved.stored, saved.stored.report, saved.stored.describe()

@@ -72,12 +72,10 @@ LABEL = 0.2
 
 
 def others(most: int) -> str:
-    """Say how to choose features other than those that are drawn by default."""
     return f"--features names others, up to {most} (in Python: features)"
 
 
 def pick_features(saved: SavedFit, features: Sequence[str] | None, most: int) -> list[int] | None:
-    """Columns of features that were named, by name or number, or None."""
     if features is None:
         return None
     names = saved.feature_names
@@ -108,7 +106,6 @@ def span(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def are_counts(values: NDArray[np.float64]) -> bool:
-    """Whether all observed values are whole numbers: counts, years, ratings."""
     there = values[np.isfinite(values)]
     # Halves of larger ones are lost in the floats.
     return is_whole(there) and bool((np.abs(there) < 1e15).all())
@@ -149,7 +146,6 @@ def draw_marginals(
     rows: EvaluationData | None = None,
     features: Sequence[str] | None = None,
 ) -> Picture:
-    """Draw the density of each feature, component by component, over the data's histogram."""
     notes: list[str] = []
     parts = saved.parts()
     clusters = parts.variances is None
@@ -223,7 +219,6 @@ def _draw_marginal(
     values: NDArray[np.float64] | None,
     labels: Labels | None,
 ) -> None:
-    """Draw one feature: histogram, the density of the mixture, and of each component."""
     tallest = 0.0
     means = parts.means[:, j]
     if values is not None:
@@ -292,7 +287,6 @@ def _raised(peaks: NDArray[np.float64], room: float) -> tuple[int, list[int]]:
 
 
 def _listed(components: list[int]) -> str:
-    """Name components in a corner of a panel."""
     if len(components) > 3:
         return f"{len(components)} largest"
     return f"component{'s' if len(components) > 1 else ''} {', '.join(map(str, components))}"

@@ -161,7 +161,6 @@ LATER = "it can disclose more than it seems to: see 'What leaves an agent' in th
 
 
 def disclosures(study: Study, commands: Mapping[str, Values]) -> list[Notice]:
-    """Return what each command, by the values of its settings, shows to whom."""
     relay, star = study.roster.relay, study.topology == "star"
     apart = star and not study.roster.members[0].holds  # the server has no data
     also = "" if star else "; neighbours on the graph also to each other"
@@ -207,7 +206,6 @@ def _done(command: str, values: Values) -> str:
 
 
 def _words(study: Study, command: str, values: Values, done: str) -> Report:
-    """Return what holds of a command, and what sentences say of its settings."""
     over_rows, released = (values.get(name) is not None for name in ("epsilon", "release_epsilon"))
     masked, hops = bool(values.get("secure_sum")), values.get("hops") or 0
     level = values.get("align") or "unset"

@@ -84,7 +84,6 @@ def new_figure(width: float, height: float, layout: Layout = "constrained") -> F
 def one_panel(
     ax: Axes | None, width: float, height: float, layout: Layout = "constrained"
 ) -> tuple[Figure, Axes]:
-    """Return the axes that are given with their figure, or those of a new one of this size."""
     if ax is not None:
         whole = ax.get_figure(root=True)
         assert whole is not None
@@ -94,7 +93,6 @@ def one_panel(
 
 
 def check_picture(path: str | os.PathLike[str], force: bool = False) -> None:
-    """Raise an error unless a picture can be written there."""
     check_writable(path, force, "pictures")
 
 
@@ -284,12 +282,10 @@ def colour(number: int) -> str:
 
 
 def hub_colour(number: int) -> str:
-    """Colour of a hub, the same in every picture."""
     return HUBS[number % len(HUBS)]
 
 
 def contender(number: int) -> str:
-    """Colour of one of several fits held against each other."""
     return CONTENDERS[number % len(CONTENDERS)]
 
 
@@ -329,7 +325,6 @@ def hatch(number: int) -> str:
 
 
 def marker(number: int) -> str:
-    """Mark of a component's rows."""
     return MARKERS[number % len(MARKERS)]
 
 
@@ -341,7 +336,6 @@ def halo() -> list[Any]:
 
 
 def tidy(axes: Axes, grid: Literal["both", "x", "y"] | None = "both") -> None:
-    """Take the frame above and at the right away, and draw a pale grid."""
     axes.spines[["top", "right"]].set_visible(False)
     if grid:
         axes.grid(visible=True, axis=grid, color=GRID, linewidth=0.6)

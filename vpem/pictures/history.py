@@ -241,7 +241,6 @@ def _changes(history: History) -> tuple[Mask, Doubles]:
 def _curve(
     axes: Axes, history: History, values: Doubles, there: Mask, label: str, log: bool = True
 ) -> None:
-    """Draw a value of the last iterations, where it is there."""
     steps = history.iteration[-len(values) :][there]
     axes.plot(steps, values[there], color=CURVE, **_marks(len(steps)))
     axes.set(xlabel=_x_of(history), ylabel=label)
@@ -411,7 +410,6 @@ def draw_selection(selection: Selection) -> Picture:
 
 
 def _label(one: Line, lines: list[Line]) -> str:
-    """Name a line by what tells it from the others."""
     hops = name_hops(one[0])
     if len({other[1] for other in lines}) == 1:
         return hops
@@ -421,7 +419,6 @@ def _label(one: Line, lines: list[Line]) -> str:
 def _draw_line(
     axes: Axes, selection: Selection, indices: list[int], number: int, label: str
 ) -> dict[int, Place]:
-    """Draw the cells of one line, and return where each is."""
     cells, criterion = selection.cells, selection.criterion
     there = {
         index: (cells[index]["n_components"], cells[index][criterion])
@@ -458,7 +455,6 @@ def _draw_line(
 def _mark(
     axes: Axes, place: Place, number: int, sound: bool, more: float = 0.0, below: float = 0.0
 ) -> None:
-    """Draw the mark of one cell, open where it is not sound."""
     colour = contender(number)
     axes.plot(
         *place, linestyle="", marker=marker(number), markersize=MARK + more,
@@ -469,5 +465,4 @@ def _mark(
 
 
 def _is_sound(cell: Report) -> bool:
-    """Whether a cell converged, and has no degenerate components."""
     return cell["status"] == "converged" and not cell["degenerate"]

@@ -296,7 +296,6 @@ LIBRARY = "{internal_api} {version:?} {num_threads:thread}"
 
 
 def tables_of(report: Report) -> Iterator[Table]:
-    """Yield the facts of `check_installation` for a reader."""
     versions = [(name, version or "not found") for name, version in report["libraries"].items()]
     yield Table(versions, caption="Versions")
     blas = [(one["user_api"], stated(LIBRARY, one.get)) for one in report.get("blas", ())]

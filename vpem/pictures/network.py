@@ -65,7 +65,6 @@ hubs'."""
 
 
 def draw_graph(saved: SavedFit, ax: Axes | None = None) -> Picture:
-    """Draw agents coloured by hub with their links, or workers."""
     graph, hubs = saved.graph(), saved.hubs()
     return draw_hubs(graph, hubs, saved.node_names(graph.n_nodes), ax)
 
@@ -157,7 +156,6 @@ def _holders(
 
 
 def _runs(columns: NDArray[np.intp], agents: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Cut a hub's features, which stand by agent, into those of each agent."""
     cuts = np.flatnonzero(np.diff(agents[columns])) + 1
     return list(np.split(columns, cuts))
 
@@ -465,7 +463,6 @@ LONGEST = 3.0
 
 
 def draw_communication(saved: SavedFit) -> Picture:
-    """Draw bytes by phase, of the busiest links, by agent, and setup against iterations."""
     kinds = saved.sent_by_kind()
     if not kinds:
         raise InputError(f"{saved.path}: nothing was sent, so there is no communication to draw")

@@ -40,7 +40,6 @@ MOST_CURVES = 12
 
 
 def contents_of(saved: Saved, data: Data | None = None) -> Contents:
-    """Contents of a page of a fit, and of data that it is held against."""
     contents: Contents = _function(saved.contents)(saved, data)
     return contents
 
@@ -292,7 +291,6 @@ def kinds_of(saved: Saved) -> dict[str, Kind]:
 
 
 def check_kind(kind: str, saved: Saved) -> Kind:
-    """The kind of this name; `InputError` unless it is drawn of such files."""
     known = KINDS[check_choice("kind", kind, KINDS)]
     if saved.plural not in known.of:
         raise InputError(
@@ -422,7 +420,6 @@ def text(value: object) -> str:
 
 
 def show_item(item: Table | list[str] | str) -> str:
-    """A table, a list or a sentence as HTML."""
     if isinstance(item, str):
         return f"<p>{text(item)}</p>"
     if isinstance(item, list):
@@ -432,7 +429,6 @@ def show_item(item: Table | list[str] | str) -> str:
 
 
 def _listed(name: str, heading: str, below: Mapping[str, str]) -> str:
-    """Line of the table of contents, with those of the pictures of its section."""
     inner = "".join(_listed(key, title, {}) for key, title in below.items())
     inner = f"<ul>{inner}</ul>" if inner else ""
     return f'<li><a href="#{name}">{text(heading)}</a>{inner}</li>'

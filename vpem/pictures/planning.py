@@ -132,7 +132,6 @@ TIME: Lines = {
 
 
 def tables_of_plan(report: Report) -> Iterator[Table]:
-    """Yield what a reader sees of a report of `vpem.fits.plan.plan`."""
     yield Table(lines_of(report, PLANNED))
     if report["split"] == "features":
         more = len(report["hubs"]) - MOST_HUBS
@@ -255,7 +254,6 @@ SEARCHED: Lines = {
 
 
 def tables_of_selection(report: Report) -> Iterator[Table]:
-    """Yield the models that `vpem select` has compared, and its choice."""
     criterion, best, small = (report[name] for name in ("criterion", "best", "one_standard_error"))
     name, marks = CRITERIA[criterion], {small: "1 s.e."}
     marks[best] = "best, 1 s.e." if best == small else "best"

@@ -79,7 +79,6 @@ def load(path: PathLike, kind: type[T] | None = None) -> Any:
 
 
 def _opened(path: PathLike) -> Any:
-    """Return what a file holds; what reads it is loaded once that is known."""
     encoding = attribute_of(path)
     if encoding == Model.encoding:
         from vpem.fits.estimators.mixtures import estimator_of
@@ -238,7 +237,6 @@ def _saved(model: Any) -> Saved:
 
 
 def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
-    """Return data in the model's order of features, with their labels."""
     from vpem.pictures.saved import EvaluationData, SavedFit
 
     if isinstance(X, str | os.PathLike):

@@ -119,7 +119,6 @@ def _grid(count: int, height: float) -> tuple[Figure, list[Axes], int]:
 
 
 def _panels(figure: Figure, rows: int, columns: int, count: int) -> list[Axes]:
-    """The first panels of a grid; the others are not seen."""
     panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes in panels[count:]:
         axes.set_visible(False)
@@ -199,7 +198,6 @@ def draw_curves(
 
 
 def _column(at: Individuals, name: str) -> str:
-    """What a column is called where the data are from."""
     return words(str(at.columns.get(name, name)), 32)
 
 
@@ -212,7 +210,6 @@ def _points(axes: Axes, x: Numbers, y: Numbers, label: str) -> None:
 
 
 def _trend(axes: Axes, x: Numbers, y: Numbers) -> None:
-    """Draw medians of the points from left to right."""
     known = np.isfinite(x) & np.isfinite(y)
     order = np.argsort(x[known], kind="stable")
     if len(order) < 2 * TREND:
@@ -456,7 +453,6 @@ def draw_effects(
 
 
 def draw_topics(topics: Topics, most: int = MOST_TOPICS) -> Picture:
-    """Draw the most probable words of each topic as bars, the largest topics first."""
     shown = topics.order[:most]
     figure, panels = _topic_panels(len(shown), 1.95)
     tops = topics.top()
@@ -483,7 +479,6 @@ def draw_topics(topics: Topics, most: int = MOST_TOPICS) -> Picture:
 
 
 def draw_shares(topics: Topics) -> Picture:
-    """Draw which share of the words of each device, and of all, belongs to each topic."""
     shown = topics.device_names[:MOST_DEVICES] if len(topics.device_shares) else ()
     rows = np.vstack([topics.shares, topics.device_shares[: len(shown)]])
     names = ["all", *shown]

@@ -59,7 +59,6 @@ CHECKS = ("observed", "residuals", "vpc", "effects")
 
 
 def contents_of_latents(saved: Saved, individuals: Individuals | None) -> Contents:
-    """Contents of a fit of SAEM, and of individuals that it is held against."""
     fit: SavedSaem = saved.stored
     said = _not_converged(fit) + [f"{one[0].upper()}{one[1:]}." for one in doubts(fit)]
     warned, course = warnings_of(said)
@@ -316,13 +315,11 @@ def said(value: float, digits: int = 5) -> str:
 
 
 def _row(one: Figure, digits: int = 5) -> tuple[str, ...]:
-    """Name, value, error and interval."""
     ends = said(one.lower, 4), said(one.upper, 4)
     return one.name, said(one.value, digits), said(one.error, 3), *ends
 
 
 def estimate_tables(summary: Summary) -> list[Table | str]:
-    """Tables of the parameters, of these on their own scale, and of individuals' spread."""
     ends, tests = (f"{100 * summary.level:.3g} % from", "to"), summary.tests
     freedom = any(math.isfinite(one.freedom) for one in summary.parameters)
     rows: list[tuple[str, ...]] = []
@@ -378,7 +375,6 @@ def correlation_table(summary: Summary, most: int = 12) -> Table | None:
 
 
 def contents_of_topics(saved: Saved, corpus: Individuals | None) -> Contents:
-    """Contents of topics, and of documents that they are held against."""
     topics: Topics = saved.stored
     fit = topics.saved
     warned, course = warnings_of(_not_converged(fit))
@@ -413,7 +409,6 @@ def contents_of_topics(saved: Saved, corpus: Individuals | None) -> Contents:
 
 
 def topic_tables(topics: Topics) -> list[Table | str]:
-    """The first words of the topics, the largest first."""
     rows = []
     tops = topics.top(FIRST)
     for k in topics.order.tolist():

@@ -51,8 +51,6 @@ SEED = 0
 
 @dataclass(frozen=True)
 class History:
-    """What was recorded of iterations."""
-
     values: Doubles  # (n, R) as each root found them; nan: inactive
     iteration: NDArray[np.intp]  # (n,)
     sent: Doubles | None  # (n,) bytes by then
@@ -151,7 +149,6 @@ class SavedFit(Saved, ABC):
 
     @property
     def is_plane(self) -> bool:
-        """Whether it has two features, both along an axis."""
         two = len(self.feature_names) == 2
         return two and all(levels_drawn(self, j) is None for j in (0, 1))
 
@@ -162,12 +159,10 @@ class SavedFit(Saved, ABC):
 
     @property
     def report(self) -> Report:
-        """What the fit reported."""
         return self.stored.report
 
     @property
     def n_components(self) -> int:
-        """Components or clusters, K."""
         return self.stored.n_components
 
     @cached_property
@@ -177,16 +172,13 @@ class SavedFit(Saved, ABC):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features (d,)."""
         return tuple(self.stored.feature_names)
 
     @property
     def over_rows(self) -> bool:
-        """Whether workers held rows."""
         return self.report.get("split") == "rows"
 
     def missing(self, what: str) -> InputError:
-        """The error that says what the file lacks."""
         if "shard" in self.report:
             return InputError(
                 f"{self.path} is a shard of a model and does not say {what}; take a fit that "
@@ -215,7 +207,6 @@ class SavedFit(Saved, ABC):
     # ---- who took part ---------------------------------------------------------------------------
 
     def graph(self) -> Graph:
-        """The graph of agents or workers."""
         what = "who was linked to whom"
         n = self.reported("n_workers" if self.over_rows else "n_agents", int)
         edges = numbers(self.report.get("edges"))
@@ -273,7 +264,6 @@ class SavedFit(Saved, ABC):
 
     @property
     def communication(self) -> Report:
-        """What the ledger counted."""
         return self.reported("communication", dict) or {}
 
     def sent_by_kind(self) -> dict[str, dict[str, float]]:
@@ -446,8 +436,6 @@ def draw_levels(
 
 
 class SavedMixture(SavedFit):
-    """A model."""
-
     stored: Model
     holds: str = "a mixture"
     plural: str = "mixtures"
@@ -457,13 +445,11 @@ class SavedMixture(SavedFit):
 
     @property
     def mixture(self) -> Mixture:
-        """The parameters."""
         mixture: Mixture = self.stored.mixture
         return mixture
 
     @property
     def families(self) -> tuple[str, ...] | None:
-        """The family of each feature; None where all are Gaussian."""
         kinds = self.mixture.kinds
         return None if kinds is None else kinds.families
 
@@ -494,11 +480,9 @@ class SavedMixture(SavedFit):
         return DrawnParts(one["weights"], one["means"], np.diagonal(full, axis1=1, axis2=2), full)
 
     def assign(self, X: Floats) -> NDArray[np.intp]:
-        """Most responsible component of each row, (M,)."""
         return self.mixture.predict(X, missing="marginalize")
 
     def summaries(self) -> dict[str, list[str]]:
-        """Mixing weights, and how far those of roots are apart."""
         weights = self.mixture.weights
         lines = {"mixing weight": [f"{weight:.4f}" for weight in self.mixture.assembled_weights]}
         if len(weights) > 1:
@@ -506,7 +490,6 @@ class SavedMixture(SavedFit):
         return lines
 
     def agents_of_features(self) -> NDArray[np.intp] | None:
-        """Agent of each feature (d,), or None where the file does not say."""
         blocks = self.mixture.blocks
         agent_of = super().agents_of_features()
         if agent_of is None and all(len(agents) < 2 for agents in blocks.agents):
@@ -516,7 +499,6 @@ class SavedMixture(SavedFit):
         return agent_of
 
     def history(self) -> History:
-        """Log-likelihood per sample by iteration and root."""
         weight = self.reported("total_weight", (int, float))
         weight = weight or self.reported("n_samples", (int, float))
         stored = self.stored
@@ -543,8 +525,6 @@ class SavedMixture(SavedFit):
 
 
 class SavedClusters(SavedFit):
-    """A clustering."""
-
     stored: StoredClustering
     holds: str = "clusters"
     plural: str = "clusters"
@@ -553,21 +533,17 @@ class SavedClusters(SavedFit):
     centre = "centre in"
 
     def parts(self) -> DrawnParts:
-        """Shares of the rows, and centres."""
         return DrawnParts(self.answer.weights, self.stored.centres)
 
     def assign(self, X: Floats) -> NDArray[np.intp]:
-        """Cluster of the nearest centre of each row, (M,)."""
         return self.stored.assign(X)[0].astype(np.intp)
 
     def summaries(self) -> dict[str, list[str]]:
-        """Rows of each cluster."""
         name, sizes = "noisy rows" if "privacy" in self.report else "rows", self.answer.sizes
         assert sizes is not None
         return {name: [f"{max(size, 0.0):.0f}" for size in sizes]}
 
     def history(self) -> History:
-        """Inertia by iteration."""
         values = numbers(self.report.get("history"))
         if values is None or values.ndim != 1 or not len(values):
             raise self.unpublished("what the inertia was in each iteration")
@@ -580,7 +556,6 @@ class SavedClusters(SavedFit):
 
 
 def read_saved(path: str | os.PathLike[str]) -> Saved:
-    """Read a model, a clustering, a fit of SAEM or an imputation."""
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
     if encoding not in KINDS_OF_FITS:
@@ -605,7 +580,6 @@ def _read_saem(path: str | os.PathLike[str]) -> SavedSaem:
 
 
 def _saved_saem(path: str, stored: SavedSaem | SaemFit) -> Saved:
-    """A fit of latent variables, or of topics."""
     if stored.corpus is None:
         return Saved(
             path, stored.saved, holds="a fit of SAEM", plural="fits of SAEM", units="individuals",

@@ -92,7 +92,6 @@ def rows_to_scatter(
 def draw_pairs(
     saved: SavedFit, rows: EvaluationData | None = None, features: Sequence[str] | None = None
 ) -> Picture:
-    """Draw rows and the components' ellipses for each pair of some features."""
     notes: list[str] = []
     parts = saved.parts()
     d = len(saved.feature_names)
@@ -480,7 +479,6 @@ def _of(parts: DrawnParts, columns: list[int]) -> DrawnParts:
 
 
 def _name(saved: SavedFit, names: list[str], correlations: Doubles, axis: int) -> str:
-    """Name an axis by the features that it goes with most, and which way."""
     named = np.argsort(-np.abs(correlations), kind="stable")[:NAMED]
     most = 18 if axis else 24
     listed = ", ".join(
