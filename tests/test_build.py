@@ -1,4 +1,4 @@
-"""What is built and installed: every kernel, each with a twin, and every room."""
+"""What is built, installed and loaded: every kernel with a twin, every room, and what is used."""
 
 import importlib
 import inspect
@@ -9,19 +9,44 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from ast import literal_eval
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vpem
-from vpem._core import consensus
+import vpem_cli
+from vpem._core import CALL_BLAS, WAITING, consensus
+from vpem_cli.app import command
+from vpem_cli.names import leaves
 
+from .tables import each
 from .twins import assign, codecs, mixture, models
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "vpem" / "_core"
-KERNELS = sorted(path.stem for path in CORE.glob("*.pyx"))
+SOURCES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(CORE.glob("*.pyx"))}
 TWINS = [assign, codecs, mixture, models]
+
+WAITS = "OPENBLAS_THREAD_TIMEOUT"
+WORDS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", WAITS)
+
+
+def python(program, folder=None, **variables):
+    """Run a program in a folder, without what the tests' own environment says of threads."""
+    env = {name: value for name, value in os.environ.items() if name not in WORDS}
+    return subprocess.run(
+        [sys.executable, *program], cwd=folder, env=env | variables, capture_output=True,
+        text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def printed(program, folder=None, **variables):
+    """What a program prints, which must go well."""
+    ended = python(program, folder, **variables)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 # ---- kernels and twins --------------------------------------------------------------------------
@@ -37,8 +62,7 @@ PATHS = {
 def public_functions(name):
     """The Python functions and classes that a compiled module defines itself."""
     module = importlib.import_module(f"vpem._core.{name}")
-    source = (CORE / f"{name}.pyx").read_text(encoding="utf-8")
-    found = re.findall(r"^(?:def|cdef class) (\w+)", source, re.MULTILINE)
+    found = re.findall(r"^(?:def|cdef class) (\w+)", SOURCES[name], re.MULTILINE)
     return {word: getattr(module, word) for word in found if not word.startswith("_")}
 
 
@@ -47,40 +71,37 @@ def parameters(function):
     return list(inspect.signature(function).parameters)
 
 
-def test_there_are_kernels():
-    assert len(KERNELS) >= 5
+def test_every_kernel_is_built_from_its_source_and_has_a_twin_of_the_same_arguments():
+    kernels = set()
+    for name in SOURCES:
+        module = importlib.import_module(f"vpem._core.{name}")
+        assert Path(module.__file__).suffix in (".so", ".pyd")
+        assert module.__doc__
+        assert public_functions(name)
+        for word, kernel in public_functions(name).items():
+            kernels.add(word)
+            if word in PATHS:
+                home, twin = PATHS[word]
+                assert hasattr(importlib.import_module(home), twin)
+                continue
+            if isinstance(kernel, type):  # a law that kernels read: its twin has the same name
+                assert word == "Latents" or any(word in twin.__all__ for twin in TWINS)
+                continue
+            if not parameters(kernel):  # tells how it was built, computes nothing
+                continue
+            found = [getattr(twin, word) for twin in TWINS if word in twin.__all__]
+            assert len(found) == 1, f"{word} needs one twin"
+            assert parameters(kernel) == parameters(found[0]), word
+            assert found[0].__doc__
+    assert len(SOURCES) >= 5
+    assert {word for twin in TWINS for word in twin.__all__} <= kernels
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_every_kernel_is_built_from_its_source(name):
-    module = importlib.import_module(f"vpem._core.{name}")
-    assert Path(module.__file__).suffix in (".so", ".pyd")
-    assert public_functions(name)
-    assert module.__doc__
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_every_kernel_has_a_twin_of_the_same_arguments(name):
-    for word, kernel in public_functions(name).items():
-        if word in PATHS:
-            module, twin = PATHS[word]
-            assert hasattr(importlib.import_module(module), twin)
-            continue
-        if isinstance(kernel, type):  # a law that kernels read: its twin has the same name
-            assert word == "Latents" or any(word in twin.__all__ for twin in TWINS)
-            continue
-        if not parameters(kernel):  # tells how it was built, computes nothing
-            continue
-        found = [getattr(twin, word) for twin in TWINS if word in twin.__all__]
-        assert len(found) == 1, f"{word} needs one twin"
-        assert parameters(kernel) == parameters(found[0]), word
-        assert found[0].__doc__
-
-
-def test_every_twin_has_a_kernel():
-    kernels = {word for name in KERNELS for word in public_functions(name)}
-    for twin in TWINS:
-        assert set(twin.__all__) <= kernels
+def test_kernels_that_call_blas_are_listed():
+    """Those that are not would load all of `scipy.linalg`."""
+    words = "scipy.linalg.cython_", "vpem._core.blas", "vpem._core.lapack"
+    calling = {name for name, text in SOURCES.items() if any(word in text for word in words)}
+    assert calling == {*CALL_BLAS}
 
 
 # ---- what is installed --------------------------------------------------------------------------
@@ -91,19 +112,12 @@ def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def ended(program, folder, **variables):
-    """What a Python program prints in a folder, which must go well."""
-    done = subprocess.run(
-        [sys.executable, *program], cwd=folder, env=os.environ | variables, capture_output=True,
-        text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A source distribution, unpacked, and its wheel, unpacked: one kernel, to be quick."""
+    """A source distribution, unpacked, and its wheel, unpacked.
+
+    To be quick it has one kernel, which is built without what makes it fast.
+    """
     folder = tmp_path_factory.mktemp("clone")
     skipped = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__")
     for name in ("vpem", "cli", "data"):
@@ -113,24 +127,42 @@ def installed(tmp_path_factory):
     for path in (folder / "vpem" / "_core").glob("*.pyx"):
         if path.stem != "consensus":
             path.unlink()
-    ended(["-c", "from setuptools import build_meta; build_meta.build_sdist('dist')"], folder)
+    text = (folder / "setup.py").read_text(encoding="utf-8")
+    assert text.count('"-O3"') == 1
+    (folder / "setup.py").write_text(text.replace('"-O3"', '"-O0"'), encoding="utf-8")
+    printed(["-c", "from setuptools import build_meta; build_meta.build_sdist('dist')"], folder)
     (archive,) = (folder / "dist").glob("vpem-*.tar.gz")
     subprocess.run(["tar", "-xf", archive, "-C", folder / "dist"], check=True)
     (clone,) = (path for path in (folder / "dist").iterdir() if path.is_dir())
     # What pip does, without the four processes that it takes.
-    ended(["-c", "from setuptools import build_meta; build_meta.build_wheel('..')"], clone)
+    printed(["-c", "from setuptools import build_meta; build_meta.build_wheel('..')"], clone)
     (wheel,) = (folder / "dist").glob("vpem-*.whl")
     zipfile.ZipFile(wheel).extractall(folder / "site")
     return clone, folder / "site"
 
 
-FOUND = "import vpem._core.consensus as kernel; print(kernel.__file__)"
+FOUND = """
+import vpem._core.consensus as kernel
+from vpem import example_path
+print(kernel.__file__, example_path('wine').parent, sep='\\n')
+"""
 
 
-def test_python_finds_kernels_in_the_folder_it_was_installed_from(installed):
+def test_kernels_and_datasets_are_found_where_they_were_installed(installed):
+    """Datasets once, and with what is said of them; the note that types are known."""
     clone, site = installed
-    assert ended(["-c", FOUND], clone).startswith(f"{clone}{os.sep}")
-    assert ended(["-c", FOUND], site.parent / "dist", PYTHONPATH=str(site)).startswith(str(site))
+    kernel, data = printed(["-c", FOUND], clone).splitlines()
+    assert kernel.startswith(f"{clone}{os.sep}")
+    assert Path(data) == clone / "data"
+    elsewhere = site.parent / "dist"
+    kernel, data = printed(["-c", FOUND], elsewhere, PYTHONPATH=str(site)).splitlines()
+    assert kernel.startswith(str(site))
+    assert Path(data) == site / "vpem" / "examples"
+    ours = {path.name for path in (ROOT / "data").iterdir() if path.is_file()}
+    assert ours == {path.name for path in Path(data).iterdir()}
+    core = {path.suffix for path in (site / "vpem" / "_core").rglob("*") if path.is_file()}
+    assert sorted(core - {".pyc"}) == [".py", Path(consensus.__file__).suffix]
+    assert (site / "vpem" / "py.typed").is_file()
 
 
 def test_every_room_is_installed_and_no_module_called_cli(installed):
@@ -159,17 +191,168 @@ def test_wheels_are_built_for_every_python_that_is_named_and_tried(project):
     assert all(Path(word.format(project=ROOT)).is_file() for word in tests)
 
 
-DATA = "from vpem import example_path; print(example_path('wine').parent)"
+# ---- a folder without kernels, and what OpenMP is told -------------------------------------------
 
 
-def test_what_else_is_installed(installed):
-    """Datasets, once and with what is said of them; the note that types are known."""
-    clone, site = installed
-    assert (site / "vpem" / "py.typed").is_file()
-    core = {path.suffix for path in (site / "vpem" / "_core").rglob("*") if path.is_file()}
-    assert sorted(core - {".pyc"}) == [".py", Path(consensus.__file__).suffix]
-    assert Path(ended(["-c", DATA], clone).strip()) == clone / "data"
-    folder = Path(ended(["-c", DATA], site, PYTHONPATH=str(site)).strip())
-    assert folder == site / "vpem" / "examples"
-    ours = {path.name for path in (ROOT / "data").iterdir() if path.is_file()}
-    assert ours == {path.name for path in folder.iterdir()}
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """A folder as it is cloned: the package as Python, no kernel built."""
+    folder = tmp_path_factory.mktemp("clone")
+    skipped = shutil.ignore_patterns("*.so", "*.pyd", "*.c", "__pycache__")
+    shutil.copytree(ROOT / "vpem", folder / "vpem", ignore=skipped)
+    (folder / "conftest.py").write_text("from vpem import fit_vpem\n")
+    return folder
+
+
+@each(
+    "program",
+    [
+        ["-c", "import vpem; vpem.fit_vpem"],
+        ["-c", "from vpem._core import sweep"],
+        ["-m", "pytest", "-p", "no:cacheprovider"],
+    ],
+)
+def test_a_folder_without_kernels_says_what_to_do(clone, program):
+    ended = python(program, clone)
+    assert ended.returncode != 0
+    sentence = f"ImportError: the folder {clone} holds vpem without compiled kernels; leave it "
+    assert sentence in ended.stdout + ended.stderr
+
+
+def test_what_needs_no_kernels_works_without(clone):
+    ended = python(["-c", "import vpem; print(vpem.__version__, vpem.InputError)"], clone)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+TOLD = "import os, vpem._core; print([vpem._core.waiting(), dict(os.environ)])"
+
+
+@each(
+    ("variables", "policy", "spins"),
+    [
+        ({}, "PASSIVE", "1000"),
+        ({"OMP_WAIT_POLICY": "active"}, "ACTIVE", ""),
+        ({"GOMP_SPINCOUNT": "77"}, "", "77"),
+    ],
+)
+def test_threads_wait_as_the_user_says_or_give_way(variables, policy, spins):
+    ended = python(["-c", TOLD], OMP_DISPLAY_ENV="VERBOSE", OMP_NUM_THREADS="1", **variables)
+    assert ended.returncode == 0, ended.stderr
+    waiting, environment = literal_eval(ended.stdout)
+    assert waiting == (variables or WAITING)
+    assert {name: environment[name] for name in WAITING if name in environment} == variables
+    if "GOMP_SPINCOUNT" in ended.stderr:  # GCC's OpenMP, which tells what it was told
+        assert f"OMP_WAIT_POLICY = '{policy}" in ended.stderr
+        assert f"GOMP_SPINCOUNT = '{spins}" in ended.stderr
+
+
+@each(("variables", "told"), [({}, "16"), ({WAITS: "20"}, "20")])
+def test_threads_of_blas_give_way_in_commands(variables, told):
+    program = f"import atexit, os; atexit.register(lambda: print(os.environ['{WAITS}']))"
+    ended = python(
+        ["-c", f"{program}; from vpem_cli import main; main(['--version'])"], **variables
+    )
+    assert ended.stdout.split()[-1] == told
+
+
+@each("first", ["vpem._core", "scipy.linalg"])
+def test_what_kernels_took_of_scipy_is_whole_for_others(first):
+    program = f"""
+import sys, {first}
+import vpem._core.cholesky, scipy.linalg.cython_blas, scipy.linalg.cython_lapack
+print(scipy.linalg.cython_blas is sys.modules["scipy.linalg.cython_blas"])
+print(len(scipy.linalg.cython_lapack.__pyx_capi__) > 100, scipy.linalg.det([[2.0, 1], [1, 2]]))
+"""
+    assert printed(["-c", program]).split() == ["True", "True", "3.0"]
+
+
+# ---- what is loaded is what is used -------------------------------------------------------------
+
+LIBRARIES = {"numpy", "h5py", "scipy", "sklearn", "networkx", "matplotlib", "pandas", "pyarrow"}
+"""None of them is needed to say what there is."""
+
+UNUSED = {
+    "sklearn", "networkx", "matplotlib", "pandas", "scipy.linalg", "scipy.special", "scipy.sparse",
+    "scipy.stats", "numpy.f2py", "numpy.testing", "pyarrow.compute", "pydantic", "ssl",
+    "vpem.saem.results", "vpem.fits.selection.trials", "vpem.files.parties.joining",
+    "vpem.files.networks",
+}  # fmt: skip
+"""What numbers of which Gaussians are fitted do not need."""
+
+FIT = ["fit", "numbers.csv", "-k", "2"]
+HELPS = [[*path, "--help"] for path, _ in leaves(command())]
+
+LOADED = {
+    "version": ([["--version"]], LIBRARIES | {"typer", "rich", "pydantic", "vpem.errors"}),
+    "help": (
+        [["--help"]],
+        LIBRARIES | {"rich", "pydantic", "vpem_cli.commands.fit", "vpem.settings"},
+    ),
+    "every help": ([*HELPS, ["--help-all"]], LIBRARIES | {"rich", "pydantic"}),
+    "help of a command": ([["help", "saem"], ["help", "data", "copy"]], LIBRARIES | {"rich"}),
+    "fit": ([FIT], UNUSED | {"concurrent.futures"}),
+    "fit quietly": ([[*FIT, "--quiet", "--seed", "3", "-o", "again.h5"]], UNUSED | {"rich"}),
+    "fit on a graph": (
+        [[*FIT, "--topology", "cycle", "--hops", "1"]],
+        UNUSED - {"scipy.sparse", "scipy.linalg", "numpy.f2py", "numpy.testing"},
+    ),
+    "fit with gaps, and use": (
+        [
+            ["fit", "gaps.csv", "-k", "2", "--missing", "marginalize"],
+            ["predict", "model.h5", "numbers.csv"],
+            ["score", "model.h5", "numbers.csv"],
+        ],
+        UNUSED,
+    ),
+    "fit HDF5, and show": (
+        [["fit", "data.h5", "-k", "2"], ["model", "show", "model.h5"]], UNUSED | {"pyarrow"},
+    ),
+    "fit with text": (
+        [["fit", "text.csv", "-k", "2", "--label-column", "kind"]], UNUSED - {"pyarrow.compute"},
+    ),
+    "plot": (
+        [["plot", "model.h5", "-o", "picture.png"]],
+        UNUSED - {"matplotlib"} | {"matplotlib.pyplot", "pyarrow"},
+    ),
+    "import": ("import vpem", LIBRARIES | {"typer", "rich"}),
+    "names": ("import vpem; vpem.load; vpem.fit_vpem; vpem.connect", UNUSED | {"pyarrow"}),
+    "load a table": ("import vpem; vpem.load('numbers.csv')", UNUSED),
+    "load a model": (
+        "import vpem; vpem.load('model.h5')", {"matplotlib", "networkx", "vpem.saem.results"},
+    ),
+}  # fmt: skip
+"""Commands, or a program, and what must not be loaded after them."""
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A folder with a table of numbers, one with gaps, one with text, and a model."""
+    folder = tmp_path_factory.mktemp("tables")
+    X = np.random.default_rng(0).normal(size=(60, 3)).round(3)
+    X[::2, 0] += 4
+    for name, hidden, kinds in (("numbers", 0, ""), ("gaps", 9, ""), ("text", 0, "ab")):
+        rows = X.astype(str)
+        rows[:hidden, 1] = ""
+        lines = [",".join([*row, *kinds[i % 2 : i % 2 + 1]]) for i, row in enumerate(rows)]
+        head = ",".join(["x", "y", "z", *(["kind"] if kinds else [])])
+        (folder / f"{name}.csv").write_text("\n".join([head, *lines, ""]))
+    numbers = str(folder / "numbers.csv")
+    for made in (
+        ["fit", numbers, "-k", "2", "-o", str(folder / "model.h5"), "-q"],
+        ["data", "import", numbers, "-o", str(folder / "data.h5"), "-q"],
+    ):
+        assert vpem_cli.run(made) == 0
+    return folder
+
+
+@each("case", LOADED)
+def test_what_is_loaded_is_what_is_used(tables, case):
+    done, unused = LOADED[case]
+    if not isinstance(done, str):
+        done = f"import vpem_cli; print([vpem_cli.run(words) for words in {done}])"
+    ended = python(["-c", f"{done}\nimport sys; print(*sys.modules, file=sys.stderr)"], tables)
+    assert ended.returncode == 0, ended.stderr
+    assert "vpem: error" not in ended.stderr
+    loaded = ended.stderr.splitlines()[-1].split()
+    assert "vpem" in loaded
+    assert {name for name in unused for one in loaded if f"{one}.".startswith(f"{name}.")} == set()
