@@ -1,10 +1,13 @@
-"""The pages that are made from the code are those the code makes now."""
+"""Pages: those made of the code are as it is now, all run as they stand, and the site is built."""
 
 import importlib.util
 import inspect
+import json
 import re
-from pathlib import Path
+import shlex
+import subprocess
 
+import nbformat
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -14,7 +17,164 @@ import vpem
 from vpem_cli.app import command
 from vpem_cli.names import key_of
 
-ROOT = Path(__file__).resolve().parents[1]
+from .forks import environment, interpreter
+from .pages_support import ROOT, agrees, check, comparable, makers, pictures, sessions
+from .tables import each
+
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+
+# ---- pages and notebooks run ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", sessions())
+def test_session(page, tmp_path):
+    check(page, tmp_path)
+
+
+def test_what_is_printed_is_compared_with_what_is_shown():
+    printed = comparable("one  0.5 s\n\ntwo\nthree\n")
+    assert agrees(printed, comparable("one 0.7 s\ntwo\nthree"))
+    assert agrees(printed, comparable("one 0.7 s\n...\nthree"))
+    assert not agrees(printed, comparable("one 0.7 s\nthree"))
+    assert not agrees(printed, comparable("one 0.7 s\n...\nfour"))
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+# A kernel, and messages to it, take longer than what most notebooks do.
+RUN = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+shell, printed = InteractiveShell.instance(), []
+# What a last line has made is drawn, as it would be to be shown, and not printed.
+shell.display_trap.hook = lambda value: value is None or shell.display_formatter.format(value)
+for source in json.load(sys.stdin):
+    with capture_output() as found:
+        shell.run_cell(source).raise_error()
+    printed.append(found.stdout)
+    assert not found.stderr, found.stderr
+json.dump(printed, sys.stdout)
+"""
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook(path, tmp_path):
+    cells = [one for one in nbformat.read(path, as_version=4).cells if one.cell_type == "code"]
+    shown = [
+        "".join(out.text for out in cell.outputs if out.output_type == "stream") for cell in cells
+    ]
+    assert any(shown)
+    done = subprocess.run(
+        [interpreter(), "-c", RUN], cwd=tmp_path, input=json.dumps([cell.source for cell in cells]),
+        env=environment(IPYTHONDIR=str(tmp_path)), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == shown
+
+
+# ---- the site ------------------------------------------------------------------------------------
+
+
+def test_site_is_built_without_warnings_and_asks_nobody_for_anything(tmp_path):
+    """All pages without the theme, which takes a third of the time, and one page with it."""
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "index.md").write_text("# Front\n\n$x^2$\n\n```sh\nvpem\n```\n")
+    site, one = tmp_path / "site", tmp_path / "one"
+    common = ["-q", "-W", "--keep-going", "-c", "docs"]
+    calls = [
+        [*common, *map(str, words)]
+        for words in ((tmp_path / "pages", one), ("docs", site, "-D", "html_theme=basic"))
+    ]
+    program = f"import sphinx.cmd.build as sphinx; print(*map(sphinx.build_main, {calls}))"
+    done = subprocess.run(
+        [interpreter(), "-c", program], cwd=ROOT, env=environment(), capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["0", "0"], done.stdout + done.stderr
+    assert "furo" in (one / "index.html").read_text(encoding="utf-8")
+    for page in PAGES[1:]:
+        assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).exists()
+    for page in (*site.rglob("*.html"), *one.rglob("*.html")):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=\"https?:", text), page.name
+
+
+def test_pictures_are_small_made_by_commands_of_their_pages_and_told_in_words():
+    found = pictures()
+    assert set(found) == set((ROOT / "docs" / "pictures").iterdir())
+    assert (ROOT / "README.md") in {page for pages in found.values() for page in pages}
+    for picture, pages in found.items():
+        assert picture.stat().st_size < 80_000, picture
+        assert makers(picture, pages), f"no session of {pages} says: wrote {picture.name}"
+        assert all(len(words) > 40 for words in pages.values()), picture
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/*.md")):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_two_commands_of_the_readme_are_targets_of_the_makefile():
+    readme, makefile = ((ROOT / name).read_text("utf-8") for name in ("README.md", "Makefile"))
+    for target in ("demo", "test"):
+        assert f"make {target}" in readme
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+    counts = {kind: readme.count(f"```{kind}") for kind in ("console", "python", "text")}
+    assert counts.pop("console") >= 4
+    assert counts == {"python": 1, "text": 1}
+
+
+# ---- commands that pages show exist --------------------------------------------------------------
+
+FENCES = re.compile(r"^```([a-z]*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+PROMPT = re.compile(r"\w*\$ ")
+
+
+def shown(page):
+    """Lines of a page's code that call vpem."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    fenced = [
+        line for kind, block in FENCES.findall(text) for line in block.splitlines()
+        if kind != "console" or PROMPT.match(line)  # the rest is what commands print
+    ]  # fmt: skip
+    indented = [line[4:] for line in FENCES.sub("", text).splitlines() if line.startswith("    ")]
+    for line in (*fenced, *indented):
+        plain = PROMPT.sub("", line.strip(), count=1).removesuffix(" &")
+        found = re.match(r"(?:mpiexec .*?|srun .*?)?\bvpem ([a-z][a-z-]* .*)", plain)
+        if found and "[OPTIONS]" not in line:
+            yield found.group(1)
+
+
+@each("page", PAGES)
+def test_commands_that_a_page_shows_exist(page):
+    for line in shown(page):
+        if "--config" in line or "--study" in line:  # the rest may stand in the file
+            continue
+        # A variable of the shell may be any number.
+        words = shlex.split(re.sub(r"\$\{?\w+\}?", "1", line), comments=True)
+        ends = [i for i, word in enumerate(words) if word in (">", "|", "&&", ";", "2>", "<", "||")]
+        words = words[: min(ends, default=len(words))]
+        parse(command(), "vpem", words, line)
+
+
+def parse(member, name, words, line):
+    """Parse words as the command does, without a run."""
+    try:
+        with member.make_context(name, list(words)) as context:
+            if hasattr(member, "commands"):
+                rest = [*context._protected_args, *context.args]
+                inner, found, rest = member.resolve_command(context, rest)
+                parse(found, inner, rest, line)
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            pytest.fail(f"{line}: {error.format_message()}")
+        raise
+
+
+# ---- pages that are made of the code -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +185,7 @@ def maker():
     return module
 
 
-@pytest.mark.parametrize("page", ["cli.md", "python.md", "table.md"])
+@each("page", ["cli.md", "python.md", "table.md"])
 def test_reference_is_up_to_date(maker, page):
     text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
     assert text == maker.PAGES[page](), "run `make docs`"
@@ -51,15 +211,6 @@ def test_every_public_name_is_described():
     assert not silent
 
 
-def test_every_command_has_help_with_an_example(maker):
-    commands = list(maker.leaves(command(), ("vpem",)))
-    assert len(commands) >= 10
-    for path, member in commands:
-        assert "Example: vpem " in member.help, path
-        for parameter in member.params:
-            assert parameter.help, (path, parameter.name)
-
-
 def rows_of(page, path, option):
     """Rows of the page that describe an option of a command: its own, or those it shares."""
     page = page.replace("\\|", "/")
@@ -76,9 +227,11 @@ def rows_of(page, path, option):
     return [text for users, text in found if " of " not in users or whose in users]
 
 
-def test_every_option_of_every_command_is_described_once(maker):
+def test_every_command_has_help_with_an_example_and_every_option_is_described_once(maker):
     page, count = maker.reference(), 0
     for path, member in maker.leaves(command(), ("vpem",)):
+        assert "Example: vpem " in member.help, path
+        assert all(one.help for one in member.params), path
         for option in member.params:
             if option.param_type_name != "option" or option.hidden:
                 continue
@@ -93,31 +246,17 @@ def test_every_option_of_every_command_is_described_once(maker):
     assert count > 500
 
 
-def test_links_between_pages_lead_somewhere():
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/*.md")]
-    assert len(pages) >= 5
-    for page in pages:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), (page.name, target)
-
-
 # ---- a model of one's own for SAEM -------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def saem_blocks():
-    page = (ROOT / "docs/how-to/saem-model.md").read_text(encoding="utf-8")
-    page = page[page.index("## A class") :]
-    return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-
-
-def test_own_model_reaches_the_top_of_its_likelihood(saem_blocks, tmp_path, capsys):
+def test_own_model_reaches_the_top_of_its_likelihood(tmp_path, capsys):
     """Against the likelihood by quadrature."""
     from vpem import read_saem, save_saem
     from vpem.saem.prediction import Predictor
 
+    page = (ROOT / "docs/how-to/saem-model.md").read_text(encoding="utf-8")
     names = {}
-    exec(saem_blocks[0], names)
+    exec(re.search(r"## A class.*?```python\n(.*?)```", page, flags=re.DOTALL).group(1), names)
     assert "variance" in capsys.readouterr().out
     fit = names["fit"]
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
