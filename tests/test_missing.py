@@ -22,6 +22,7 @@ from vpem.errors import InputError
 from vpem.network.partition import Blocks, contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
+from vpem.terms.missing import pattern_plan
 from vpem.terms.mixture import Mixture
 from vpem.terms.units import Scaling
 
@@ -131,6 +132,29 @@ def test_nearly_dependent_features_keep_their_digits():
     found = mixture.score_samples(X, missing="marginalize")
     wanted = observed_scores(mixture, X)
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_a_plan_lists_every_row_that_has_something_of_a_block_once():
+    rng = np.random.default_rng(0)
+    observed = (rng.random((600, 12)) > 0.5).astype(np.uint8)
+    observed[:, :2] = 1
+    blocks = Blocks(
+        (np.arange(2), np.arange(2, 3), np.arange(3, 12)), (0, 1, 2), ((0,), (1,), (2,))
+    )
+    tiles, order, pattern = pattern_plan(observed, blocks)
+    for b in range(3):
+        own = observed[:, blocks.offsets[b] : blocks.offsets[b + 1]].astype(bool)
+        listed = []
+        for block, begin, end, direct in tiles:
+            if block == b:
+                rows = order[begin:end]
+                assert 0 < len(rows) <= 256
+                assert ((2 * own[rows].sum(axis=1) < own.shape[1]) == direct).all()
+                ids = pattern[begin:end]
+                same = ids[1:] == ids[:-1]
+                assert (same == (own[rows[1:]] == own[rows[:-1]]).all(axis=1)).all()
+                listed.extend(rows)
+        assert sorted(listed) == list(np.flatnonzero(own.any(axis=1)))
 
 
 # ---- fits ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from vpem.network.graph import make_graph
 from vpem.network.mixing import mixing_matrix
 
 from .tables import each
-from .test_missing_kernels import kernel_case
+from .test_kernels import HALF, Case, marginal_full, marginal_moments_full
 
 ROOT = Path(__file__).resolve().parents[1]
 TASKS = Path("/proc/self/task")
@@ -66,21 +66,12 @@ def moments_diag(m, rng, threads):
 
 
 def marginal(m, rng, threads):
-    blocks, mixture, observed, plan, rows, weights, _ = kernel_case(
-        m, WIDTHS, K, 0, np.float64, roots=2
-    )
-    tiles = (blocks.offsets, *plan)
-    factors, terms = mixture.factors, np.zeros((2, m, K))
-    gaps.marginal_full(
-        rows, observed, *tiles, mixture.means, mixture.covariances, factors.inverse,
-        factors.log_dets, terms, threads,
-    )  # fmt: skip
-    out = np.zeros((K, D)), np.zeros(mixture.covariances.size), np.zeros((2, K))
-    gaps.marginal_moments_full(
-        rows, observed, *tiles, weights, weights, mixture.means, mixture.covariances,
-        factors.inverse, mixture.means, *out, threads,
-    )  # fmt: skip
-    return terms, *out
+    case, found = Case(HALF, m, WIDTHS, K, False, True, False, False), []
+    for make in (marginal_full, marginal_moments_full):
+        given, out = make(case)
+        getattr(gaps, make.__name__)(**given, **out, n_threads=threads)
+        found += out.values()
+    return found
 
 
 def marginal_diag(m, rng, threads):
