@@ -1,4 +1,4 @@
-"""The fused sweep against its twin, for every instruction set this machine has."""
+"""What the fused sweep promises, for every instruction set this machine has."""
 
 import tracemalloc
 
@@ -13,7 +13,6 @@ from vpem.network.partition import contiguous
 from .tables import each, over
 from .twins import mixture as twins
 
-WIDTHS = ([1], [5], [8, 3], [1] * 7, [30, 2], [101], [27, 28, 29], [4, 0, 1], [0, 2])
 SETS = ("base", "avx2", "avx512")
 
 
@@ -81,22 +80,6 @@ def assert_close(found, wanted, tolerance):
         assert np.abs(mine - twin).max(initial=0) <= tolerance * size
 
 
-@over(widths=WIDTHS, precision=[(np.float64, 1e-11), (np.float32, 5e-4)])
-def test_sweep_is_its_twin(instructions, widths, precision):
-    dtype, tolerance = precision
-    rng = np.random.default_rng(0)
-    for n_samples in (1, 32, 33, 257):
-        for n_components in (1, 3):
-            for tied, own, diagonal in np.ndindex(2, 2, 2):
-                given = draw(
-                    rng, n_samples, widths, n_components,
-                    tied=bool(tied), own=bool(own), diagonal=bool(diagonal),
-                )  # fmt: skip
-                if n_samples % 2:
-                    given["row_weights"] = rng.uniform(0, 2, n_samples)
-                assert_close(run(sweep, given, dtype), run(twins.sweep, given, dtype), tolerance)
-
-
 def test_threads_do_not_show(instructions):
     given = draw(np.random.default_rng(1), 5000, [12, 40, 1], 4, own=True)
     one = run(sweep, given)
@@ -112,12 +95,6 @@ def test_without_statistics_only_the_log_likelihood_is_found(instructions):
     assert counts.size == 0
     assert not first.any()
     assert not second.any()
-
-
-def test_no_rows_add_nothing(instructions):
-    given = draw(np.random.default_rng(3), 0, [3, 4], 2)
-    found = run(sweep, given)
-    assert [part.any() for part in found] == [False] * 4
 
 
 @each("scale", [1e-150, 1e-30, 1e30, 1e150])
@@ -153,7 +130,7 @@ def test_a_component_without_weight_takes_no_row(instructions):
     assert_close(found, wanted, 1e-11)
 
 
-def far_apart(widths, n_samples=9001, n_components=6, distance=9.0, **how):
+def far_apart(widths, n_samples=3001, n_components=6, distance=9.0, **how):
     """Rows of clusters so far apart that nearly all responsibilities are negligible, shuffled."""
     rng = np.random.default_rng(8)
     given = draw(rng, n_samples, widths, n_components, **how)
@@ -173,8 +150,8 @@ def far_apart(widths, n_samples=9001, n_components=6, distance=9.0, **how):
 def test_components_far_away_are_left_half_computed(instructions, widths, how, precision):
     dtype, tolerance = precision
     given = far_apart(widths, **how)
-    least = 1e-22 / 9001
-    for row_weights in (np.empty(0), np.random.default_rng(0).uniform(0.5, 2, 9001)):
+    least = 1e-22 / 3001
+    for row_weights in (np.empty(0), np.random.default_rng(0).uniform(0.5, 2, 3001)):
         given["row_weights"] = row_weights
         some = run(sweep, given, dtype, least)
         assert_close(some, run(twins.sweep, given, dtype, least), tolerance)
@@ -185,7 +162,7 @@ def test_components_far_away_are_left_half_computed(instructions, widths, how, p
 
 def test_a_component_far_from_all_rows_counts_only_where_every_weight_does(instructions):
     given = far_apart([40])
-    given["rows"] = given["means"][0] + 0.01 * np.random.default_rng(0).normal(size=(9001, 40))
+    given["rows"] = given["means"][0] + 0.01 * np.random.default_rng(0).normal(size=(3001, 40))
     step = given["inverse"].reshape(6, 40, 40)[3].sum(axis=1)  # whitened
     given["means"][3] = given["means"][0] + 20 / np.linalg.norm(step)
     assert 1e-110 < run(sweep, given)[1][0, 3] < 1e-60
@@ -211,14 +188,14 @@ def test_numbers_out_of_range_are_not_hidden_where_components_are_far_apart(inst
 
 def test_rows_far_from_all_components_are_told_apart(instructions):
     given = far_apart([40])
-    given["rows"][:4000] = 1e17 * (1 + np.random.default_rng(0).random((4000, 40)))
+    given["rows"][:1300] = 1e17 * (1 + np.random.default_rng(0).random((1300, 40)))
     some, every = (run(sweep, given, np.float32, least) for least in (1e-26, 0.0))
     assert_close(some[:2], every[:2], 1e-6)
 
 
 def test_rows_may_all_weigh_nothing(instructions):
     given = far_apart([40])
-    given["row_weights"] = np.zeros(9001)
+    given["row_weights"] = np.zeros(3001)
     found = run(sweep, given, least=1e-26)
     assert found[0] == 0
     assert not found[1].any()
@@ -241,7 +218,7 @@ def test_left_out_responsibilities_are_below_rounding(instructions):
 
 
 def test_wide_blocks_take_no_more_accumulators_than_threads():
-    rows = np.random.default_rng(0).standard_normal((6_000, 500))
+    rows = np.random.default_rng(0).standard_normal((2_000, 500))
     network = connect(make_graph("star", 1), contiguous(500, 1), hops=0)
     peaks = []
     for n_threads in (1, 4):
