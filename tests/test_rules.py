@@ -151,8 +151,25 @@ def broken(rules, given, values, facts):
     return None
 
 
+class Noted(dict):
+    """Values of settings, which note in ``asked`` those that rules have looked at."""
+
+    asked = set()
+
+    def get(self, name, default=None):
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name):
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def __or__(self, other):
+        return Noted({**self, **other})
+
+
 def lines_of(path, name, why, n_more):
-    """Command lines that break one rule, with so many more options.
+    """Command lines that break one rule, with so many more options, of those that rules ask about.
 
     With each come the arguments of the situation that it needs.
     """
@@ -162,8 +179,8 @@ def lines_of(path, name, why, n_more):
     usual = {param.name: param.default for param in leaf.params}
     usual |= {param.name: f"{param.name}.h5" for param in leaf.params if param.required}
     usual |= {name: [Path("x")] for name in ("data", "files") if usual.get(name)}
-    single = {one: values_of(leaf, param) for one, param in options.items()}
-    others = [one for one in options if one not in (name, "study")]
+    others = [one for one in options if one in Noted.asked and one not in (name, "study")]
+    single = {one: values_of(leaf, options[one]) for one in (name, *others)}
     names = {param.name for param in leaf.params if param not in options.values()}
     optional = {param.name for param in leaf.params if not param.required}
     for only, facts, arguments in SITUATIONS:
@@ -180,7 +197,7 @@ def lines_of(path, name, why, n_more):
             choices += [[(one, value) for value in single[one]] for one in more]
             for given in map(dict, product(*choices)):
                 given = BESIDE.get(why, {}) | given
-                values = named | {one: facts[one] for one in names & {*facts}} | given
+                values = Noted(named) | {one: facts[one] for one in names & {*facts}} | given
                 values["algorithm"] = algorithm_of(leaf.name, values)
                 holds = any(when(values | facts) for when, said in rules[name] if said == why)
                 if holds and broken(rules, given, values, facts) == (name, why):
@@ -207,6 +224,7 @@ def test_what_a_rule_excludes_is_refused_with_its_sentence(rule, folder, capsys,
     tried = False
     for path, _ in RULES[rule]:
         leaf = TREE[path]
+        Noted.asked.clear()
         # With two more options only where no command breaks it with fewer.
         simplest = (next(lines_of(path, name, why, n_more), None) for n_more in range(3 - tried))
         given, arguments = next(filter(None, simplest), (None, None))
