@@ -48,7 +48,7 @@ class Comparison:
 
     def __call__(self, network, *, tolerance=1e-10, sample_weight=None, X=None, **options):
         X = self.X if X is None else X
-        options = {"n_components": 3, "max_iter": 6, "tol": 0.0, "seed": 1, **options}
+        options = {"n_components": 3, "max_iter": 4, "tol": 0.0, "seed": 1, **options}
         ranked = spread(network, self.engine)
         columns = own_columns(ranked)
         names = [f"feature {column}" for column in columns]
@@ -114,7 +114,7 @@ def main(engine, brief=False):
         found = compare(connect(graph, partition, hops=hops, sum="tree"), init=starts[3])
         if hops == 0:
             # Along a tree as at a server, on whatever engine.
-            asked = {"n_components": 3, "max_iter": 6, "tol": 0.0, "init": starts[3]}
+            asked = {"n_components": 3, "max_iter": 4, "tol": 0.0, "init": starts[3]}
             wanted = fit_vpem(X, star, **asked)
             np.testing.assert_allclose(found.history, wanted.history, rtol=1e-12)
     compare_disturbed(compare, partition, first, brief)
@@ -162,7 +162,7 @@ def compare_disk(compare, networks, starts):
             file["X"] = compare.X
         matrix = FileMatrix(f"{folder}/x.h5").in_reads_of(41 + 8 * compare.engine.rank)
         weights = np.random.default_rng(4).integers(0, 3, size=len(matrix)).astype(float)
-        for number, network in enumerate(networks.values()):
+        for number, network in enumerate([*networks.values()][::2]):
             compare(network, X=matrix, init=starts[number % 5])
         compare(networks["cycle", 1], X=matrix, sample_weight=weights, scale="standard")
         compare(networks["geometric", 1], X=matrix, batch_size=40, max_iter=3)

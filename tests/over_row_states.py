@@ -71,7 +71,7 @@ def main(engine, brief=False):
     cycle = connect_workers(
         make_graph("path" if brief else "cycle", n_workers), n_rounds=3, acceleration="none"
     )
-    three = {"n_components": 3, "max_iter": 2 if brief else 4, "tol": 0.0, "seed": 1}
+    three = {"n_components": 3, "max_iter": 2 if brief else 3, "tol": 0.0, "seed": 1}
     reduced = {"variance_reduction": True, "inner": 2, "participation": 0.7, "init": "k-means++"}
     first = fit_em(ranks.X, ranks.workers, star, n_components=3, max_iter=2).mixture
     means = first.means.copy()

@@ -35,7 +35,8 @@ from .tls_support import members_together
     ],
 )
 def test_mpi(n_ranks, suites):
-    done = run_ranks(n_ranks, "-m", "mpi4py", Path(__file__).with_name("over_all.py"), *suites)
+    suite = Path(__file__).with_name("over_all.py")
+    done = run_ranks(n_ranks, "-m", "mpi4py", suite, *suites, timeout=300)
     assert done.returncode == 0, done.stderr
     told = done.stdout.splitlines()
     assert len(told) == len(suites)
@@ -49,7 +50,6 @@ def at_the_end(told):
     return int(number)
 
 
-over_threads = together
 over_members = partial(together, engine=over_queues)
 """Members of a study whose links are queues."""
 SERVER = (4, (1, 2, 3))
@@ -62,23 +62,22 @@ SHARED = (3, None)
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 @pytest.mark.parametrize(
-    ("suite", "brief", "run", "n_ranks", "seats"),
+    ("suite", "run", "n_ranks", "seats"),
     [
-        (over_sums, False, over_members, *SERVER),
-        (over_fits, True, over_members, *SERVER),
-        (over_fits, False, over_threads, 2, None),
-        (over_rows, True, over_threads, *SERVER),
-        (over_rows, False, over_members, *SHARED),
-        (over_missing, False, over_members, *SERVER),
-        (over_row_states, False, over_members, *SERVER),
-        (over_selection, False, over_members, *SERVER),
-        (over_sums, False, members_together, *SHARED),
-        (over_missing, True, members_together, *SERVER),
+        (over_sums, over_members, *SERVER),
+        (over_sums, together, *SHARED),
+        (over_sums, members_together, *SHARED),
+        (over_fits, over_members, *SERVER),
+        (over_rows, over_members, *SHARED),
+        (over_missing, over_members, *SERVER),
+        (over_row_states, over_members, *SERVER),
+        (over_selection, over_members, *SERVER),
     ],
 )
-def test_processes_find_what_one_does(suite, brief, run, n_ranks, seats):
+def test_processes_find_what_one_does(suite, run, n_ranks, seats):
+    """Sums on every engine, over threads, queues and TLS; all else asks nothing of it but these."""
     with one_blas_thread():
-        first, *others = run(n_ranks, partial(suite.main, brief=brief), seats=seats)
+        first, *others = run(n_ranks, suite.main, seats=seats)
     assert isinstance(first, str), first
     assert at_the_end(first) > 0
     assert all(isinstance(other, str) for other in others), others
