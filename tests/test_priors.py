@@ -262,7 +262,7 @@ def test_a_hub_without_features_has_the_rows_of_its_root_and_changes_nothing(
     np.testing.assert_allclose(first.log_likelihood, found.log_likelihood, **near)
 
 
-# ---- modes ----------------------------------------------------------------------------------------
+# ---- modes ------------------------------------------------------------------------------------
 
 
 def shared(values, tied):
@@ -331,7 +331,7 @@ def dense(mixture):
 OWN = {"mean_precision_prior": 3.0, "degrees_of_freedom_prior": 4.5, "prior_covariance": 0.3}
 
 
-@over(n_agents=[1, 2], kind=COVARIANCE_TYPES, given=[{}, OWN])
+@over(n_agents=[1, 3], kind=COVARIANCE_TYPES, given=[{}, OWN])
 def test_modes_are_the_twins(X, kind, n_agents, given):
     groups = np.array_split(np.arange(D), n_agents)
     asked = dict(zip(("kappa", "freedom", "scale"), given.values(), strict=False))
