@@ -93,7 +93,7 @@ def test_back_as_it_was(fit, path, tmp_path):
     assert again.read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["one-compartment", "bifactor", "gmm", "own"])
+@each("kind", ["one-compartment", "bifactor", "gmm", "own"])
 def test_of_every_model(kind, tmp_path):
     data = read_individuals(DATA / "theophylline.csv")
     rng = np.random.default_rng(0)
@@ -106,8 +106,8 @@ def test_of_every_model(kind, tmp_path):
     }
     individuals, model, options = made[kind]
     fit = fit_saem(individuals, model, model_options=options, **QUICK)
-    save_saem(tmp_path / "fit.h5", fit)
-    saved = read_saem(tmp_path / "fit.h5")
+    save_saem(tmp_path / f"{kind}.h5", fit)
+    saved = read_saem(tmp_path / f"{kind}.h5")
     assert_same(saved, fit.saved)
     assert saved.model == kind
     assert saved.model_class == type(fit.model).__name__
@@ -226,10 +226,7 @@ HOSTILE = {
     "model": (attribute("model", "os.system"), "'model' must be 'linear' or .*, got 'os.system'"),
     "no theta": (without("theta"), "theta does not exist"),
     "theta shape": (replace_array("theta", lambda a: a[:-1]), "must have shape 6"),
-    "theta nan": (
-        replace_array("theta", at(0, np.nan)),
-        "must be 6 finite real numbers, got nan",
-    ),
+    "theta nan": (replace_array("theta", at(0, np.nan)), "6 finite real numbers, got nan"),
     "theta whole": (replace_array("theta", lambda a: a.astype(int)), "must hold real numbers"),
     "theta elsewhere": (outside, "link to another file"),
     "huge": (huge, "must have shape|cannot hold"),
@@ -243,10 +240,7 @@ HOSTILE = {
     "change": (attribute("change", -1.0), "at least 0.0, got -1.0"),
     "converged": (attribute("converged", 1.0), "must be false or true, got 1.0"),
     "bytes fall": (replace_array("bytes", at(0, 1 << 40)), "do not fall"),
-    "bytes negative": (
-        replace_array("bytes", lambda a: a - 10**9),
-        "of at least 0, got -",
-    ),
+    "bytes negative": (replace_array("bytes", lambda a: a - 10**9), "of at least 0, got -"),
     "bytes real": (replace_array("bytes", lambda a: a.astype(float)), "must hold integers"),
     "asymmetric": (replace_array("covariances", at((0, 0, 1), 9.0)), "positive semi-definite"),
     "negative": (replace_array("covariances", at((3, 1, 1), -1.0)), "positive semi-definite"),
@@ -256,7 +250,7 @@ HOSTILE = {
     ),
     "information": (replace_array("information", lambda a: -a), "positive semi-definite"),
     "errors": (replace_array("standard_errors", at(2, -1.0)), "of at least 0, got -1.0"),
-    "interval": (replace_array("lower", lambda a: a + 100), "lower must not be above upper"),
+    "interval": (replace_array("lower", at((3, 1), 1e9)), "lower must not be above upper"),
     "shrinkage": (replace_array("shrinkage", at(0, 1.5)), "from 0 to 1, got 1.5"),
     "acceptance": (replace_array("acceptance", at(0, np.nan)), "from 0 to 1, got nan"),
     "value": (replace_array("log_likelihood/value", lambda a: a + 1), "the sum of"),
@@ -273,10 +267,7 @@ HOSTILE = {
     "infinite": (replace_text("settings", '{"a": 1e999}'), "not finite"),
     "deep": (replace_text("settings", '{"a": ' + "[" * 500 + "]" * 500 + "}"), "more than 8 deep"),
     "very deep": (replace_text("settings", "[" * 10**5), "settings is not JSON"),
-    "large option": (
-        replace_text("model_options", '{"slopes": 7}'),
-        "must be a list, got 7",
-    ),
+    "large option": (replace_text("model_options", '{"slopes": 7}'), "must be a list, got 7"),
     "options of another model": (
         replace_text("model_options", '{"groups": [0,0,0,0,0,0,0]}'),
         "too large",
@@ -304,7 +295,7 @@ def test_a_file_cut_short_is_refused(path, sound, share):
         read_saem(path)
 
 
-@each("seed", range(40))
+@each("seed", range(20))
 def test_changed_bytes_are_refused_or_read(path, sound, seed):
     """Whatever bytes a file has, reading it ends with a fit or with one sentence."""
     rng = np.random.default_rng(seed)
@@ -356,7 +347,8 @@ def test_a_trace_has_the_signs_of_the_estimates():
     loadings = np.zeros((3, 6))
     loadings[0], loadings[1, :3], loadings[2, 3:] = -1.0, 0.8, -0.7
     table = from_matrix(factors @ loadings + 0.5 * rng.standard_normal((60, 6)))
-    fit = fit_saem(table, "bifactor", model_options={"groups": [0, 0, 0, 1, 1, 1]}, **QUICK)
+    options = {"model_options": {"groups": [0, 0, 0, 1, 1, 1]}, "n_chains": 2}
+    fit = fit_saem(table, "bifactor", **options, **QUICK)
     np.testing.assert_array_equal(fit.trace[-1], fit.theta)
     assert (fit.trace.reshape(31, 4, 6)[:, 1].sum(axis=1) >= 0).all()
 
