@@ -114,6 +114,9 @@ def server(folder):
     alone = fit_saem(BOYS, devices=1, n_chains=2, tol=1e-3, **SHORT)
     same(fit(), alone)
     assert alone.ledger.bytes == 0
+    for how in (DOSES, TOPICS):
+        options = {name: value for name, value in how.items() if name not in ("data", "held")}
+        same(fit(**how), fit_saem(how["data"], n_chains=2, tol=1e-3, **SHORT, **options), 1e-8)
 
 
 def tree(folder):
@@ -204,7 +207,9 @@ def checkpoint(folder):
         {"average": "models", **ABSENT, "sampler": "metropolis"},
         {"codec": "topk:0.5", "feedback": "error", "sampler": "mala"},
         {**DOSES, **FAILING, **ABSENT},
-        {**TOPICS, "codec": "topk:0.3", **ABSENT},
+        {**TOPICS, "codec": "topk:0.3", **ABSENT, "batch_size": 4},
+        {**TOPICS, "codec": "topk:0.3", "feedback": "error", "tol": 1e3, "window": 1},
+        {**TOPICS, "average": "models"},
     ):
         check_resumes(lambda saver, options=options: fit(saver=saver, **options))
 

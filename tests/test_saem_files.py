@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vpem
-from vpem.errors import FileError, InputError, NotConvergedWarning
+from vpem.errors import FileError, InputError
 from vpem.files.hdf5 import write_array, write_attribute, write_strings
 from vpem.pictures.figure import save_picture
 from vpem.pictures.saem import draw_curves, draw_traces
@@ -322,25 +322,6 @@ def test_files_of_other_kinds_are_refused(tmp_path):
 # ---- pictures -----------------------------------------------------------------------------------
 
 
-def test_pictures(fit, boys, path, tmp_path):
-    some = boys.take([0, 7])
-    for name, draw, words in (
-        ("traces", draw_traces, ("burn-in", "residual variance")),
-        ("curves", lambda what: draw_curves(what, some, n_times=5), ("population", ">8<")),
-    ):
-        one, two = (tmp_path / f"{name}{number}.svg" for number in (1, 2))
-        save_picture(one, draw(fit))
-        save_picture(two, draw(read_saem(path)))
-        assert all(word in one.read_text() for word in words)
-        assert one.read_bytes() == two.read_bytes()
-        with pytest.raises(FileError, match="exists"):
-            save_picture(one, draw(fit))
-    save_picture(tmp_path / "traces.png", draw_traces(fit))
-    assert (tmp_path / "traces.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(InputError, match="pictures are written to"):
-        save_picture(tmp_path / "traces.txt", draw_traces(fit))
-
-
 def test_a_trace_has_the_signs_of_the_estimates():
     rng = np.random.default_rng(5)
     factors = rng.standard_normal((60, 3))
@@ -353,23 +334,21 @@ def test_a_trace_has_the_signs_of_the_estimates():
     assert (fit.trace.reshape(31, 4, 6)[:, 1].sum(axis=1) >= 0).all()
 
 
-def test_settings_are_those_asked_for(boys):
-    with pytest.warns(NotConvergedWarning):
-        fit = fit_saem(
-            boys, "linear", sampler="langevin", gradient_codec="qsgd:4bits", seed=7,
-            average="models", sampler_options={"step": 0.3},
-            **{**QUICK, "tol": 1e-9, "n_iter": 130, "window": 50},
-        )  # fmt: skip
-    settings = fit.saved.settings
-    assert settings["sampler"] == "langevin"
-    assert settings["sampler_options"]["step"] == 0.3
-    assert settings["sampler_options"]["codec"].startswith("qsgd")
-    assert (settings["seed"], settings["tol"], settings["n_iter"]) == (7, 1e-9, 130)
-
-
-def test_a_fit_is_opened_drawn_and_shown_in_python(fit, path, boys):
+def test_a_fit_is_opened_drawn_and_shown_in_python(fit, path, boys, tmp_path):
     opened = vpem.load(path)
     assert_same(opened, read_saem(path))
+    some = boys.take([0, 7])
+    for name, draw, words in (
+        ("traces", draw_traces, ("burn-in", "residual variance")),
+        ("curves", lambda what: draw_curves(what, some, n_times=5), ("population", ">8<")),
+    ):
+        one, two = (tmp_path / f"{name}{number}.svg" for number in (1, 2))
+        save_picture(one, draw(fit))
+        save_picture(two, draw(opened))
+        assert all(word in one.read_text() for word in words)
+        assert one.read_bytes() == two.read_bytes()
+    with pytest.raises(FileError, match="exists"):
+        save_picture(one, draw(fit))
     assert vpem.plot(fit, "curves", boys, most=2).alt == vpem.plot(path, "curves", boys, most=2).alt
     shown = (repr(boys), repr(opened), repr(fit))
     assert shown[0].startswith("Individuals(26 individuals, 234 rows, ")

@@ -24,7 +24,6 @@ from vpem.saem.samplers import sampler_of
 from vpem.saem.topics import Topics
 
 from .cli_support import ROOT, done, run
-from .resume_support import check_resumes
 from .tables import each
 
 RNG = np.random.default_rng(3)
@@ -125,19 +124,6 @@ def test_devices_find_what_one_machine_finds():
     mixed = fit(FEW.take(order), devices=2)
     np.testing.assert_allclose(mixed.theta, alone.theta, 1e-8)
     np.testing.assert_allclose(mixed.given.means, alone.given.means[order], 1e-8)
-
-
-@each(
-    "how",
-    [
-        {"codec": "topk:0.3", "feedback": "error"},
-        {"codec": "qsgd:4bits", "participation": 0.6, "batch_size": 7},
-        {"tol": 1e3, "window": 1},
-        {"average": "models"},
-    ],
-)
-def test_runs_go_on_to_the_bit(how):
-    check_resumes(lambda saver: fit(devices=3, saver=saver, **how))
 
 
 def test_weights_are_copies():
