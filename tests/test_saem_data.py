@@ -243,6 +243,9 @@ def test_lines_with_an_amount_are_doses(tmp_path):
     assert found.covariates["outcome"].tolist() == [1.0, 0.0, 0.0]
     assert found.columns["words"] == {"outcome": ["pd", "pk"]}
     assert set(found.covariates) == {"outcome", "censored"}
+    numbers = read(tmp_path, DOSED.replace("pk", "0").replace("pd", "2"))
+    assert numbers.covariates["outcome"].tolist() == [0.0, 2.0, 2.0]
+    assert "words" not in numbers.columns
     write_individuals(tmp_path / "doses.h5", found)
     again = read_individuals(tmp_path / "doses.h5")
     assert doses_in(again) == A + B

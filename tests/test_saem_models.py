@@ -95,9 +95,11 @@ def test_statistics_are_all_that_parameters_need(model, seed):
     assert by_statistics[0] - by_statistics[1] == pytest.approx(change, **precise)
 
 
-def test_scores_of_two_outcomes_are_derivatives(theophylline):
-    outcome = {"outcome": np.arange(132) % 2.0}
-    data = replace(theophylline, covariates={**theophylline.covariates, **outcome})
+@each("limits", [0.0, 1.0, -1.0])
+def test_scores_of_two_outcomes_are_derivatives(theophylline, limits):
+    """Also where every seventh value is a limit."""
+    more = {"outcome": np.arange(132) % 2.0, "censored": limits * (np.arange(132) % 7 == 3)}
+    data = replace(theophylline, covariates={**theophylline.covariates, **more})
     model = OneCompartmentModel(
         data, ("ka", "cl", "v"), "combined", random=("ka", "v"), effects=("cl:dose",)
     )

@@ -570,7 +570,6 @@ class TopicsFile(SaemFile):
     }
 
     def heard(self, request: UseRequest, individuals: Individuals | None) -> Report:
-        """Report words that the topics lack."""
         from vpem.saem.topics import heard_in
 
         if individuals is None:

@@ -43,7 +43,6 @@ class RowResiduals:
     npde: Doubles  # (N,)
 
     def describe(self) -> Report:
-        """As JSON."""
         return {"residuals": self.columns()}
 
     def columns(self) -> Report:

@@ -49,12 +49,10 @@ class Doses:
 
     @property
     def columns(self) -> tuple[Doubles, Doubles, Doubles]:
-        """Times, amounts and durations."""
         return self.times, self.amounts, self.durations
 
     @classmethod
     def none(cls, n: int) -> Doses:
-        """No doses, of so many individuals."""
         return cls(np.zeros(n + 1, dtype=np.intp), *np.zeros((3, 0)))
 
     @classmethod
@@ -80,13 +78,11 @@ class Doses:
 
     @classmethod
     def chain(cls, parts: Sequence[Doses]) -> Doses:
-        """Put doses of several groups of individuals one after the other."""
         counts = np.concatenate([np.zeros(1, np.intp), *(part.counts for part in parts)])
         columns = zip(*(part.columns for part in parts), strict=True)
         return cls(np.cumsum(counts, dtype=np.intp), *(np.concatenate(some) for some in columns))
 
     def take_individuals(self, which: Indices) -> Doses:
-        """Return those of some individuals, in the order of their numbers."""
         counts = self.counts[which]
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
         places = np.repeat(self.first[:-1][which] - first[:-1], counts) + np.arange(first[-1])

@@ -71,7 +71,6 @@ class Figure:
         return float(2 * (stdtr(self.freedom, at) if math.isfinite(self.freedom) else ndtr(at)))
 
     def as_json(self) -> Report:
-        """Return it as values that JSON can hold, once NaN is None."""
         return {
             "estimate": self.value, "standard_error": self.error, "rse_percent": self.rse,
             "lower": self.lower, "upper": self.upper, "degrees_of_freedom": self.freedom,
@@ -185,7 +184,6 @@ class Summary:
         return None
 
     def _spread(self, latent: str) -> Figure | None:
-        """Return the standard deviation of a latent between individuals, or None."""
         name = f"var({latent})"
         if name not in self._place:
             return None
@@ -193,7 +191,6 @@ class Summary:
         return self._figure(latent, sd, {name: 0.5 / sd if sd > 0 else math.nan}, "positive")
 
     def _correlation(self, one: str, two: str, name: str) -> Figure:
-        """Return the correlation of two latents, of which a parameter is the covariance."""
         first, second = (self._values[f"var({each})"] for each in (one, two))
         scale = math.sqrt(max(0.0, first * second))
         if not scale > 0:
@@ -206,7 +203,6 @@ class Summary:
         return self._figure(f"cor({one}, {two})", value, slopes, "correlation")
 
     def as_json(self) -> Report:
-        """Return it as values that JSON can hold, once NaN is None."""
         return {
             "level": self.level,
             "parameters": {one.name: one.as_json() for one in self.parameters},

@@ -96,7 +96,6 @@ class FittedCurves:
         return {"id": at.ids[at.individual_of], "time": at.times, **measured, **ends}
 
     def describe(self) -> Report:
-        """As JSON: a curve for each individual."""
         columns = self.columns()
         curves = [
             {"id": name} | {key: columns[key][first:last] for key in columns if key != "id"}

@@ -312,13 +312,11 @@ class Classes:
     proba: bool = False
 
     def columns(self) -> Report:
-        """Class of each individual."""
         columns: Report = {"id": np.array(self.names, np.str_), "label": self.shares.argmax(axis=1)}
         more = enumerate(self.shares.T) if self.proba else ()
         return columns | {f"proba_{k}": column for k, column in more}
 
     def describe(self) -> Report:
-        """As JSON."""
         labels = self.shares.argmax(axis=1)
         counts = np.bincount(labels, minlength=self.shares.shape[1])
         proba = {"proba": self.shares} if self.proba else {}

@@ -112,7 +112,6 @@ class SaemRun(Stateful):
         return theta, trace
 
     def schema(self) -> dict[str, Schema]:
-        """How the run went, to resume it."""
         counts, start = ListOf(COUNT, "iterations"), self.trace[0]
         return {
             "n_iter": Integer(1, size="iterations"),
@@ -299,7 +298,6 @@ class _Loop(Stateful):
         }
 
     def iterate(self, saver: Saver, callback: Callable[[SaemProgress], None] | None) -> SaemRun:
-        """Iterate to the end, from the beginning or from what was saved."""
         run, n_iter, server = self.run, self.given.n_iter, self.server
         common = (self.units, self.given.participation, self.rng)
         if saver.saved is None:
@@ -436,7 +434,6 @@ class _Loop(Stateful):
         return np.asarray(rows[np.sort(np.argsort(chances)[:size])], np.intp)
 
     def _move_chains(self, which: Indices, theta: Doubles, now: int, late: int) -> None:
-        """Move the chains of some individuals."""
         part, some = self.chains.take_individuals(which), self.model.take_individuals(which)
         self.sampler.move(some, theta, part, now, late)
         self.chains.put(which, part)
@@ -481,7 +478,6 @@ class _Loop(Stateful):
         return self._models, weights * self._known
 
     def _held(self) -> dict[str, Schema]:
-        """What devices have, to resume a run."""
         kept, each = self._kept, self._each
         return {
             "chains": self.chains,

@@ -127,7 +127,6 @@ class Chains(Stateful):
             getattr(self, name)[which] = getattr(part, name)
 
     def schema(self) -> dict[str, Schema]:
-        """Where chains are and how they move, to resume a run."""
         each = (self.z.shape[1],)
         return {
             "z": Array("f8", self.z.shape),
@@ -147,7 +146,6 @@ class Exact(Sampler):
     name = "exact"
 
     def move(self, model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
-        """Draw again."""
         chains.z = model.draw(theta, chains.streams.derive_stream(now, 0), len(chains.z))
 
 
@@ -169,7 +167,6 @@ class Gibbs(Sampler):
         return Chains(streams, first, none[:, :, None], none, none, np.ones(n))
 
     def move(self, model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
-        """Sweep ``n_steps`` times."""
         keys = np.ascontiguousarray(chains.streams.keys_at(now, 2 * self.n_steps))
         z = np.ascontiguousarray(chains.z)
         model.sweep(theta, z, keys, thread_count(self.n_threads))
@@ -191,7 +188,6 @@ class _Accepting(Sampler):
     def begin(
         self, model: SaemModel, theta: Doubles, z: Doubles, n_chains: int, seed: int = 0
     ) -> Chains:
-        """Start all chains at z (n, q), in units of the curvature there."""
         chains = super().begin(model, theta, z, n_chains, seed)
         chains.scales *= self.width
         chains.steps *= self.step
@@ -290,7 +286,6 @@ class Langevin(Sampler):
     name = "langevin"
 
     def move(self, model: SaemModel, theta: Doubles, chains: Chains, now: int, late: int) -> None:
-        """Take ``n_steps`` steps; NumericalError if they run away."""
         if self.precondition:
             learn(model, theta, chains, now, late)
         h = float(self.step * (1.0 + late) ** -self.decay)

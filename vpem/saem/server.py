@@ -189,7 +189,6 @@ class SaemServer(StatisticKeeper, Stateful):
             self.total.count(ITEM * size)
 
     def schema(self) -> dict[str, Schema]:
-        """What the server and devices keep of messages, to resume a run."""
         each = Array("f8", self.left_out.shape)
         return {
             "statistic": Array("f8", self.statistic.shape),
@@ -280,7 +279,6 @@ class SaemNeighbours(NeighbourKeepers, Stateful):
             self._tree.count(ITEM * size)
 
     def schema(self) -> dict[str, Schema]:
-        """What devices keep of messages, to go on from."""
         return {
             "estimates": Array("f8", self.estimates.shape),
             "told": As(Array("f8", self.reported.shape), at="reported"),

@@ -102,7 +102,6 @@ class Watch(Stateful):
         return run.converged
 
     def schema(self) -> dict[str, Schema]:
-        """What was seen at the last look, to go on from."""
         p = len(self.model.parameters)
         table = Array("f8", ((0, p), (0, p)), nan=True, inf=True)
         q = len(self.model.latents) + self.model.n_imputed
@@ -210,7 +209,6 @@ class PerplexityWatch(Stateful):
         return run.converged
 
     def schema(self) -> dict[str, Schema]:
-        """What was seen at the last look, to go on from."""
         return {"at": COUNT, "last": or_nan(Number(0))}
 
 

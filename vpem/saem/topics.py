@@ -133,7 +133,6 @@ class Topics:
         return {"word": np.array(self.words, dtype=np.str_), **named}
 
     def as_json(self) -> Report:
-        """Return the topics and their fit as JSON has them."""
         return {
             "topics": self.describe(),
             "n_tokens": self.n_tokens,
@@ -168,5 +167,4 @@ def heard_in(saved: SavedSaem, individuals: Individuals) -> tuple[Individuals, f
 
 
 def perplexity_of(log_likelihood: float, n_tokens: float) -> float:
-    """Perplexity of a word of so many."""
     return math.exp(min(-log_likelihood / n_tokens, 700.0))

@@ -308,7 +308,6 @@ def read_individuals(
 
 
 def _read_doses(file: h5py.File, n: int, source: str) -> Doses | None:
-    """Read the doses of n individuals, where there are any."""
     group = find(file, "doses")
     if group is None:
         return None

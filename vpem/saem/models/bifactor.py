@@ -134,7 +134,6 @@ class BifactorModel(SaemModel):
         return np.nan_to_num(rest, nan=0.0, posinf=np.inf, neginf=-np.inf) if self.gaps else rest
 
     def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
-        """Logarithm of the density of what is there and the factors, (chains, n)."""
         variances = theta.reshape(4, -1)[3]
         each = self._residuals(z, theta) ** 2 / variances
         if self.gaps:
@@ -231,7 +230,6 @@ class BifactorModel(SaemModel):
         return float(-0.5 * (items.sum() + latent.sum() + n * len(latent) * LOG_2_PI))
 
     def posterior(self, theta: Doubles) -> tuple[Doubles, Doubles]:
-        """Means and covariances of the factors given the items that are there."""
         means, loadings, variances = self.unpack(theta)
         weighed = loadings / variances[:, None]
         if self.gaps:
@@ -253,7 +251,6 @@ class BifactorModel(SaemModel):
         return mean, np.broadcast_to(covariance, (self.n, *covariance.shape)).copy()
 
     def population(self, theta: Doubles) -> tuple[Doubles, Doubles]:
-        """The standard normal law."""
         q = 1 + self.n_groups
         return np.zeros(q), np.eye(q)
 

@@ -163,7 +163,6 @@ class GmmModel(SaemModel):
         return log_joint
 
     def responsibilities(self, theta: Doubles) -> Doubles:
-        """Probability of each component given the values, (n, K)."""
         return np.asarray(softmax(self._log_joint(theta), axis=1), np.float64)
 
     def covariances(self, theta: Doubles) -> Doubles:
@@ -202,13 +201,11 @@ class GmmModel(SaemModel):
         return z
 
     def log_complete(self, z: Doubles, theta: Doubles) -> Doubles:
-        """Logarithm of the density of component and values, completed if need be, (chains, n)."""
         joint = self._of_whole(z[..., 1:], theta) if self.gaps else self._log_joint(theta)
         every = np.broadcast_to(joint, (*z.shape[:-1], self.n_components))
         return np.take_along_axis(every, z[..., :1].astype(np.intp), axis=-1)[..., 0]
 
     def gradient(self, z: Doubles, theta: Doubles) -> Doubles:
-        """Components have no gradient."""
         raise InputError("the components of a mixture have no gradient; take the sampler exact")
 
     def statistics(self, z: Doubles) -> Doubles:
@@ -270,7 +267,6 @@ class GmmModel(SaemModel):
         return sums
 
     def marginal(self, theta: Doubles) -> Doubles:
-        """Log-likelihood of each individual: the sum over components."""
         joint = self._log_joint(theta)
         most = joint.max(axis=1)
         log_sum: Doubles = most + np.log(np.exp(joint - most[:, None]).sum(axis=1))

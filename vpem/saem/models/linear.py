@@ -512,7 +512,6 @@ class LinearModel(Varying):
         return mean + times(root, units), variance * (root @ inverse @ root.T), units, inner
 
     def curve(self, z: Doubles, at: Individuals) -> Doubles:
-        """Lines (chains, N)."""
         columns, of_rows = self.columns(at).T, z[..., at.individual_of, :]
         lines = np.zeros(of_rows.shape[:-1])
         for i, row in enumerate(self.law.random):
@@ -525,11 +524,9 @@ class LinearModel(Varying):
         return lines
 
     def row_sds(self, z: Doubles, theta: Doubles, at: Individuals) -> Doubles:
-        """The residual sd, the same for all rows."""
         return np.full((len(z), at.n_rows), np.sqrt(theta[-1]))
 
     def kernels(self, theta: Doubles) -> Lines | None:
-        """Law of the coefficients, of few enough."""
         if len(self.latents) > MOST_SLOPES:
             return None
         B, omega, variance = self.unpack(theta)
@@ -537,7 +534,6 @@ class LinearModel(Varying):
         return Lines(means, np.linalg.inv(omega), self._fitted(B), self._cross, variance)
 
     def marginal(self, theta: Doubles) -> Doubles:
-        """Log-likelihood of each individual, its coefficients integrated out."""
         B, _, variance = self.unpack(theta)
         means, _, units, inner = self._given(theta)
         squares = self._squares(means[None], self._apart(B))[0] / variance + (units**2).sum(axis=1)

@@ -523,7 +523,6 @@ def check_model(model: SaemModel, theta: Doubles, z: Doubles) -> None:
 
 
 def make_model(name: str, individuals: Individuals, **options: Any) -> SaemModel:
-    """Make a model of its name, see `MODELS`."""
     kind = model_class(name, options)
     known = list(signature(kind).parameters)[1:]
     for option in options:

@@ -99,7 +99,6 @@ class Outcome(ABC):
         return self.values - self.mean(f)
 
     def residuals(self, f: Doubles, sds: Doubles) -> Doubles:
-        """Errors in units of their standard deviation."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return np.asarray(self.errors(f) / self.deviation(f, sds), np.float64)
 
@@ -347,7 +346,6 @@ class Outcomes:
         return part
 
     def _in_rows(self, individuals: Individuals) -> list[Outcome]:
-        """Outcomes of these individuals."""
         several = len(self._each) > 1
         return [
             one.in_rows(individuals, number if several else None)

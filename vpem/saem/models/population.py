@@ -291,7 +291,6 @@ class PopulationModel:
     # ---- parameters ------------------------------------------------------------------------------
 
     def pack(self, B: Doubles, omega: Doubles) -> Doubles:
-        """Coefficients and variances as a vector."""
         return np.concatenate([B[self.places], lower_half(omega)[self._in_triangle]])
 
     def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles]:
@@ -447,7 +446,6 @@ class Varying(SaemModel):
         return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
 
     def population(self, theta: Doubles) -> tuple[Doubles, Doubles]:
-        """Mean and covariance of the latents, where covariates are 0."""
         B, omega = self.law.unpack(theta)
         return B[self.law.random, 0], omega
 

@@ -191,7 +191,6 @@ class LinearPredictor(Structure):
         return self.slopes(phi, at)[0]
 
     def slopes(self, phi: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
-        """The sums, and the columns."""
         design = self.design(at)
         rows = phi[:, at.individual_of]
         total = np.zeros(rows.shape[:2])
@@ -248,7 +247,6 @@ class Compartments(Structure):
         self.code = CORES[core] | ORAL * self.oral | LAG * self.late
 
     def check(self, at: Individuals) -> None:
-        """Refuse doses and rows that have no meaning."""
         doses = doses_of(at)
         start = np.full(at.n_individuals, -np.inf)
         dosed = doses.counts > 0
@@ -275,7 +273,6 @@ class Compartments(Structure):
         return f
 
     def slopes(self, phi: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
-        """Concentrations and their derivatives."""
         slopes = np.empty((len(phi), at.n_rows, len(self.names)))
         return self.predict(phi, at, slopes), slopes
 

@@ -73,7 +73,6 @@ class Ode(Structure):
                 at.constant(name, "amounts change by one value an individual")
 
     def predict(self, phi: Doubles, at: Individuals) -> Doubles:
-        """Return what is measured of the amounts, (chains, N)."""
         n_chains, n = phi.shape[:2]
         natural = np.moveaxis(self.natural(phi), -1, 0)
         flat = natural.reshape(len(self.names), -1)

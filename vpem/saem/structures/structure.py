@@ -195,7 +195,6 @@ class OwnCurve(Structure):
             )
 
     def predict(self, phi: Doubles, at: Individuals) -> Doubles:
-        """Return what the function says at the rows."""
         rows = np.moveaxis(self.natural(phi)[:, at.individual_of], -1, 0)
         covariates = {name: at.covariates[name] for name in self.needs}
         return self.signature.call(rows.shape[1:], at.times, *rows, **covariates)
