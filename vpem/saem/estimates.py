@@ -110,12 +110,11 @@ class Summary:
         if covariance is None:
             covariance = covariance_of(saved.information)
         errors = np.sqrt(np.diag(covariance))
-        if not np.allclose(errors, saved.standard_errors, rtol=1e-6, equal_nan=True):
-            covariance = np.full_like(covariance, np.nan)
-            with np.errstate(over="ignore"):  # a file may hold any
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a file may hold any
+            if not np.allclose(errors, saved.standard_errors, rtol=1e-6, equal_nan=True):
+                covariance = np.full_like(covariance, np.nan)
                 np.fill_diagonal(covariance, saved.standard_errors**2)
-            errors = saved.standard_errors
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                errors = saved.standard_errors
             self.together = covariance / np.outer(errors, errors)
         self._saved, self._covariance, self.level = saved, covariance, saved.level
         self._values = dict(zip(names, saved.theta.tolist(), strict=True))
