@@ -1,6 +1,7 @@
 """Alignment by id: every level finds the rows that sets find, in the first party's order."""
 
 import re
+import sys
 import threading
 import unicodedata
 import warnings
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import FileError, InputError, VpemWarning
-from vpem.files.parties.alignment import align, read_key
+from vpem.files.parties import alignment
+from vpem.files.parties.alignment import _hashed, align, read_key
+from vpem.files.studies.policy import Policy, PolicyError
 from vpem.settings import ALIGNMENTS
 
-from .tables import each
+from .tables import each, over
 from .thread_engine import ThreadEngine, over_queues, together
 
 KEY = bytes(range(40))
@@ -30,6 +33,14 @@ else:
     MATCHING = ("ids", "hmac", "psi")
 
 quick = partial(settings, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap_guesses():
+    """Of a hash by a key: as they stand, each of a thousand keys here would take 0.1 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(alignment.STRETCHED, "n", 2)
+        yield
 
 
 def agree(ids, level="ids", **options):
@@ -77,7 +88,7 @@ def by_sets(ids):
 
 
 @pytest.mark.parametrize("level", MATCHING)
-@quick(max_examples=25)
+@quick(max_examples=15)
 @given(ids=parties())
 def test_rows_are_those_of_sets_in_the_first_partys_order(level, ids):
     found = agree(ids, level)
@@ -86,7 +97,7 @@ def test_rows_are_those_of_sets_in_the_first_partys_order(level, ids):
     assert found.n_samples == found.n_complete == len(found.rows[0])
 
 
-@quick(max_examples=25)
+@quick(max_examples=15)
 @given(ids=parties(), seed=st.integers(0, 2**32))
 def test_the_order_of_another_partys_file_changes_nothing(ids, seed):
     rng = np.random.default_rng(seed)
@@ -98,7 +109,7 @@ def test_the_order_of_another_partys_file_changes_nothing(ids, seed):
 
 
 @pytest.mark.parametrize("level", ["ids", "hmac"])
-@quick(max_examples=25)
+@quick(max_examples=15)
 @given(ids=parties())
 def test_an_outer_join_has_every_row_once(level, ids):
     found = agree(ids, level, keep_missing=True)
@@ -115,8 +126,7 @@ def test_an_outer_join_has_every_row_once(level, ids):
         assert np.array_equal(found.rows[party][complete], inner.rows[party])
 
 
-@pytest.mark.parametrize("level", ["none", *MATCHING])
-@pytest.mark.parametrize("holder_of", [(0, 1, 2), (1, 0, 1), (2, 1, 0), (0, 0, 1)])
+@over(level=["none", *MATCHING], holder_of=[(0, 1, 2), (1, 0, 1), (2, 1, 0), (0, 0, 1)])
 def test_many_processes_find_what_one_does(level, holder_of):
     rng = np.random.default_rng(3)
     ids = [np.array([f"p{i:02d}" for i in rng.permutation(30)[:26]]) for _ in range(3)]
@@ -136,7 +146,7 @@ def test_many_processes_find_what_one_does(level, holder_of):
             assert np.array_equal(rows, alone.rows[party])
 
 
-@pytest.mark.parametrize(
+@each(
     ("ids", "level"),
     [
         ([["a", "b"], ["b", "b"], ["b", "c"]], "ids"),
@@ -221,7 +231,7 @@ def recorder(sent):
     return Recorder
 
 
-@pytest.mark.parametrize("level", ["none", "hmac", "psi"])
+@each("level", ["none", "hmac", "psi"])
 def test_an_id_that_others_lack_is_sent_by_no_level_but_ids(level):
     if level == "psi" and level not in MATCHING:
         level = "hmac"
@@ -262,7 +272,7 @@ def test_what_the_first_party_gets_tells_nothing_of_the_order_of_files():
 # ---- ids ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", MATCHING)
+@each("level", MATCHING)
 def test_whole_numbers_are_equal_in_every_type(level):
     ids = [np.array([3, 1, 2], dtype=np.int32), np.array([1.0, 3.0]), np.array([3, 9], np.uint64)]
     found = agree(ids, level)
@@ -297,11 +307,7 @@ def test_repeated_ids_are_named_by_row_only():
 @each(
     ("ids", "level", "sentence"),
     [
-        (
-            [["1"], [1]],
-            "ids",
-            "the ids of party 'lab' are whole numbers, those of party 'hospital'",
-        ),
+        ([["1"], [1]], "ids", "the ids of party 'lab' are whole numbers, those of party 'hospit"),
         ([["1"], [1]], None, "never equal"),
         ([["a"], [" "]], "ids", "row 0 of party 'lab' has an empty id"),
         ([["a"], [True]], "ids", "must be strings or whole numbers"),
@@ -315,7 +321,7 @@ def test_what_cannot_be_compared_is_refused(ids, level, sentence):
         agree(ids, level)
 
 
-@pytest.mark.parametrize("level", MATCHING)
+@each("level", MATCHING)
 def test_a_party_without_ids_cannot_be_matched(level):
     said = "party 'lab' has no ids, by which rows could be aligned; name their column with id_col"
     with pytest.raises(InputError, match=said):
@@ -324,7 +330,7 @@ def test_a_party_without_ids_cannot_be_matched(level):
         )
 
 
-@pytest.mark.parametrize("level", MATCHING)
+@each("level", MATCHING)
 def test_few_rows_in_common_are_warned_about(level):
     ids = {0: np.arange(30), 1: np.arange(28, 90)}
     with pytest.warns(
@@ -356,7 +362,7 @@ def test_rows_that_are_aligned_are_taken_as_they_are():
     [
         (
             [["a", "b"], ["a", "b"], ["b", "a"]],
-            "'insurer' has the same ids in another order than party 'hospital'",
+            "'insurer' has the same ids in another order than",
             2,
         ),
         ([["a", "b"], ["a", "c"], ["b", "a"]], "'lab' has other ids than party 'hospital'", 2),
@@ -379,7 +385,7 @@ def test_rows_that_may_differ_are_joined_by_word_only(ids, sentence, by_word):
     elif 2 in ids:
         assert align(columns, names, holders, "none").by_position
     else:
-        with pytest.warns(VpemWarning, match=f"{sentence}; rows are joined by position"):
+        with pytest.warns(VpemWarning, match=f"{sentence}.*; rows are joined by position"):
             found = align(columns, names, holders, "none")
         assert (found.n_samples, found.by_position) == (by_word, True)
 
@@ -389,12 +395,8 @@ def test_other_peoples_ids_are_not_compared_unless_that_is_said():
     ids = np.array([f"p{number}" for number in range(20)])
     sent, runs = [], []
 
-    class Apart(ThreadEngine):
+    class Apart(recorder(sent)):
         open = False
-
-        def post(self, to, what, value):
-            sent.append(repr(value))
-            super().post(to, what, value)
 
     def work(engine, level):
         return align({engine.rank: ids}, NAMES[:2], Placement(engine, (0, 1)), level)
@@ -413,7 +415,7 @@ def test_other_peoples_ids_are_not_compared_unless_that_is_said():
     assert not runs[0] & runs[1]
 
 
-@pytest.mark.parametrize("level", [None, "none", "psi"])
+@each("level", [None, "none", "psi"])
 def test_rows_that_some_lack_cannot_be_kept_by_every_level(level):
     with pytest.raises(InputError, match=f"cannot be kept with align {level or 'none'}, since"):
         agree([["a"], ["a"]], level, keep_missing=True)
@@ -441,8 +443,6 @@ class Says:
 
 def modified(monkeypatch, party, side, **otherwise):
     """Let one party run modified code at one side ("client", "server") of the set intersection."""
-    from vpem.files.parties import alignment
-
     psi = alignment._library()
     theirs = Says(psi)
     maker = Says(getattr(psi, side), CreateWithNewKey=lambda own, key: Says(own(key), **otherwise))
@@ -552,7 +552,7 @@ LIES = [
 
 
 @needs_psi
-@pytest.mark.parametrize(("level", "lie", "told"), LIES)
+@each(("level", "lie", "told"), LIES)
 def test_what_the_first_party_says_of_rows_is_looked_at(level, lie, told):
     errors = of_three(level, (GUESSES[:21:7], OTHERS, OTHERS), **lie)
     assert all(type(error) is InputError and told in str(error) for error in errors), errors
@@ -562,9 +562,6 @@ def test_what_the_first_party_says_of_rows_is_looked_at(level, lie, told):
 @pytest.mark.parametrize("level", ["psi", "hmac", "ids"])
 def test_a_policy_limits_how_many_ids_others_may_compare(tmp_path, level, monkeypatch):
     """It is looked at before any id travels; where ids are shown, the first party has all."""
-    from vpem.files.parties import alignment
-    from vpem.files.studies.policy import Policy
-
     met = []
     monkeypatch.setattr(alignment, "_hashed", lambda *tokens: met.append(tokens))
     monkeypatch.setattr(alignment, "intersect", lambda *tokens: met.append(tokens))
@@ -587,45 +584,34 @@ def test_a_first_party_that_leaves_out_ids_is_refused_by_who_asks_for_more_rows(
     tmp_path, monkeypatch
 ):
     """The list is chosen by the first party; with fewest-rows it may not be short."""
-    from vpem.files.studies.policy import Policy, PolicyError
-
     modified(monkeypatch, 0, "client", GetIntersection=lambda own, *sent: own(*sent)[:2])
-    found = of_three(ids=(GUESSES[:21:7], OTHERS, OTHERS))
-    for alignment in found:
+    for one in of_three(ids=(GUESSES[:21:7], OTHERS, OTHERS)):
         with pytest.raises(PolicyError, match="requires at least 3 rows"):
-            Policy(tmp_path, fewest_rows=3).check_rows(alignment.n_samples)
+            Policy(tmp_path, fewest_rows=3).check_rows(one.n_samples)
 
 
 # ---- keys and libraries -------------------------------------------------------------------------
 
 
-def test_a_key_is_needed_and_read_without_line_end(tmp_path):
+def test_a_key_is_needed_is_read_without_line_end_and_is_not_weak(tmp_path):
     with pytest.raises(InputError, match="needs a key"):
         agree([["a"], ["a"]], "hmac", keys=None)
     file = tmp_path / "key"
     file.write_bytes(KEY.hex().encode() + b"\r\n")
     assert read_key(file) == KEY.hex().encode()
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
+    for content, sentence in (
         (b"secret", "has 6 bytes, too short"),
         (b"x" * 31 + b"\n", "has 31 bytes, too short"),
         (b"ab" * 40, "repeats 2 different bytes"),
-    ],
-)
-def test_a_weak_key_is_refused(tmp_path, content, sentence):
-    (tmp_path / "key").write_bytes(content)
-    with pytest.raises(InputError, match=sentence):
-        read_key(tmp_path / "key")
+    ):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=sentence):
+            read_key(file)
     with pytest.raises(FileError, match="does not exist"):
         read_key(tmp_path / "no key")
 
 
 def test_hashes_depend_on_the_key():
-    from vpem.files.parties.alignment import _hashed
-
     tokens = {0: np.array([b"a", b"b"])}
     one = _hashed(tokens, NAMES[:1], {0: KEY}, Placement.here(3))[0]
     assert one.dtype == "S32"
@@ -636,8 +622,6 @@ def test_hashes_depend_on_the_key():
 
 
 def test_without_its_library_set_intersection_says_what_to_install(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
     with pytest.raises(InputError, match=r"pip install 'vpem\[psi\]'"):
         agree([["a"], ["a"]], "psi")

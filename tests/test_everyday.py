@@ -16,7 +16,6 @@ from vpem.files.checkpoints import write_state
 from vpem.fits.estimators.base import workers_of
 from vpem.network.partition import evenly
 from vpem.records import Shown
-from vpem.steps.starts import GivenStart
 
 from .tables import each
 
@@ -157,23 +156,6 @@ def test_what_cannot_be_drawn_is_refused(given, match, X):
 # ---- names, lines, and what is shown -------------------------------------------------------------
 
 
-@each(
-    ("agents", "match"),
-    [
-        ({"lab": ["ast", "bmj"], "ward": ["age", "alt"]}, "did you mean 'bmi'"),
-        ({"lab": ["ast"], "ward": ["age", "alt"]}, "misses feature 'bmi'"),
-        ({"lab": ["ast", "age"], "ward": ["age", "alt", "bmi"]}, "repeats feature 'age'"),
-        ({"lab": "ast", "ward": ["age", "alt", "bmi"]}, "'lab' must have a list of features"),
-        ({"lab": slice(2), "ward": ["age", "bmi"]}, "'lab' must have a list of features"),
-        ({"lab": [["ast"]], "ward": ["age", "alt", "bmi"]}, "'lab': features are given by"),
-        ({"lab": [0, -1], "ward": [1, 2]}, "names feature -1"),
-    ],
-)
-def test_agents_are_checked_by_names(agents, match, frame):
-    with pytest.raises(InputError, match=match):
-        VPEM(2, agents).fit(frame)
-
-
 @each("kind", list(ESTIMATORS))
 def test_a_dataset_brings_names_and_weights(kind, X, frame):
     weights = np.linspace(0.5, 2, 120)
@@ -192,21 +174,6 @@ def test_agents_by_names_need_names(frame, X):
     assert model.kept().report["agent_names"] == ["lab", "ward"]
     with pytest.raises(InputError, match="have no names"):
         VPEM(2, AGENTS).fit(X)
-
-
-@each(
-    ("workers", "match"),
-    [
-        ({"a": range(60), "b": range(59, 120)}, "row 59 is given twice"),
-        ({"a": range(60)}, "row 60 has no worker"),
-        ({"a": range(121)}, "beyond those of the data"),
-        ({"a": [0.5]}, "row numbers"),
-        ({"a": np.ones(100, bool)}, "of 120 truth values, got bool"),
-    ],
-)
-def test_workers_are_checked_by_names(workers, match, X):
-    with pytest.raises(InputError, match=match):
-        DistributedGaussianMixture(2, workers).fit(X)
 
 
 def test_workers_are_a_column_of_names_or_masks(X):
@@ -243,16 +210,15 @@ def test_parameters_that_there_are_not_are_refused_with_the_right_name(given, wo
 
 @each("kind", list(ESTIMATORS))
 def test_verbose_fits_say_how_far_they_are(kind, frame, capsys):
-    ESTIMATORS[kind]().set_params(verbose=1, verbose_interval=2).fit(frame)
-    some = capsys.readouterr().out
-    ESTIMATORS[kind]().set_params(verbose=2).fit(frame)
-    every = capsys.readouterr().out
-    assert "\niteration 2, " in f"\n{some}"
-    assert "\niteration 3, " not in some
-    assert "\niteration 1, " in f"\n{every}"
-    assert "converged after" in some.splitlines()[-1]
-    ESTIMATORS[kind]().fit(frame)
-    assert capsys.readouterr().out == ""
+    said = []
+    for how in ({"verbose": 1, "verbose_interval": 2}, {"verbose": 2}, {}):
+        ESTIMATORS[kind]().set_params(**how).fit(frame)
+        said.append(f"\n{capsys.readouterr().out}")
+    assert "\niteration 2, " in said[0]
+    assert "\niteration 3, " not in said[0]
+    assert "\niteration 1, " in said[1]
+    assert "converged after" in said[0].splitlines()[-1]
+    assert said[2] == "\n"
 
 
 def test_restarts_are_counted(X, capsys):
@@ -357,9 +323,26 @@ def test_a_start_is_given_in_part_over_hubs_and_units(graph, X):
     np.testing.assert_allclose(rows.weights_, [0.25, 0.75])
 
 
-@each(
-    ("options", "match"),
-    [
+REST = {"ward": ["age", "alt"]}
+PRIVATE = {"release_epsilon": 5.0, "delta": 1e-3, "bounds": "-9,9"}
+REFUSED = [
+    *((VPEM, {"agents": agents}, match) for agents, match in (
+        ({"lab": ["ast", "bmj"], **REST}, "did you mean 'bmi'"),
+        ({"lab": ["ast"], **REST}, "misses feature 'bmi'"),
+        ({"lab": ["ast", "age"], "ward": ["age", "alt", "bmi"]}, "repeats feature 'age'"),
+        ({"lab": "ast", "ward": ["age", "alt", "bmi"]}, "'lab' must have a list of features"),
+        ({"lab": slice(2), "ward": ["age", "bmi"]}, "'lab' must have a list of features"),
+        ({"lab": [["ast"]], "ward": ["age", "alt", "bmi"]}, "'lab': features are given by"),
+        ({"lab": [0, -1], "ward": [1, 2]}, "names feature -1"),
+    )),
+    *((DistributedGaussianMixture, {"workers": workers}, match) for workers, match in (
+        ({"a": range(60), "b": range(59, 120)}, "row 59 is given twice"),
+        ({"a": range(60)}, "row 60 has no worker"),
+        ({"a": range(121)}, "beyond those of the data"),
+        ({"a": [0.5]}, "row numbers"),
+        ({"a": np.ones(100, bool)}, "of 120 truth values, got bool"),
+    )),
+    *((VPEM, {"agents": 1, **options}, match) for options, match in (
         ({"weights_init": [0.5, 0.6]}, "add up to 1"),
         ({"weights_init": [1.0]}, r"shape \(2,\)"),
         ({"means_init": [[0.0] * 3] * 2}, r"shape \(2, 4\)"),
@@ -372,19 +355,16 @@ def test_a_start_is_given_in_part_over_hubs_and_units(graph, X):
         ({"verbose": -1}, "verbose"),
         ({"verbose": "x"}, "verbose must be"),
         ({"warm_start": "no"}, "true or false"),
-    ],
-)
-def test_starts_that_cannot_be_are_refused(options, match, X):
+        ({"means_init": np.zeros((2, 4)), **PRIVATE}, "leave out init"),
+        ({"max_iter": 0, **PRIVATE}, "at least 1"),
+    )),
+]  # fmt: skip
+
+
+@each(("kind", "how", "match"), REFUSED)
+def test_what_cannot_be_is_refused(kind, how, match, frame):
     with pytest.raises(InputError, match=match):
-        VPEM(2, 1, **options).fit(X)
-
-
-def test_private_fits_have_no_given_starts(X):
-    private = {"release_epsilon": 5.0, "delta": 1e-3, "bounds": "-9,9"}
-    with pytest.raises(InputError, match="leave out init"):
-        VPEM(2, 1, means_init=X[:2], **private).fit(X)
-    with pytest.raises(InputError, match="at least 1"):
-        VPEM(2, 1, max_iter=0, **private).fit(X)
+        kind(2, **how).fit(frame)
 
 
 def test_warnings_of_fits_that_have_not_converged_are_scikit_learns(X):
@@ -407,11 +387,6 @@ def test_single_precision_is_kept_and_survives_pickling(graph, X):
     assert filling.transform(X[:3].astype(np.float32)).dtype == np.float32
     assert filling.transform(X[:3]).dtype == np.float64
     assert ours.score_samples(X).dtype == np.float64
-
-
-def test_start_objects_are_only_what_they_are_given(X):
-    assert GivenStart.from_parameters("kmeans", "full", (2, 4)) == GivenStart("kmeans")
-    assert GivenStart.wrap("random").init == "random"
 
 
 # ---- data frames that hold more than measurements ------------------------------------------------

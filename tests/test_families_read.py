@@ -24,6 +24,7 @@ from vpem.network.partition import contiguous
 from vpem.terms.families.kinds import Kinds
 
 from .cli_support import done, run
+from .tables import each
 
 FRAME = pd.DataFrame(
     {
@@ -86,7 +87,7 @@ WORDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", WORDS)
+@each("said", WORDS)
 def test_what_is_said_goes_before_what_values_show(said):
     found = settle_frame(list(said) if isinstance(said, tuple) else said)
     assert found.kinds.families == WORDS[said]
@@ -105,7 +106,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("said", REFUSED)
+@each("said", REFUSED)
 def test_what_cannot_be_is_refused_in_a_sentence(tmp_path, said):
     FRAME.assign(name=list("abcdef")).to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(InputError, match=REFUSED[said]):
@@ -143,9 +144,9 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@each("damage", DAMAGES)
 def test_families_of_a_file_are_not_trusted(tmp_path, damage):
-    write_dataset(tmp_path / "a.h5", settle_frame("auto"))
+    write_dataset(tmp_path / "a.h5", settle_frame("auto"), force=True)
     with h5py.File(tmp_path / "a.h5", "a") as file:
         DAMAGES[damage](file)
     with pytest.raises((FileError, InputError)):

@@ -66,7 +66,6 @@ COMMANDS = (
     "model show filled.h5",
     "plot rows.h5 --kind communication -o out.svg",
     "plot m.h5 d.h5 --kind pairs -o out.svg",
-    "plot s.h5 i.h5 --kind curves -o out.svg",
     "report m.h5 d.h5 -o out.html",
     "report s.h5 i.h5 -o out.html",
     "report filled.h5 -o out.html",
@@ -147,10 +146,10 @@ def test_names_that_differ_are_different_cells(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("quoted", [False, True])
+@each("quoted", [False, True])
 def test_formulas_are_quoted_on_request(tmp_path, quoted):
     columns = {"=x": np.array(FORMULAS), "value": np.array([-1.0, 1.0, 2.0, -3.0, 0.0])}
-    write_columns(tmp_path / "t.csv", columns, "x", quote_formulas=quoted)
+    write_columns(tmp_path / "t.csv", columns, "x", True, quote_formulas=quoted)
     with open(tmp_path / "t.csv", newline="", encoding="utf-8") as stream:
         head, *rows = csv.reader(stream)
     mark = "'" if quoted else ""
@@ -159,7 +158,7 @@ def test_formulas_are_quoted_on_request(tmp_path, quoted):
     assert [float(row[1]) for row in rows] == columns["value"].tolist()
 
 
-@pytest.mark.parametrize("command", ["predict m.h5 d.h5", "predict s.h5 --latents", "sample m.h5"])
+@each("command", ["predict m.h5 d.h5", "predict s.h5 --latents", "sample m.h5"])
 def test_every_writer_of_csv_quotes_formulas(capsys, here, monkeypatch, command):
     given = []
     monkeypatch.setattr("vpem.files.results.write_columns", lambda *words: given.append(words[4]))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from vpem import (
-    InputError,
     NotConvergedWarning,
     VpemWarning,
     connect,
@@ -16,6 +15,7 @@ from vpem.files.models import Model, write_model
 from vpem.network.partition import contiguous
 
 from .cli_support import done, make_data
+from .tables import each, over
 
 
 def joined(topology="cycle", n=6, **how):
@@ -27,8 +27,7 @@ def X(overlapping):
     return overlapping(3, 200, 6)
 
 
-@pytest.mark.parametrize("fault", ["link_failure", "stragglers"])
-@pytest.mark.parametrize("seed", [0, 1])
+@over(fault=["link_failure", "stragglers"], seed=[0, 1])
 def test_fits_with_faults_stop_where_fits_without_do(fault, seed, X):
     exact = fit_vpem(X, joined(), init=[3, 150])
     failing = fit_vpem(X, joined(seed=seed, **{fault: 0.2}), init=[3, 150])
@@ -80,20 +79,7 @@ def test_compressed_rounds_are_accelerated_unless_asked_not_to(X):
     assert np.ptp(fewer.root_log_likelihood) > np.ptp(quick.root_log_likelihood)
 
 
-def test_a_codec_that_costs_more_than_it_saves_is_refused():
-    with pytest.raises(InputError, match="times as much: take natural:12bits"):
-        joined(compress="randk:0.1")
-
-
-@pytest.mark.parametrize("weights", ["metropolis", "laplacian", "max-degree"])
-@pytest.mark.parametrize("codec", [None, "natural:12bits"])
-def test_any_weights_find_the_same(weights, codec, X):
-    exact = fit_vpem(X, joined("star"), init=[3, 150])
-    fit = fit_vpem(X, joined(weights=weights, compress=codec), init=[3, 150])
-    assert fit.log_likelihood == pytest.approx(exact.log_likelihood, abs=1e-5)
-
-
-@pytest.mark.parametrize(
+@each(
     ("how", "said"),
     [
         ({"compress": "topk:1e-12"}, "keeps only"),

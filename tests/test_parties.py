@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from vpem import fit_vpem, read_dataset
+from vpem import fit_vpem
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemWarning
@@ -35,12 +35,16 @@ from vpem.files.parties.opening import (
     read_manifest,
 )
 from vpem.files.table_settings import TableSettings
+from vpem.fits.imputation import fit_imputation
+from vpem.fits.row_kmeans import kmeans_rows
 from vpem.network.graph import make_graph
-from vpem.network.partition import Partition, contiguous
-from vpem.sums.connect import connect
+from vpem.network.partition import Partition, contiguous, evenly
+from vpem.sums.connect import connect, connect_workers, spread_workers
+from vpem.terms.lowrank.entries import from_triplets
 
+from . import cli_support
 from .tables import each
-from .thread_engine import together
+from .thread_engine import ThreadEngine, together
 
 
 def put(file, names, ids=None, *, n_samples=4, seed=0, **more):
@@ -101,7 +105,7 @@ def test_a_manifest(tmp_path):
     assert lab.path == tmp_path / "lab.csv"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "kind", "sentence"),
     [
         ("[[party]", FileError, "is not TOML"),
@@ -115,11 +119,7 @@ def test_a_manifest(tmp_path):
         ('[[party]]\nfile = "a.h5"\nid-column = [2]', InputError, "id-column must be a string"),
         ('[[party]]\nfile = "a.h5"\nno-header = 1', InputError, "no-header must be true or false"),
         ('[[party]]\nfile = "a.h5"\ndecimal = ";"', InputError, "decimal must be one of"),
-        (
-            '[[party]]\nfile = "a.h5"\nids = "a"\nid_column = "b"',
-            InputError,
-            "id_column twice",
-        ),
+        ('[[party]]\nfile = "a.h5"\nids = "a"\nid_column = "b"', InputError, "id_column twice"),
         ("[[party]]\nfile = 3", InputError, "file must be a string, got 3"),
         ('[[party]]\nfile = "a.h5"\nname = ""', InputError, "name must be a string"),
         ('[[party]]\nfile = "a.h5"\n[[party]]\nfile = "b/a.csv"', InputError, "two parties are"),
@@ -184,18 +184,25 @@ def test_many_processes_agree_on_rows_and_names(files):
         assert np.array_equal(parts[rank], whole.X[:, whole.partition.features[rank]])
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Folder of a party's two files, from each of which more than one read is made."""
+    folder = tmp_path_factory.mktemp("many")
+    names = [f"f{j}" for j in range(60)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vpem.files.datasets.CHUNK_BYTES", 1 << 15)
+        patch.setattr("vpem.files.matrix.LEAST_READ", 1 << 16)
+        parts = [put(folder / f"{n}.h5", names, n_samples=250, seed=n) for n in range(2)]
+        yield folder, np.concatenate(parts)
+
+
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(-1, 499), max_size=60))
-def test_rows_are_filled_in_from_several_files_whatever_their_order(tmp_path_factory, rows):
-    folder = tmp_path_factory.getbasetemp() / "many"
-    if not folder.exists():
-        folder.mkdir()
-        for part in range(2):
-            put(folder / f"{part}.h5", [f"f{j}" for j in range(600)], n_samples=250, seed=part)
-    X = np.concatenate([read_dataset(folder / f"{part}.h5").X for part in range(2)])
+def test_rows_are_filled_in_from_several_files_whatever_their_order(many, rows):
+    folder, X = many
     held = open_party(Party("many", "[01].h5", folder=str(folder)))
-    assert held.parts[0].step < 250  # more than one read a file
-    out = np.zeros((len(rows), 602))
+    assert held.parts[0].step < 250
+    out = np.zeros((len(rows), 62))
     held.fill(out[:, 1:-1], np.array(rows, dtype=np.intp))
     held.close()
     expected = X[rows]
@@ -220,7 +227,7 @@ def test_columns_are_those_wanted_in_their_order(files):
 TABLE = "who,city,x,class,y\n 7,Rome,1.5,ill,2\n5,Oslo,2.5,well,3\n"
 
 
-@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
+@each("suffix", ["csv", "csv.gz", "parquet"])
 def test_tables(tmp_path, suffix):
     file = tmp_path / f"clinic.{suffix}"
     if suffix == "parquet":
@@ -249,7 +256,7 @@ def test_tables(tmp_path, suffix):
     assert held.labels.tolist() == ["ill", "well"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("table", "found"),
     [
         ("id,x\n1,2.5\n2,3.5\n", "id"),
@@ -434,10 +441,11 @@ def test_names_that_repeat_even_with_their_partys():
         names(a=("x",), b=("x", "a.x"))
 
 
-@pytest.mark.parametrize("which", [("one",), ("two",), ("one", "two"), ()])
+@each("which", [("one",), ("two",), ("one", "two"), ()])
 def test_labels_are_kept_if_one_party_has_them(tmp_path, which):
     for place, name in enumerate(("one", "two")):
         labels = np.array(["u", "v", "w"]) if name in which else None
+        (tmp_path / f"{name}.h5").unlink(missing_ok=True)
         put(tmp_path / f"{name}.h5", [name], [3, 1, 2][place:] + [3, 1, 2][:place], labels=labels)
     joined, _ = join_parties(chosen(tmp_path, "one", "two"), "ids")
     expected = {("one",): ["u", "v", "w"], ("two",): ["w", "u", "v"]}.get(which)
@@ -453,8 +461,7 @@ def test_precision_is_single_only_if_all_are(tmp_path):
     assert stack_parties(chosen(tmp_path, "one")).X.dtype == np.float32
 
 
-@pytest.mark.parametrize("topology", ["star", "cycle"])
-def test_a_fit_of_parties_is_that_of_the_data_they_were_cut_from(tmp_path, overlapping, topology):
+def test_a_fit_of_parties_is_that_of_the_data_they_were_cut_from(tmp_path, overlapping):
     X = overlapping(4)
     whole = Dataset(X, tuple("abcdef"))
     held = Partition((np.arange(2), np.array([2]), np.arange(3, 6)), ("one", "two", "three"))
@@ -463,8 +470,8 @@ def test_a_fit_of_parties_is_that_of_the_data_they_were_cut_from(tmp_path, overl
     joined, found = join_parties(chosen(tmp_path, *held.names), "ids")
     assert np.array_equal(joined.X, X[joined.ids])
     assert found.n_samples == len(X)
-    network = connect(make_graph(topology, 3), joined.partition, hops=0)
-    again = connect(make_graph(topology, 3), held, hops=0)
+    network = connect(make_graph("cycle", 3), joined.partition, hops=0)
+    again = connect(make_graph("cycle", 3), held, hops=0)
     one = fit_vpem(joined.X, network, n_components=3, seed=1)
     two = fit_vpem(np.ascontiguousarray(X[joined.ids]), again, n_components=3, seed=1)
     assert np.array_equal(one.history, two.history)
@@ -490,18 +497,16 @@ def test_parties_stacked(tmp_path):
     assert stacked.labels is None
 
 
-@pytest.mark.parametrize(
-    ("names", "sentence"),
-    [
+def test_rows_of_other_features_cannot_be_stacked(tmp_path):
+    put(tmp_path / "one.h5", ["x", "y"])
+    for names, sentence in (
         (["x"], "party 'two' has no feature 'y', which party 'one' has"),
         (["x", "y", "z"], "party 'one' has no feature 'z', which party 'two' has"),
-    ],
-)
-def test_rows_of_other_features_cannot_be_stacked(tmp_path, names, sentence):
-    put(tmp_path / "one.h5", ["x", "y"])
-    put(tmp_path / "two.h5", names)
-    with pytest.raises(InputError, match=sentence):
-        stack_parties(chosen(tmp_path, "one", "two"))
+    ):
+        (tmp_path / "two.h5").unlink(missing_ok=True)
+        put(tmp_path / "two.h5", names)
+        with pytest.raises(InputError, match=sentence):
+            stack_parties(chosen(tmp_path, "one", "two"))
 
 
 # ---- cutting ------------------------------------------------------------------------------------
@@ -543,19 +548,64 @@ def test_names_of_files():
         file_stems(("a b", "A_b"))
 
 
-def test_nothing_is_warned_about_without_reason(files):
+def test_a_key_is_for_hashes_and_nothing_is_warned_about_without_reason(files):
     folder, _ = files
+    key = folder / "key"
+    key.write_bytes(bytes(range(33, 80)))
     with warnings.catch_warnings():
         warnings.simplefilter("error", VpemWarning)
-        join_parties(chosen(folder, "hospital", "lab", "insurer"), "hmac", key=_key(folder))
-
-
-def _key(folder):
-    (folder / "key").write_bytes(bytes(range(33, 80)))
-    return folder / "key"
-
-
-def test_a_key_is_for_hashes(files):
-    folder, _ = files
+        join_parties(chosen(folder, "hospital", "lab", "insurer"), "hmac", key=key)
     with pytest.raises(InputError, match="a key is for align hmac only"):
-        join_parties(chosen(folder, "hospital", "lab"), "ids", key=_key(folder))
+        join_parties(chosen(folder, "hospital", "lab"), "ids", key=key)
+
+
+# ---- at home: what a result says of rows and entries stays with the organisation that has them ---
+
+N = 3
+
+
+class AtHome(ThreadEngine):
+    """A member of a study that is a thread."""
+
+    open = False
+
+
+def star():
+    return connect_workers(make_graph("star", N))
+
+
+def test_an_observer_has_values_that_it_saw_and_fitted_ones_else():
+    rng = np.random.default_rng(0)
+    observer, row, column = np.nonzero(rng.random((N, 12, 4)) < 0.6)
+    found = from_triplets(
+        observer, row, column, rng.normal(size=len(row)), names=list("abc"),
+        row_names=[f"r{one}" for one in range(12)], column_names=list("wxyz"),
+    )  # fmt: skip
+    alone = fit_imputation(found, rank=1, max_iter=3, tol=0.0)
+
+    def fit(engine):
+        network = spread_workers(star(), engine)
+        own = found.seen_by({engine.rank})
+        return fit_imputation(own, network=network, rank=1, max_iter=3, tol=0.0), own
+
+    for ours, own in together(N, fit, AtHome):
+        np.testing.assert_allclose(ours.fitted, alone.fitted, rtol=1e-10)
+        np.testing.assert_array_equal(ours.seen.times, alone.seen.times)
+        np.testing.assert_array_equal(np.isnan(ours.seen.mean), own.times_seen == 0)
+        saw = own.times_seen > 0
+        np.testing.assert_array_equal(ours.imputed[~saw], ours.fitted[~saw])
+
+
+def test_a_worker_knows_the_clusters_of_its_own_rows():
+    X, _ = cli_support.overlapping()
+    workers = evenly(len(X), N)
+    alone = kmeans_rows(X, workers, star(), n_clusters=3, seed=1)
+
+    def fit(engine):
+        network = spread_workers(star(), engine)
+        return kmeans_rows(X[workers.rows[engine.rank]], workers, network, n_clusters=3, seed=1)
+
+    for rank, ours in enumerate(together(N, fit, AtHome)):
+        np.testing.assert_array_equal(ours.labels, alone.labels[workers.rows[rank]])
+        np.testing.assert_allclose(ours.inertia, alone.inertia, rtol=1e-12)
+        assert ours.describe([], [])["n_samples"] == len(X)
