@@ -201,7 +201,6 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Tell whether a column holds bytes."""
     tests = (
         pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view,
         pa.types.is_fixed_size_binary,
@@ -210,6 +209,5 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Tell whether a column holds numbers or true/false values."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(test(kind) for test in tests)

@@ -456,7 +456,6 @@ class FileSaver:
             raise Interrupted(self.name, self.generation, self.signal)
 
     def write(self, state: State) -> None:
-        """Write a state now."""
         whole = {"generation": self.generation, "facts": self._facts, "run": state}
         write_state(self.path, whole, None if self._gone_on else self.before)
         if self._gone_on and self.before is not None:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Example:
-    """A dataset that comes with the package."""
-
     file: str
     rows: int
     columns: int  # features; of tables all columns
@@ -184,8 +182,6 @@ TIMEOUT = 30  # seconds without an answer after which a download is given up
 
 @dataclass(frozen=True)
 class OpenData:
-    """A dataset that anybody may download."""
-
     title: str
     url: str  # a zip file
     member: str  # its CSV file, in any folder, without heads; labels come last

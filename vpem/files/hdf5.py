@@ -359,7 +359,6 @@ def find(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
 
 
 def is_group(item: object) -> bool:
-    """Whether what `find` returned is a group."""
     import h5py
 
     return isinstance(item, h5py.Group)

@@ -457,7 +457,6 @@ class FileMatrix(Shaped):
         return buffer
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -288,7 +288,6 @@ def is_long_csv(path: PathLike) -> bool:
 
 
 def is_long(header: Sequence[str]) -> bool:
-    """Whether these are the columns of a table with a line a measurement."""
     return {"row", "column", "value"} <= {name.strip().lower() for name in header}
 
 

@@ -49,8 +49,6 @@ LEAST_SHARE = 0.1  # of the smallest party; fewer rows in common are warned abou
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which rows of the parties belong together."""
-
     level: str  # one of `ALIGNMENTS`
     keep_missing: bool  # also rows that some parties lack
     names: tuple[str, ...]

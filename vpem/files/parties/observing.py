@@ -213,7 +213,6 @@ def _refuse_other_rows(
 
 
 def read_observed(party: Party, weight: str | None, tell: Tell | None) -> Observed:
-    """Read what one party saw."""
     files = party.find()
     headers = [header_of(file) for file in files]
     if any("observer" in map(str.lower, header) and is_long(header) for header in headers):

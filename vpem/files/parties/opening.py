@@ -134,7 +134,6 @@ class Holding:
         return whole and len(np.unique(column)) == len(column)
 
     def close(self) -> None:
-        """Close its files."""
         for part in self.parts:
             if is_stored(part):
                 part.close()

@@ -158,7 +158,6 @@ def warn_of_marks(source: str, X: Floats, names: Sequence[str]) -> None:
 
 
 def refuse_large(n_bytes: int, memory_limit: int | None, source: str) -> None:
-    """Raise InputError if a table takes more memory than it may."""
     if memory_limit is not None and 2 * n_bytes > memory_limit:
         raise InputError(
             f"{source} takes {2 * n_bytes / 1e6:.4g} MB, more than the memory limit of "
@@ -186,8 +185,6 @@ class LazyFrame:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What of a file is read, and how."""
-
     table: TableSettings  # with what a model keeps
     dataset: str | None = None  # path of a matrix inside an HDF5 file
     memory_limit: int | None = None  # in bytes
@@ -207,7 +204,6 @@ class ReadOptions:
 
 
 def check_fields(dtype: np.dtype[Any], source: str) -> None:
-    """Raise InputError if a field holds objects, or records again."""
     assert dtype.names is not None
     for name in dtype.names:
         if dtype[name].base.kind not in "iufbSU":
@@ -329,7 +325,6 @@ def columns_in(setting: str, value: object, names: list[str], source: str) -> li
 def resolve_column(
     what: str, column: str | int | None, names: list[str], source: str
 ) -> int | None:
-    """Return the number of a column given by name or number."""
     if column is None:
         return None
     if isinstance(column, str):
@@ -360,8 +355,6 @@ UNKNOWN = frozenset(("", "?", "-1", "na", "n/a", "nan", "null", "none"))
 
 @dataclass(frozen=True)
 class SomeLabels:
-    """What is known of some rows."""
-
     values: AnyArray  # (M,) labels, "" or NaN: none; or (M, K) probabilities
     names: tuple[str, ...] = ()  # of the K columns of probabilities
 

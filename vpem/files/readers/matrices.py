@@ -231,7 +231,6 @@ SPARSE_KINDS = {"csr_matrix": "csr", "csc_matrix": "csc", "csr": "csr", "csc": "
 
 
 def read_hdf5(path: Path, source: str, options: ReadOptions) -> Dataset:
-    """Read a dataset of an HDF5 file."""
     with open_read(path) as file:
         name = "X" if options.dataset is None else options.dataset
         kind = check_encoding(file, ENCODING, VERSION) if options.dataset is None else None

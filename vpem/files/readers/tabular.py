@@ -64,7 +64,7 @@ from vpem.files.readers.frames import (
     warn_of_guesses,
     warn_of_marks,
 )
-from vpem.files.table_settings import TableSettings
+from vpem.files.table_settings import ID_NAMES, TableSettings
 from vpem.network.partition import from_worker_of_row
 from vpem.network.schema import Report
 
@@ -144,7 +144,6 @@ Columns = dict[int, pa.ChunkedArray]
 
 
 def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
-    """Read a frame."""
     table, names = options.table, names_apart(frame.names, frame.source)
     frame = replace(frame, names=names)
     choice = choose(names, options, frame.source)
@@ -298,7 +297,6 @@ def _noted(
 
 
 def parquet_frame(file: Path, source: str) -> LazyFrame:
-    """Open a Parquet file."""
     from pyarrow import parquet
 
     with (
@@ -427,9 +425,6 @@ def _index(schema: pa.Schema) -> frozenset[int]:
 
 FAILURES = (pa.ArrowException, OSError, ValueError, MemoryError)
 """What pyarrow raises on damaged files."""
-
-ID_NAMES = ("id", "ids")
-"""Of columns that are hardly meant to be features, in any case of letters."""
 
 MOST = 20
 """Columns of text among which ids are looked for."""

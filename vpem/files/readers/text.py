@@ -162,7 +162,6 @@ def look_at(file: Path, source: str, table: TableSettings, candidates: str) -> T
 
 
 def not_this_text(source: str, encoding: str | None) -> FileError:
-    """Return the error of text in another encoding."""
     if encoding is not None:
         return FileError(f"{source} is no text in ", Setting("encoding", encoding), "; try another")
     return FileError(

@@ -147,7 +147,6 @@ def code_of_digits(values: pa.ChunkedArray, table: TableSettings) -> str:
 
 
 def is_blank(column: pa.ChunkedArray) -> bool:
-    """Whether a column of text has nothing but white space."""
     if not _is_short(column):
         return False
     return bool(pc.all(is_empty(pc.utf8_trim_whitespace(decoded(column)))).as_py())

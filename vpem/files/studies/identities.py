@@ -412,8 +412,6 @@ def member_table(member: Member) -> Report:
 
 @dataclass(frozen=True)
 class MembershipRequest:
-    """Who wants to be a member, and of which study."""
-
     path: Path
     study: str
     id: str  # of the study

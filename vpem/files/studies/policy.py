@@ -199,8 +199,6 @@ def _some(choices: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of a party."""
-
     path: Path
     largest_hops: int | None = _count(0)  # that features may travel
     fewest_parties: int | None = _count(1)
@@ -233,7 +231,6 @@ class Policy:
     in_days: int = _count(1, 36_500, 30)  # in which there may be so many
 
     def check(self, case: Case) -> None:
-        """Raise PolicyError where a command may not be run."""
         for error in self.refused(case):
             raise error
 

@@ -134,7 +134,6 @@ class Fields:
         return tuple(texts)
 
     def count(self, name: str, least: int = 1, most: int = 10**9) -> int:
-        """Return an integer in bounds."""
         words = f"an integer from {least} to {most}"
         value = self.pop_field(name, int, words)
         if not least <= value <= most:
@@ -162,7 +161,6 @@ class Fields:
         return self.read(name, checked)
 
     def hexadecimal(self, name: str, digits: int) -> str:
-        """Return so many hexadecimal digits."""
         text = self.text(name)
         if not re.fullmatch(f"[0-9a-f]{{{digits}}}", text):
             raise InputError(
@@ -230,7 +228,6 @@ def make_key() -> tuple[Ed25519PrivateKey, bytes]:
 
 
 def check_days(days: int) -> None:
-    """Raise InputError where a certificate cannot be valid for so many days."""
     check_int("days", days, least=1, most=MOST_DAYS)
 
 
@@ -379,7 +376,6 @@ class Signed:
 
 
 def from_base64(text: str) -> bytes:
-    """Return the bytes of a signature."""
     try:
         signature = base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):

@@ -96,7 +96,6 @@ class Study:
         return sum(member.holds for member in self.roster.members)
 
     def describe(self) -> Report:
-        """Return the whole study as plain values."""
         relay, members = self.roster.relay, []
         for rank, one in enumerate(self.roster.members):
             about = {"name": one.name, "rank": rank, "data": one.holds, "address": one.where}
@@ -116,7 +115,6 @@ class Study:
         }  # fmt: skip
 
     def member(self, name: str) -> Member:
-        """Return the member that is called so."""
         rank = self.roster.rank_of(name)
         if rank is not None:
             return self.roster.members[rank]
