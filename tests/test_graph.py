@@ -1,3 +1,6 @@
+"""Graphs of agents: topologies, from labels and from files, and how they mix."""
+
+import json
 from collections import Counter
 
 import networkx as nx
@@ -6,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vpem.errors import InputError, VpemWarning
+from vpem.errors import FileError, InputError, VpemWarning
+from vpem.files.networks import EDGE_LISTS, read_graph
 from vpem.network.graph import Graph, check_connected, from_edges, from_networkx, make_graph
 from vpem.network.mixing import mixing_matrix, mixing_rate
 from vpem.settings import TOPOLOGIES
@@ -135,9 +139,6 @@ def test_small_world_and_scale_free_take_the_nearest_degree(wanted):
     possible = [2 * m * (n - m) / n for m in range(1, n)]
     free = make_graph("scale-free", n, seed=5, mean_degree=wanted).mean_degree
     assert abs(free - wanted) == pytest.approx(min(abs(p - wanted) for p in possible))
-
-
-def test_scale_free_says_when_a_mean_degree_is_beyond_it():
     with pytest.warns(VpemWarning, match="mean degree of 5 at most"):
         assert make_graph("scale-free", 10, mean_degree=9).mean_degree == 5
 
@@ -150,17 +151,14 @@ def test_trees_are_uniform_over_labelled_trees():
     assert max(counts.values()) < 90
 
 
-def test_a_graph_that_never_connects_is_an_error():
+def test_disconnected_draws_are_drawn_again_until_it_is_an_error():
+    # At this density about three draws in four are disconnected.
+    for seed in range(20):
+        check_connected(make_graph("erdos-renyi", 20, seed=seed, mean_degree=3))
     with pytest.raises(InputError, match=r"none of 100 geometric .* raise radius"):
         make_graph("geometric", 50, radius=0.001)
     with pytest.raises(InputError, match=r"none of 100 erdos-renyi .* raise mean_degree"):
         make_graph("erdos-renyi", 100, mean_degree=0.5)
-
-
-def test_disconnected_draws_are_drawn_again():
-    # At this density about three draws in four are disconnected.
-    for seed in range(20):
-        check_connected(make_graph("erdos-renyi", 20, seed=seed, mean_degree=3))
 
 
 @each(
@@ -204,37 +202,30 @@ def test_graph_refuses_edges_out_of_order(edges):
 # --- graphs from labels
 
 
-def test_from_edges_with_numbers_drops_what_stands_twice():
-    graph = from_edges([(2, 1), (0, 1), (1, 2), ("0", "1")], 4)
-    assert graph.edges.tolist() == [[0, 1], [1, 2]]
-    assert graph.names is None
-    assert graph.topology == "custom"
-    assert not graph.has_server
-
-
-@each("kind", [np.int32, np.int64, np.float64, "S4", "U4", object])
-def test_from_edges_takes_arrays(kind):
-    graph = from_edges(np.array([[1, 0], [2, 1]]).astype(kind), 3, topology="dataset")
-    assert graph.edges.tolist() == [[0, 1], [1, 2]]
-    assert graph.topology == "dataset"
-
-
-def test_from_edges_matches_names_before_numbers():
-    edges = [("lab", "ward"), ("ward", "clinic")]
-    graph = from_edges(edges, names=["clinic", "lab", "ward"])
-    assert graph.edges.tolist() == [[0, 2], [1, 2]]
-    assert graph.names == ("clinic", "lab", "ward")
-    assert from_edges([(1, 2)], names=["2", "1", "0"]).edges.tolist() == [[0, 1]]
-    assert from_edges([(0, 2)], names=["a", "b", "c"]).edges.tolist() == [[0, 2]]
-
-
-def test_labels_without_names_become_names_in_natural_order():
-    graph = from_edges([("b10", "b2"), ("a", "b10")])
-    assert graph.names == ("a", "b2", "b10")
-    assert graph.edges.tolist() == [[0, 2], [1, 2]]
-    one_based = from_edges([(10, 9), *((i, i + 1) for i in range(1, 9))], 10)
-    assert one_based.names == tuple(str(i) for i in range(1, 11))
-    assert one_based.edges.tolist() == [[i, i + 1] for i in range(9)]
+@each(
+    ("edges", "options", "expected", "names"),
+    [
+        ([(2, 1), (0, 1), (1, 2), ("0", "1")], {"n_agents": 4}, [[0, 1], [1, 2]], None),
+        *[(np.array([[1, 0], [2, 1]]).astype(kind), {"n_agents": 3}, [[0, 1], [1, 2]], None)
+          for kind in (np.int32, np.int64, np.float64, "S4", "U4", object)],
+        # Names go before numbers.
+        ([("lab", "ward"), ("ward", "clinic")], {"names": ["clinic", "lab", "ward"]},
+         [[0, 2], [1, 2]], ("clinic", "lab", "ward")),
+        ([(1, 2)], {"names": ["2", "1", "0"]}, [[0, 1]], ("2", "1", "0")),
+        ([(0, 2)], {"names": ["a", "b", "c"]}, [[0, 2]], ("a", "b", "c")),
+        # Labels without names become names, in natural order.
+        ([("b10", "b2"), ("a", "b10")], {}, [[0, 2], [1, 2]], ("a", "b2", "b10")),
+        ([(10, 9), *((i, i + 1) for i in range(1, 9))], {"n_agents": 10},
+         [[i, i + 1] for i in range(9)], tuple(str(i) for i in range(1, 11))),
+        ([], {"n_agents": 1}, [], None),
+    ],
+)  # fmt: skip
+def test_from_edges_matches_names_then_numbers_then_labels(edges, options, expected, names):
+    graph = from_edges(edges, **options)
+    assert graph.edges.tolist() == expected
+    assert graph.names == names
+    assert (graph.topology, graph.has_server) == ("custom", False)
+    assert from_edges(edges, topology="dataset", **options).topology == "dataset"
 
 
 def test_an_agent_of_no_edge_is_lonely():
@@ -242,7 +233,6 @@ def test_an_agent_of_no_edge_is_lonely():
     assert graph.degrees.tolist() == [1, 1, 0, 0]
     with pytest.raises(InputError, match=r"3 components, \(a, b\), \(c\), \(d\)"):
         check_connected(graph)
-    assert from_edges([], 1).n_edges == 0
 
 
 def test_from_networkx_is_the_graph():
@@ -262,12 +252,9 @@ def test_from_networkx_takes_any_kind_of_graph():
     grid = from_networkx(nx.grid_2d_graph(3, 4))
     assert nx.is_isomorphic(to_networkx(grid), nx.grid_2d_graph(3, 4))
     assert grid.names[5] == "(1, 1)"
-
-
-def test_a_star_from_networkx_is_a_graph_among_agents():
-    graph = from_networkx(nx.star_graph(4), 5)
-    assert not graph.has_server
-    assert mixing_matrix(graph).shape == (5, 5)
+    star = from_networkx(nx.star_graph(4), 5)  # is a graph among agents
+    assert not star.has_server
+    assert mixing_matrix(star).shape == (5, 5)
 
 
 def test_self_loops_are_dropped_with_a_warning():
@@ -433,14 +420,195 @@ def test_rounds_contract_at_the_rate(n, seed):
         assert np.linalg.norm(after - after.mean()) <= mixing_rate(W) * before + 1e-12
 
 
-def test_wrong_mixing_is_refused_in_a_sentence():
-    with pytest.raises(InputError, match="server takes the exact sum"):
-        mixing_matrix(make_graph("star", 4))
-    with pytest.raises(InputError, match="did you mean 'metropolis'"):
-        mixing_matrix(make_graph("cycle", 4), "metropols")
-    with pytest.raises(InputError, match="square"):
-        mixing_rate(np.ones((2, 3)))
-    with pytest.raises(InputError, match="symmetric with rows"):
-        mixing_rate(np.array([[0.5, 0.5], [0.2, 0.8]]))
-    with pytest.raises(InputError, match="symmetric with rows"):
-        mixing_rate(np.full((2, 2), np.nan))
+@each(
+    ("wrong", "message"),
+    [
+        (lambda: mixing_matrix(make_graph("star", 4)), "server takes the exact sum"),
+        (lambda: mixing_matrix(make_graph("cycle", 4), "metropols"), "did you mean 'metropolis'"),
+        (lambda: mixing_rate(np.ones((2, 3))), "square"),
+        (lambda: mixing_rate(np.array([[0.5, 0.5], [0.2, 0.8]])), "symmetric with rows"),
+        (lambda: mixing_rate(np.full((2, 2), np.nan)), "symmetric with rows"),
+    ],
+)
+def test_wrong_mixing_is_refused_in_a_sentence(wrong, message):
+    with pytest.raises(InputError, match=message):
+        wrong()
+
+
+# --- graphs from files
+
+PATH = [[0, 1], [1, 2]]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def save(name, content):
+        file = tmp_path / name
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return file
+
+    return save
+
+
+@over(
+    ending=EDGE_LISTS,
+    content=[
+        "0 1\n1 2\n",
+        "# a path\n\n0 1  # first\n  2   1\n0 1",
+        "0,1\n1, 2\n",
+        "0\t1\r\n1\t2\r\n",
+        "source,target\n0,1\n1,2\n",
+        '"From","To"\n"0","1"\n"1","2"\n',
+        "\ufeff0 1\n1 2\n",
+        "0 1 {}\n1 2 {}\n",
+        "0,1,\n1,2,\n",
+    ],
+)
+def test_edge_lists(write, ending, content):
+    graph = read_graph(write("g" + ending, content))
+    assert graph.edges.tolist() == PATH
+    assert graph.topology == "file"
+    assert graph.names is None
+
+
+def test_edge_list_of_names_with_blanks(write):
+    file = write("g.csv", "north ward, south ward\nsouth ward, lab")
+    names = ("lab", "north ward", "south ward")
+    graph = read_graph(file, 3, names)
+    assert graph.edges.tolist() == [[0, 2], [1, 2]]
+    assert graph.names == names
+    assert read_graph(file).names == names
+
+
+def test_columns_after_the_nodes_are_ignored_with_a_warning(write):
+    for content in ("0 1 2.5\n1 2 1e3\n", "0 1 {'weight': 3}\n1 2 {'weight': 4}\n"):
+        with pytest.warns(VpemWarning, match="not used, here on 2 lines"):
+            graph = read_graph(write("g.edges", content))
+        assert graph.edges.tolist() == PATH
+
+
+def test_what_networkx_writes_is_read(tmp_path):
+    for seed in range(4):
+        oracle = nx.gnm_random_graph(12, 30, seed=seed)
+        nx.write_edgelist(oracle, tmp_path / "g.edgelist")
+        nx.write_graphml(oracle, tmp_path / "g.graphml")
+        (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(oracle, edges="edges")))
+        (tmp_path / "h.json").write_text(json.dumps(nx.node_link_data(oracle, edges="links")))
+        for name in ("g.edgelist", "g.graphml", "g.json", "h.json"):
+            graph = read_graph(tmp_path / name, 12)
+            assert sorted(map(tuple, graph.edges.tolist())) == sorted(oracle.edges), name
+
+
+def test_named_nodes_are_matched_in_every_format(tmp_path):
+    oracle = nx.Graph([("c", "a"), ("a", "b")])
+    nx.write_graphml(oracle, tmp_path / "g.graphml")
+    (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(oracle, edges="edges")))
+    nx.write_edgelist(oracle, tmp_path / "g.txt", data=False)
+    for name in ("g.graphml", "g.json", "g.txt"):
+        file = str(tmp_path / name)
+        assert read_graph(file, 3, ("b", "c", "a")).edges.tolist() == [[0, 2], [1, 2]]
+        assert read_graph(file).names == ("a", "b", "c")
+
+
+def test_one_agent_and_isolated_ones(write):
+    assert read_graph(write("g.json", '{"nodes": [{"id": "me"}], "edges": []}')).n_agents == 1
+    graph = read_graph(write("g.txt", "0 1\n1 3\n"), 4)
+    with pytest.raises(InputError, match=r"2 components, \(0, 1, 3\), \(2\)"):
+        check_connected(graph)
+
+
+@each(
+    ("name", "content", "message"),
+    [
+        ("g.dot", "graph {}", "must end in .txt"),
+        ("graph", "0 1", "must end in .txt"),
+        ("g.txt", "", "is empty"),
+        ("g.json", "  \n", "is empty"),
+        ("g.graphml", "", "is empty"),
+        ("g.txt", "# nothing\n\n", "holds no edges"),
+        ("g.csv", "source,target\n", "holds no edges"),
+        ("g.txt", b"\x89HDF\r\n\x1a\n\xff\xfe", "not UTF-8 text"),
+        ("g.txt", b"0 1\n\x00\x00", "not UTF-8 text"),
+        ("g.json", b"\xff\xfe{}", "not UTF-8 text"),
+        ("g.graphml", b"\x00\xff\x01", "not a valid GraphML file"),
+        ("g.txt", "0 1\n2\n", "line 2 of .* must hold two nodes, got '2'"),
+        ("g.csv", "0,1\n,2\n", "line 2 of .* must hold two nodes"),
+        ("g.txt", "north ward south ward\n", "put a comma between names"),
+        ("g.graphml", "<graphml><graph>", "not a valid GraphML file"),
+        ("g.graphml", "<html></html>", "not a valid GraphML file"),
+        ("g.graphml", "0 1", "not a valid GraphML file"),
+        ("g.json", "{", "not a node-link JSON file"),
+        ("g.json", "[" * 100_000, "not a node-link JSON file"),
+        ("g.json", "[1, 2]", 'has no list "nodes"'),
+        ("g.json", '{"nodes": 3, "edges": []}', 'has no list "nodes"'),
+        ("g.json", '{"nodes": []}', 'has no list "edges" or "links"'),
+        ("g.json", '{"nodes": [3], "edges": []}', "node 0 must have an"),
+        ("g.json", '{"nodes": [{"id": [1]}], "edges": []}', "node 0 must have an"),
+        ("g.json", '{"nodes": [{"id": 1}, {"id": 1}], "edges": []}', "node 1 must have an"),
+        (
+            "g.json",
+            '{"nodes": [{"id": 0}], "edges": [{"source": 0, "target": 1}]}',
+            "edge 0 must have the",
+        ),
+        ("g.json", '{"nodes": [{"id": 0}], "links": [7]}', "edge 0 must have the"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused_in_a_sentence(write, name, content, message):
+    with pytest.raises(FileError, match=message) as caught:
+        read_graph(write(name, content))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_folders_are_refused(tmp_path):
+    with pytest.raises(FileError, match="does not exist"):
+        read_graph(tmp_path / "none.txt")
+    (tmp_path / "folder.txt").mkdir()
+    with pytest.raises(FileError, match="is a folder, not a file"):
+        read_graph(tmp_path / "folder.txt")
+    with pytest.raises(FileError, match="cannot be read"):
+        read_graph("nul\0byte.txt")
+
+
+@each(
+    ("content", "options", "message"),
+    [
+        ("0 1\n1 2\n", {"n_agents": 2}, "g.txt: the graph has 3 nodes but there are 2 agents"),
+        ("a b\n", {"names": ("a", "c")}, "g.txt: these nodes of the graph are no agents: b"),
+        ("a b\n", {"n_agents": 3}, "g.txt: the graph has 2 nodes but there are 3 agents"),
+    ],
+)
+def test_nodes_that_are_not_the_agents_are_refused_with_the_file(write, content, options, message):
+    with pytest.raises(InputError, match=message):
+        read_graph(write("g.txt", content), **options)
+
+
+def test_graphml_attributes_of_unknown_kind_do_not_matter(write):
+    content = (
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><key id="d0" for="edge"'
+        ' attr.name="w"/><graph edgedefault="directed"><node id="0"/><node id="1"/>'
+        '<edge source="1" target="0"><data key="d0">x</data></edge></graph></graphml>'
+    )
+    assert read_graph(write("g.graphml", content)).edges.tolist() == [[0, 1]]
+
+
+@each("ending", ["txt", "json", "graphml"])
+def test_damaged_files_never_give_a_traceback(tmp_path, write, ending):
+    oracle = nx.cycle_graph(5)
+    nx.write_graphml(oracle, tmp_path / "g.graphml")
+    (tmp_path / "g.json").write_text(json.dumps(nx.node_link_data(oracle, edges="edges")))
+    nx.write_edgelist(oracle, tmp_path / "g.txt")
+    whole = (tmp_path / f"g.{ending}").read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(whole[: rng.integers(1, len(whole) + 1)])
+        for place in rng.integers(len(damaged), size=rng.integers(4)):
+            damaged[place] = rng.integers(32, 127)
+        try:
+            read_graph(write(f"d.{ending}", bytes(damaged)))
+        except (FileError, InputError):
+            refused += 1
+        except VpemWarning:
+            continue
+    assert refused > 20
