@@ -39,10 +39,17 @@ def pulsars(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(paper, pulsars, tmp_path_factory):
-    """Results of every experiment at its small size."""
+    """Results of every experiment at its small size, or a smaller one."""
+    from benchmarks.paper import figures45, table1
+
     folder = tmp_path_factory.mktemp("results")
     words = [*paper.EXPERIMENTS, "--from", str(pulsars), "--output", str(folder), "--threads", "1"]
-    assert paper.main(words) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        for module, less in (
+            (table1, {"max_iter": 20, "draws": 2}), (figures45, {"samples": 500, "max_iter": 12}),
+        ):  # fmt: skip
+            patch.setitem(module.SIZES, "small", module.SIZES["small"] | less)
+        assert paper.main(words) == 0
     return folder
 
 

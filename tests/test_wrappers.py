@@ -63,7 +63,7 @@ def taken(total, given):
 @pytest.mark.parametrize("name", ASKED)
 def test_a_sum_of_any_uplink_is_that_of_all_on_average(name):
     total = uplink(np.random.default_rng(1), **ASKED[name])
-    given, n = values(), 3000
+    given, n = values(), 1000
     sums = []
     for _ in range(n):
         if total.values is not None:
