@@ -5,6 +5,7 @@ import pytest
 from vpem.files.models import read_model
 
 from .cli_support import done, make_data, run
+from .tables import each
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
@@ -26,7 +27,7 @@ def found(fits):
     return {seed: read_model(fits / f"{seed}.h5").report for seed in range(3)}
 
 
-@pytest.mark.parametrize(("criterion", "sign"), [("log-likelihood", 1), ("bic", -1), ("aic", -1)])
+@each(("criterion", "sign"), [("log-likelihood", 1), ("bic", -1), ("aic", -1)])
 def test_the_best_is_printed_and_copied(capsys, tmp_path, fits, criterion, sign):
     reports = found(fits)
     name = criterion.replace("-", "_")
@@ -45,6 +46,7 @@ def test_the_best_is_printed_and_copied(capsys, tmp_path, fits, criterion, sign)
     done(capsys, "model", "best", *files, "-o", copy, "--force", "-q")
     over = run(capsys, "model", "best", *files, "-o", files[0], "--force")
     assert "is the input" in over.sentence
+    copy.unlink()
 
 
 def test_one_model_is_the_best_and_the_first_of_equals(capsys, fits, tmp_path):

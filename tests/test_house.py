@@ -12,6 +12,8 @@ import pytest
 
 import vpem
 
+from .tables import each
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -183,21 +185,20 @@ OF_BEFORE = {
 """Modules that pages once named, and a name in each."""
 
 
-@pytest.mark.parametrize("module", OF_BEFORE)
-def test_modules_of_before_are_found_with_a_warning(module, monkeypatch):
-    home = vpem._Moved.homes[module]
-    monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.warns(DeprecationWarning, match=f"^{module} is {home} now$") as warned:
-        before = importlib.import_module(module)
-    assert warned[0].filename == importlib.__file__
-    name = OF_BEFORE[module]
-    assert getattr(before, name) is getattr(importlib.import_module(home), name)
+def test_modules_of_before_are_found_with_a_warning(monkeypatch):
+    assert set(OF_BEFORE) == set(vpem._Moved.homes)
+    for module, name in OF_BEFORE.items():
+        home = vpem._Moved.homes[module]
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        with pytest.warns(DeprecationWarning, match=f"^{module} is {home} now$") as warned:
+            before = importlib.import_module(module)
+        assert warned[0].filename == importlib.__file__
+        assert getattr(before, name) is getattr(importlib.import_module(home), name)
 
 
-@pytest.mark.parametrize(
+@each(
     ("owner", "called"),
     [(vpem.InputError("no"), "sentence_with"), (vpem.Kinds(("poisson",)), "summary")],
-    ids=["errors", "kinds"],
 )
 def test_an_attribute_of_before_is_found_with_a_warning(owner, called):
     with pytest.warns(DeprecationWarning, match=f"^told is {called} now$") as warned:
@@ -205,16 +206,16 @@ def test_an_attribute_of_before_is_found_with_a_warning(owner, called):
     assert warned[0].filename == __file__
 
 
-METHODS_OF_BEFORE = [
-    (vpem.Mixture, "at", "replace_parameters"),
-    (vpem.Mixture, "over", "convert_to"),
-    (vpem.SaemModel, "about", "expand_about"),
-    (vpem.SaemModel, "take", "take_individuals"),
-]  # fmt: skip
-"""Classes, and what methods of theirs were called and are called."""
-
-
-@pytest.mark.parametrize(("kind", "before", "called"), METHODS_OF_BEFORE)
+@each(
+    ("kind", "before", "called"),
+    [
+        (vpem.Mixture, "at", "replace_parameters"),
+        (vpem.Mixture, "over", "convert_to"),
+        (vpem.SaemModel, "about", "expand_about"),
+        (vpem.SaemModel, "take", "take_individuals"),
+        (vpem.Kinds, "of", "take_features"),
+    ],
+)
 def test_a_method_of_before_is_found_with_a_warning(kind, before, called):
     assert callable(getattr(kind, called))
     owner = SimpleNamespace(**{called: "the method"})
@@ -232,25 +233,12 @@ def test_models_may_have_methods_under_former_names():
             def take(self, which):
                 return "some"
 
-    assert [str(one.message) for one in warned] == [
-        "about is expand_about now",
-        "take is take_individuals now",
-    ]
-    assert (Before.expand_about(None, None), Before.take_individuals(None, [])) == (
-        "expanded",
-        "some",
-    )
+    told = [str(one.message) for one in warned]
+    assert told == ["about is expand_about now", "take is take_individuals now"]
+    assert Before.expand_about(None, None) == "expanded"
+    assert Before.take_individuals(None, []) == "some"
     assert "take_individuals" not in Before.__abstractmethods__
     assert warned[0].filename == __file__
-
-
-def test_methods_of_before_are_found_with_a_warning():
-    kinds, settings = vpem.Kinds(("poisson", "t")), vpem.TableSettings(family="auto")
-    with pytest.warns(DeprecationWarning, match="^of is take_features now$"):
-        assert kinds.of([1]) == kinds.take_features([1])
+    settings = vpem.TableSettings(family="auto")
     with pytest.warns(DeprecationWarning, match="^of is resolve now$"):
         assert vpem.TableSettings.of(settings) == settings
-
-
-def test_every_module_of_before_is_tried():
-    assert set(OF_BEFORE) == set(vpem._Moved.homes)
