@@ -1,10 +1,16 @@
-"""Those who go on without a member that is lost: what they begin at, and who decides it."""
+"""Those who go on without a member that is lost: what they begin at, and what masks let them."""
 
+import json
+import os
+import queue
 import warnings
+from collections import defaultdict
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from vpem import (
     connect,
@@ -16,21 +22,28 @@ from vpem import (
     kmeans_rows,
     make_graph,
 )
-from vpem.engines.engine import Engine
-from vpem.errors import VpemWarning
+from vpem.engines.engine import Engine, StalledError
+from vpem.engines.tls.faults import Unheard
+from vpem.errors import InputError, VpemError, VpemWarning
 from vpem.files.checkpoints import FileSaver
 from vpem.fits.local_rows import read_rows
 from vpem.fits.spread import fit_spread, own_columns
+from vpem.network.faults import Outlast
+from vpem.network.masks import FixedPoint, Masks, OwnKeys, PairKeys
+from vpem.network.messages import decode, encode
 from vpem.network.partition import Blocks, contiguous, from_worker_of_row
 from vpem.steps.recovery import Keeper
 from vpem.sums.connect import spread, spread_workers
 from vpem.terms.mixture import Mixture
 from vpem.terms.units import Scaling
 
+from . import by_the_page
 from .cli_support import overlapping
+from .company_support import make_company
 from .resume_support import Breaking, Broken
 from .tables import each
-from .thread_engine import over_queues, together
+from .test_tls_cli import FIT, IDS, without, write_rows
+from .thread_engine import QueuePost, over_queues, together
 
 X, _ = overlapping(120, 8, 3, gap=2.0, seed=6)
 HOLDER = np.repeat([0, 1, 2, 3], [40, 20, 35, 25])
@@ -41,7 +54,7 @@ FED = {"n_components": 3, "tol": 0.0, "step_size": 0.5, "n_threads": 1, "seed": 
 
 
 class Killed(Exception):
-    """Nobody goes on."""
+    """A process that is no more, or nobody goes on."""
 
 
 class Until(Keeper):
@@ -193,3 +206,417 @@ def test_they_go_on_from_a_checkpoint_of_all(tmp_path):
     assert anew[1] is not None
     assert anew[2] == [("d", 0)]
     assert history[0, 0] > anew[0][0, 0]
+
+
+VECTORS = Path(__file__).parent / "vectors" / "masked_sums.json"
+NAMES = ["clinic", "lab", "imaging", "gp"]
+
+
+def known(party):
+    """Keys of a party that others can make, too: for tests alone."""
+    own = OwnKeys([party])
+    own._private[party] = X25519PrivateKey.from_private_bytes(bytes([party + 1]) * 32)
+    own.public[party] = own._private[party].public_key().public_bytes_raw()
+    return own
+
+
+def members(facts=("4", "32", *NAMES), outlast=lambda: Outlast(lambda names: None)):
+    """Masks of four members, each as in a process of its own."""
+    own = [known(party) for party in range(4)]
+    public = [one.public[party] for party, one in enumerate(own)]
+    return [
+        Masks(FixedPoint(4), PairKeys(one, public, facts, NAMES), bytes(range(32)), 1, outlast())
+        for one in own
+    ]
+
+
+# ---- vectors ------------------------------------------------------------------------------------
+
+LOST_BEFORE, LOST_AFTER = 3, 2
+"""Who is lost before its vector of the second sum is there, and after that of the third is."""
+
+TAKEN = [
+    (1, [0, 1, 2, 3], True),
+    (2, [0, 1, 2, 3], False),
+    (2, [0, 1, 2], True),
+    (3, [0, 1, 2], True),
+]
+"""Number of a sum, who takes part, and whether it is opened."""
+
+
+def values_of(party):
+    return np.array([1.5, -0.25, party + 0.125, 1e6]) * (party + 1)
+
+
+def words(ring):
+    return [f"{int(word):016x}" for word in ring]
+
+
+def as_told():
+    """What parties of vpem send in the sums of the vectors, written down."""
+    masks, sums = members(), []
+    keys = masks[0]._keys
+    for number, who, opened in TAKEN:
+        sent, found = {}, []
+        tags = {}
+        for party in who:
+            while masks[party]._number < number:
+                masks[party].begin()
+            tags[party] = masks[party].tag()
+            among = None if len(who) == 4 else who
+            sent[party] = masks[party].hide(values_of(party)[None], who=among, tag=tags[party])
+        last = masks[who[0]].latest
+        given = {party: masks[party].veil(last) for party in who}
+        shares = {party: [masks[i].shares_of(party, last) for i in who if i != party]
+                  for party in who}  # fmt: skip
+        for party in who if opened else ():
+            ring = sum(sent.values())
+            lost = LOST_AFTER if number == 3 else None
+            of_all = sum(own for other, own in given.items() if other != lost)
+            of_lost = None if lost is None else sum(shares[lost])
+            total = masks[party].unveiled(ring, last, of_all, of_lost)
+            found.append(words(total))
+            np.testing.assert_allclose(
+                masks[party].total(total, None, tags[party]), sum(map(values_of, who)), rtol=1e-9
+            )
+        assert all(one == found[0] for one in found)
+        sums.append({
+            "number": number, "who": who, "nonce": last[0].hex(),
+            "sent": {str(p): words(own) for p, own in sent.items()},
+            "keys": {str(p): words(own[p]) for p, own in given.items()},
+            "shares": {f"{p} by {i}": words(own[i]) for p in who
+                       for i, own in zip([i for i in who if i != p], shares[p], strict=True)},
+            "total": found[0] if found else None,
+        })  # fmt: skip
+    return {
+        "facts": ["4", "32", *NAMES], "transcript": keys.transcript.hex(),
+        "private": [bytes([party + 1]).hex() * 32 for party in range(4)],
+        "public": [key.hex() for key in keys._public], "group": bytes(range(32)).hex(),
+        "values": [values_of(party).tolist() for party in range(4)],
+        "sums": sums,
+    }  # fmt: skip
+
+
+def test_vectors_are_those_of_vpem_and_of_the_page():
+    """Two programs that share no line find what the file has; OVERWRITE=1 writes it anew."""
+    told = as_told()
+    if os.environ.get("OVERWRITE"):
+        VECTORS.write_text(json.dumps(told, indent=1) + "\n")
+    vectors = json.loads(VECTORS.read_text())
+    assert told == vectors
+    taken = [
+        (one["number"],
+         {p: [round(x * 2**32) for x in vectors["values"][p]] for p in one["who"]},
+         one["total"] is not None)
+        for one in vectors["sums"]
+    ]  # fmt: skip
+    private = list(map(bytes.fromhex, vectors["private"]))
+    found = by_the_page.sums(vectors["facts"], private, bytes.fromhex(vectors["group"]), taken)
+    assert found["transcript"].hex() == vectors["transcript"]
+    assert [key.hex() for key in found["public"]] == vectors["public"]
+
+    def in_words(key):
+        return words(np.frombuffer(key, dtype="<u8"))
+
+    for ours, theirs in zip(vectors["sums"], found["sums"], strict=True):
+        assert ours["nonce"] == theirs["nonce"].hex()
+        assert ours["keys"] == {str(p): in_words(key) for p, key in theirs["keys"].items()}
+        shares = {f"{p} by {i}": in_words(key) for (p, i), key in theirs["shares"].items()}
+        assert ours["shares"] == shares
+        assert ours["sent"] == {str(p): words(own) for p, own in theirs["sent"].items()}
+        assert ours["total"] == (words(theirs["total"]) if "total" in theirs else None)
+
+
+# ---- whoever passes messages on -----------------------------------------------------------------
+
+
+def test_of_a_sum_without_one_nobody_opens_the_same_with_it():
+    """A server that is a party keeps all, has gp's vector and key, and says that gp is lost."""
+    plain = members(outlast=lambda: None)
+    whole = sum(plain[p].hide(values_of(p)[None]) for p in range(4))
+    rest = sum(plain[p].hide(values_of(p)[None], who=[0, 1, 2]) for p in range(3))
+    values = plain[0].fixed.values
+    np.testing.assert_allclose(values(whole - rest, None), values_of(3), atol=1e-9)
+
+    masks, told = members(), []
+    gp = np.rint(values_of(3) * 2.0**32).astype(np.int64).astype(np.uint64)
+    for _ in range(100):
+        for own in masks:
+            own.begin()
+        whole = sum(masks[p].hide(values_of(p)[None]) for p in range(4))
+        first = masks[0].latest
+        rest = sum(masks[p].hide(values_of(p)[None], who=[0, 1, 2]) for p in range(3))
+        second = masks[0].latest
+        keys = sum(masks[p].veil(second) for p in range(3))
+        rest = masks[0].unveiled(rest, second, keys)
+        np.testing.assert_allclose(values(rest, None), sum(map(values_of, range(3))), atol=1e-9)
+        # gp, which hears that all is well, gives its key; of lab's and imaging's, who have heard
+        # otherwise, both have their own shares, and none that lab and imaging have of each other.
+        keys = masks[0].veil(first) + masks[3].veil(first)
+        for p in (1, 2):
+            known = [masks[q].shares_of(p, first)[q] for q in (0, 3)]
+            keys[p] = np.bitwise_xor.reduce(known)
+        told.append(masks[0].unveiled(whole.copy(), first, keys) - rest - gp)
+    bits = np.unpackbits(np.array(told).view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
+    # With the two that are missing it would be nothing.
+    for p, q in ((1, 2), (2, 1)):
+        keys[p] ^= masks[q].shares_of(p, first)[q]
+    assert (masks[0].unveiled(whole, first, keys) - rest == gp).all()
+
+
+# ---- who is lost at any moment ------------------------------------------------------------------
+
+VICTIM, EVERY = 3, 7
+"""Who is lost, and before which of its messages: every one was tried, which takes minutes."""
+
+
+class Mortal(QueuePost):
+    """Links of a member, of whom one dies before it sends so many messages."""
+
+    silent = ()
+
+    def __init__(self, rank, mail, moment=None):
+        super().__init__(rank, mail)
+        self.left = moment if rank == VICTIM else None
+
+    def put(self, to, tag, message, topic=""):
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                self.mail.dead = True
+                raise Killed
+        super().put(to, tag, message, topic)
+
+    def receive(self, source, tag):
+        waited = 0.0
+        while not self.mail.broken and waited < self.timeout:
+            dead = getattr(self.mail, "dead", False)
+            try:
+                return self.mail.box(source, self.rank, tag).get(timeout=0.02)
+            except queue.Empty:
+                waited += 0.02
+            if dead and source == VICTIM:
+                raise Unheard(f"member {VICTIM}", "nothing has been heard of it")
+        raise StalledError(f"member {source} has not answered")
+
+
+def mortal(rank, size, mail, known=None, moment=None):
+    engine = over_queues(rank, size, mail, tuple(range(size)))
+    engine._post = Mortal(rank, mail, moment)
+    engine.outlast = Outlast(lambda names: None, known)
+    return engine
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Of each party, numbers that it has added to totals that were opened, and of whom these are.
+
+    Flags, which are not floats, and zeros are left out.
+    """
+    found, hide, unveiled = defaultdict(set), Masks.hide, Masks.unveiled
+
+    def hidden(self, values, **how):
+        ring = hide(self, values, **how)
+        if values.dtype.kind == "f" and values.any():
+            self.values = getattr(self, "values", {}) | {self.latest: values.tobytes()}
+        return ring
+
+    def note(self, ring, sent, *rest):
+        if sent in getattr(self, "values", {}):
+            names = frozenset(self.names[p] for p in sent[1])
+            found[self.names[self.here[0]], self.values[sent]].add(names)
+        return unveiled(self, ring, sent, *rest)
+
+    monkeypatch.setattr(Masks, "hide", hidden)
+    monkeypatch.setattr(Masks, "unveiled", note)
+    return found
+
+
+SHORT_EM = {
+    "n_components": 3,
+    "tol": 0.0,
+    "reg_covar": 1e-3,
+    "n_threads": 1,
+    "seed": 3,
+    "max_iter": 4,
+}
+SHORT_LLOYD = {"n_clusters": 3, "n_threads": 1, "seed": 3, "max_iter": 4}
+
+
+def twice(fit, moment, opened, **options):
+    """Run with four, of whom one dies, and go on with three, if they do: what these found."""
+
+    def first(engine):
+        keeper = Keeper(None, engine)
+        try:
+            over_features(fit, 4, engine, keeper, masked=True, **options)
+        except Killed:
+            return None
+        except VpemError as error:
+            engine._post.mail.broken |= engine.outlast.error is None
+            return error, keeper
+        return None, keeper
+
+    begun = together(4, first, partial(mortal, moment=moment))
+    assert all(isinstance(one, tuple) for one in begun[:VICTIM]), begun
+    if begun[VICTIM] is not None:
+        return None
+    left = [f"member {rank}" for rank in range(VICTIM)]
+    keepers = [keeper for _, keeper in begun[:VICTIM]]
+    if any(keeper.outlast.repeats(keeper.newest(), left) for keeper in keepers):
+        return "stopped", {}
+
+    def again(engine):
+        keeper, known = keepers[engine.rank], keepers[engine.rank].outlast.state()
+        engine.outlast = Outlast(lambda names: None, known)
+        now = Keeper(None, engine, [(f"member {VICTIM}", -1)], keeper.newest())
+        return over_features(fit, 3, engine, now, masked=True, **options)
+
+    found = together(3, again, mortal)
+    kept = [keeper.newest() for keeper in keepers]
+    starts = {done: [one[done] for one in kept] for done in set.intersection(*map(set, kept))}
+    return found, starts
+
+
+@each(
+    ("fit", "options"),
+    [
+        (fit_vpem, SHORT_EM | {"init": "random", "n_init": 2}),
+        (fit_vpem, SHORT_EM | {"init": "random", "scale": "standard"}),
+        (kmeans_features, SHORT_LLOYD | {"init": "random", "n_init": 2}),
+    ],
+)
+def test_at_any_moment_they_go_on_rightly_or_stop(fit, options, opened, monkeypatch):
+    """And never is a total of numbers of which there is another with who was lost opened."""
+    monkeypatch.setattr("vpem.terms.rows.CHUNK_BYTES", 1)  # chunks of 64 rows
+    ends, moment = [], 0
+    while (found := twice(fit, moment, opened, **options)) is not None:
+        moment += EVERY
+        ends.append(found[0] == "stopped")
+        assert all(len(sets) == 1 for sets in opened.values()), moment
+        opened.clear()
+        if found[0] == "stopped":
+            continue
+        runs, starts = found
+        assert not any(isinstance(run, Exception) for run in runs), (moment, runs)
+        if starts:
+            parts = starts[max(starts)]
+            (number,) = parts[0]
+            begun = {name: np.concatenate([one[number][name] for one in parts], axis=-1)
+                     for name in parts[0][number] if name != "weights"}  # fmt: skip
+            if fit is kmeans_features:
+                init = begun["centres"]
+            else:
+                blocks = contiguous(6, 3).features
+                blocks = Blocks(blocks, (0, 1, 2), tuple((b,) for b in range(3)))
+                weights = parts[0][number]["weights"]
+                init = Mixture(blocks, "full", weights=weights, scaling=Scaling.none(6), **begun)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", VpemWarning)
+                alone = over_features(fit, 3, **(options | {"init": init, "n_init": 1}))
+            np.testing.assert_allclose(runs[0].history, alone.history, rtol=1e-7)
+    print("".join("x" if e else "." for e in ends))
+    # It stops where starts are drawn, in first iterations, and at ends.
+    assert not ends[0]
+    assert 0 < sum(ends) < len(ends), ends
+
+
+def test_members_of_a_study_go_on_under_masks(tmp_path):
+    """In new images of their processes, from parameters that no total with gp was opened at."""
+    options = {**FIT, "init": "random", "max-iter": 50, "secure-sum": True}
+    made = make_company(tmp_path, NAMES, {"fit": options}, timeout=60.0).signed(if_lost="without")
+    X, _ = overlapping()
+    for name, columns in zip(NAMES, ((0, 1), (2,), (3, 4), (5,)), strict=True):
+        write_rows(made.folders[name] / f"{name}.csv", X, columns, np.arange(len(X)))
+    own = {name: (f"{name}.csv", *IDS, "--json") for name in NAMES}
+    own["clinic"] += ("--timeout", "1")
+    found = without(made, own, "gp", 90)
+    assert [found[name].code for name in NAMES[:3]] == [0, 0, 0], found
+    report = json.loads(found["lab"].out)
+    (lost,) = report["without"]
+    assert lost["member"] == "gp"
+    assert lost["since_iteration"] > 1
+    assert (report["n_features"], report["n_iter"]) == (5, 50)
+    assert "clinic goes on without gp, as heart says" in found["lab"].err
+
+
+# ---- what a party remembers ---------------------------------------------------------------------
+
+
+def test_a_party_remembers_with_whom_it_has_opened_what():
+    def fresh(known=None):
+        return Outlast(lambda names: None, known)
+
+    four, three, start, next_one = set(NAMES), set(NAMES[:3]), np.zeros(2), np.ones(2)
+    one = fresh()
+    assert "summed twice" in one.refusal(["gp"])
+    assert one.once("units", lambda: one.record_opening(NAMES) or 7) == 7
+    assert one.once("units", lambda: 8) == 7
+    assert not one.repeats({}, three)  # scales are not found again
+    one.moved(None)
+    assert "summed twice" in one.refusal(["gp"])  # starts may draw a row twice
+    one.record_opening(NAMES)
+    assert one.repeats({}, three)
+    assert not one.repeats({}, four)
+    one.moved(start)
+    assert not one.repeats({4: start}, three)
+    assert one.refusal(["gp"]) is None
+    one.record_opening(NAMES)
+    one.moved(start)
+    assert "summed twice" in one.refusal(["gp"])  # gone back to
+    one.moved(next_one, last=True)
+    assert "summed twice" in one.refusal(["gp"])  # labels are of the same sums
+    one.moved(next_one)
+    assert one.refusal(["gp"]) is None
+    again = fresh(decode(encode(one.state())))
+    for each_one in (one, again):
+        assert each_one.repeats({4: start}, three)
+        assert not each_one.repeats({4: next_one}, three)
+        assert each_one.once("units", lambda: 8) == 7
+    # Where somebody came back all find scales again, with all of them only.
+    back = fresh(decode(encode(one.state(NAMES))))
+    assert back.once("units", lambda: 8) == 8
+    assert not back.repeats({4: next_one}, three)
+    assert fresh(one.state(NAMES[:3])).repeats({4: next_one}, three)
+    # Who was told of half a scale, or goes on from a checkpoint, does not know what there was.
+    half = fresh()
+    with pytest.raises(ZeroDivisionError):
+        half.once("units", lambda: half.record_opening(NAMES) or 1 / 0)
+    assert half.repeats({4: next_one}, three)
+    resumed = fresh()
+    resumed.resumed(NAMES)
+    assert resumed.repeats({4: next_one}, three)
+    again.resumed(NAMES)  # which knows it
+    assert not again.repeats({4: next_one}, three)
+
+
+def test_nobody_goes_on_from_a_checkpoint_of_all_under_masks(tmp_path):
+    """What was opened behind it is not known there."""
+    options = SHORT_EM | {"init": "random", "masked": True}
+
+    def begin(engine):
+        saver = FileSaver(tmp_path / f"{engine.rank}.h5", every=2, engine=engine)
+        over_features(fit_vpem, 4, engine, Keeper(saver, engine), **options)
+
+    together(4, begin, mortal)
+
+    def onward(engine):
+        path = tmp_path / f"{engine.rank}.h5"
+        saver = FileSaver(path, engine=engine, gone_on=True, resume="if-any")
+        return over_features(fit_vpem, 3, engine, Keeper(saver, engine, [("gp", -1)]), **options)
+
+    errors = together(3, onward, mortal)
+    assert all(isinstance(error, StalledError) for error in errors)
+    said = "the others cannot go on without gp: they have opened a masked sum"
+    assert any(str(error).startswith(said) for error in errors)
+
+
+def test_masked_sums_along_a_tree_wait():
+    def work(engine):
+        joined = connect(make_graph("path", 4), contiguous(8, 4), sum="tree", secure_sum=True)
+        return spread(joined, engine)
+
+    for error in together(4, work, mortal):
+        with pytest.raises(InputError, match="masked sums along a tree need all members"):
+            raise error

@@ -1,5 +1,6 @@
-"""What crosses between agents beside the terms of a sum, where sums are masked."""
+"""Fits under masks: what crosses beside the terms of a sum, what they bear, and for how many."""
 
+import pickle
 import re
 from collections import defaultdict
 from functools import partial
@@ -8,7 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vpem import Blocks, InputError, connect, connect_workers, fit_fedem, fit_saem, make_graph
+from vpem import (
+    Blocks,
+    InputError,
+    connect,
+    connect_workers,
+    fit_fedem,
+    fit_saem,
+    fit_vpem,
+    make_graph,
+)
 from vpem.engines.placement import Placement, agree
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.imputation import fit_imputation
@@ -19,7 +29,7 @@ from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.spread_rows import SpreadRows
 from vpem.network.ledger import Ledger
 from vpem.network.masks import Masks
-from vpem.network.partition import contiguous, from_worker_of_row
+from vpem.network.partition import Partition, contiguous, from_worker_of_row
 from vpem.saem.individuals import from_long
 from vpem.sums.connect import spread, spread_workers
 from vpem.sums.private import in_common_units, powers_above
@@ -32,6 +42,7 @@ from .missing_support import random_mixture, with_holes
 from .tables import each, over
 from .thread_engine import together
 
+quiet = pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -115,7 +126,7 @@ COLLAPSED = X.copy()
 COLLAPSED[:46, 2:4] = 0.0
 """Of which one agent finds a singular covariance."""
 
-SHORT = {"n_components": 2, "max_iter": 3, "seed": 0}
+SHORT = {"n_components": 2, "max_iter": 2, "seed": 0}
 
 
 def fitted(engine, data, recipe=fit_spread, network=None, **options):
@@ -205,7 +216,7 @@ def alike(engine, data):
     return rows.nearest(np.zeros((2, 6)), Scaling.none(6)), rows.n_blank
 
 
-@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@quiet
 def test_models_are_used_under_masks():
     data = HOLES * [1.0, 1.0, 1e3, 1.0, 1.0, 1.0]
     for proba, scores, distances, mixture, n_blank in together(3, lambda e: used(e, data)):
@@ -276,7 +287,7 @@ FITS = {
         "weighed": True, "scale": "standard",
     },
     "rows along a tree": OF_ROWS | {"network": {"topology": "path", "sum": "tree"}},
-    "rows collapsed": OF_ROWS | {"n_components": 7, "max_iter": 9, "reg_covar": 0.0},
+    "rows collapsed": OF_ROWS | {"n_components": 7, "max_iter": 6, "reg_covar": 0.0},
     "k-means of rows": {**OF_KMEANS, "scale": "standard"},
     "k-means of rows in batches": {
         **OF_KMEANS, "batch_size": 12, "max_iter": 2, "data": np.roll(HOLES, 3, axis=0),
@@ -300,13 +311,13 @@ FITS = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@quiet
 @over(fit=FITS)
 def test_what_agents_say_in_the_open_is_nobodys_own(fit):
     assert kept_apart(**FITS[fit]) == []
 
 
-@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@quiet
 @each(["fit", "hub"], [("collapsed", None), ("rows collapsed", 0)])
 def test_a_component_that_collapses_does_not_say_in_whose_hub(fit, hub):
     how = {"work": fitted, **FITS[fit]}
@@ -323,7 +334,7 @@ def any_in_the_open(place, flags):
     return place.engine.allreduce(np.asarray(flags, dtype=np.uint8), "max").astype(bool)
 
 
-@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@quiet
 @each(
     ["owner", "method", "instead"],
     [
@@ -371,3 +382,67 @@ def test_nothing_else_talks_in_the_open():
             found[file.parent.relative_to(ROOT).as_posix()].add(file.stem)
     talkers = {folder: set(files.split()) for folder, files in TALKERS.items()}
     assert {folder: own for folder, own in found.items() if "engines" not in folder} == talkers
+
+
+ROWS, _ = overlapping(90, 6, 2, gap=3.0, seed=4)
+
+
+def masked_network(topology="star", n_agents=3, held=None, **how):
+    held = contiguous(6, n_agents) if held is None else held
+    return connect(make_graph(topology, held.n_agents), held, secure_sum=True, **how)
+
+
+def relaying(*features):
+    """Agents of these features, some of whom hold none and only relay."""
+    held = tuple(np.array(own, dtype=np.intp) for own in features)
+    return Partition(held, tuple("abcd"[: len(held)]))
+
+
+@quiet
+@pytest.mark.parametrize("held", [contiguous(6, 2), relaying([0, 1], [], [2, 3, 4, 5])])
+def test_of_two_parties_that_hold_something_each_would_see_the_others_terms(held):
+    with pytest.raises(InputError, match="at least 3 parties that hold something, got 2: of two"):
+        masked_network(held=held)
+
+
+@quiet
+def test_a_party_that_holds_nothing_adds_nothing():
+    held = relaying([0, 1], [], [2, 3], [4, 5])
+    fits = [fit_vpem(ROWS, connect(make_graph("star", 4), held, secure_sum=s), max_iter=4, tol=0,
+                     init=[3, 77]) for s in (True, False)]  # fmt: skip
+    np.testing.assert_allclose(fits[0].history, fits[1].history, 0, 1e-8 * len(ROWS))
+
+
+@quiet
+def test_a_row_that_is_very_far_away_fits_in():
+    """Its terms differ by far more than masks can hold, of which responsibilities show nothing."""
+    outlier = ROWS.copy()
+    outlier[-1] = 3e4
+    how = {"init": [3, 60], "max_iter": 1, "tol": 0, "covariance_type": "diag"}
+    start = fit_vpem(ROWS, connect(make_graph("star", 3), contiguous(6, 3)), **how).mixture
+    fits = [
+        fit_vpem(outlier, network, init=start, max_iter=2, tol=0)
+        for network in (masked_network(), connect(make_graph("star", 3), contiguous(6, 3)))
+    ]
+    np.testing.assert_allclose(fits[0].history, fits[1].history, 1e-9)
+    np.testing.assert_allclose(*(fit.mixture.means for fit in fits), 1e-9)
+
+
+@quiet
+def test_what_is_too_large_all_the_same_is_an_error():
+    huge = ROWS.copy()
+    huge[-1, 0] = 1e15
+    start = fit_vpem(ROWS, masked_network(), init=[3, 60], max_iter=1, tol=0).mixture
+    with pytest.raises(InputError, match="agent 0 adds to a masked sum is larger than"):
+        fit_vpem(huge, masked_network(), init=start, max_iter=2, tol=0)
+
+
+@quiet
+def test_a_copy_in_another_process_has_masks_of_its_own():
+    network = masked_network("path", sum="tree")
+    copied = pickle.loads(pickle.dumps(network))
+    assert copied.total.holders is copied.agents
+    assert copied.agents.masks is not network.agents.masks
+    assert copied.agents.masks.names == network.agents.masks.names
+    ours, theirs = (fit_vpem(ROWS, one, init=[3, 77], max_iter=3) for one in (copied, network))
+    np.testing.assert_array_equal(ours.history, theirs.history)

@@ -1,14 +1,23 @@
-"""Messages between parties: what can be sent comes back, and nothing else is read."""
+"""Messages between parties: what is sent comes back, and is the bytes that ledgers count."""
 
 import contextlib
+from collections import Counter
 
 import numpy as np
 import pytest
 
+from vpem import fit_fedem, fit_imputation, kmeans_features, kmeans_rows, make_graph
 from vpem.errors import InputError
+from vpem.network.codecs import parse_codec
 from vpem.network.messages import decode, encode
+from vpem.network.partition import contiguous, evenly
+from vpem.saem.server import SaemServer
+from vpem.sums.connect import connect, connect_workers, spread, spread_workers
+from vpem.sums.quantizer import Quantizer
+from vpem.terms.lowrank.entries import from_matrices, split
 
-from .tables import each
+from .tables import each, over
+from .thread_engine import over_queues, together
 
 VALUES = [
     None, True, 3, -2.5, float("inf"), "héllo", b"\x00\xff", [], (), {}, [1, [2, (3, {"a": None})]],
@@ -77,3 +86,184 @@ def test_mutated_messages_are_read_or_refused():
             message[at : at + rng.integers(3)] = rng.bytes(rng.integers(3))
         with contextlib.suppress(InputError):
             encode(decode(message))
+
+
+quiet = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+SEATS = (1, 2, 3)
+"""Members that hold something; the first is a server that holds nothing."""
+
+CODECS = ("qsgd:4bits", "natural:12bits", "topk:0.3", "randk:0.5", "float32", "blockp:8")
+
+
+def sent_of(parts):
+    """Bytes by kind that all processes gave to the engine."""
+    found = Counter()
+    for part in parts:
+        if isinstance(part, BaseException):
+            raise part
+        for _, topic, size in part[1]:
+            found[topic] += size
+    return found
+
+
+@quiet
+@over(
+    codec=[None, *CODECS], memory=["first", "zero", "none"], variance_reduction=[False, True],
+    covariance_type=["full", "tied"], topology=["star", "path"],
+)  # fmt: skip
+def test_fedem(codec, memory, variance_reduction, covariance_type, topology):
+    if memory != "first" and codec in (None, "topk:0.3")[: 1 + (memory == "none")]:
+        return  # which is refused
+    X, workers = np.random.default_rng(0).normal(size=(90, 3)), evenly(90, 3)
+    X[:45] += 1.5
+    way, kind = ("server", "server") if topology == "star" else ("tree", "estep")
+    network = connect_workers(make_graph(topology, 3), sum=way)
+    how = {
+        "compress": codec, "memory": memory, "variance_reduction": variance_reduction,
+        "covariance_type": covariance_type, "n_components": 2, "init": [3, 70], "max_iter": 4,
+        "tol": 0.0, "seed": 3,
+    }  # fmt: skip
+
+    def work(engine):
+        ranked = spread_workers(network, engine)
+        rows = [X[workers.rows[worker]] for worker in ranked.agents.own]
+        found = fit_fedem(np.concatenate([X[:0], *rows]), workers, ranked, **how)
+        return found, engine._post.sent
+
+    parts = together(4, work, over_queues, seats=SEATS)
+    sent, one = sent_of(parts), fit_fedem(X, workers, network, **how)
+    found = parts[0][0]
+    assert found.communication == one.communication
+    counted = found.communication["by_kind"]
+    # The farthest row's distance is agreed on, which the ledger counts as a number up and down.
+    number = 8 if codec is None else 4
+    if topology == "star":
+        assert sent["setup"] + sent["server"] == (
+            counted["setup"]["bytes"] + counted["server"]["bytes"] - 3 * 2 * number
+        )
+    if codec is not None:
+        assert sent[kind] == counted[kind]["bytes"]
+        assert found.run.history.objective == one.run.history.objective
+        for fit, _ in parts:
+            np.testing.assert_array_equal(fit.run.statistic, one.run.statistic)
+
+
+@quiet
+@over(
+    codec=CODECS, recipe=[kmeans_features, kmeans_rows], topology=["star", "path"],
+    participation=[1.0, 0.6],
+)  # fmt: skip
+def test_kmeans(codec, recipe, topology, participation):
+    X, over_rows = np.random.default_rng(0).normal(size=(60, 6)), recipe is kmeans_rows
+    graph, way = make_graph(topology, 3), "server" if topology == "star" else "tree"
+    options = {"sum": way, "compress": codec}
+    held = evenly(60, 3) if over_rows else contiguous(6, 3)
+    network = connect_workers(graph, **options) if over_rows else connect(graph, held, **options)
+    how = {"n_clusters": 2, "seed": 0, "max_iter": 4, "participation": participation}
+
+    def work(engine):
+        ranked = (spread_workers if over_rows else spread)(network, engine)
+        own = [held.rows[one] if over_rows else held.features[one] for one in ranked.agents.own]
+        own = np.concatenate([np.empty(0, dtype=np.intp), *own])
+        if over_rows:
+            return recipe(X[own], held, ranked, **how), engine._post.sent
+        return recipe(X[:, own], ranked, **how), engine._post.sent
+
+    parts = together(4, work, over_queues, seats=SEATS)
+    sent_of(parts)
+    found, one = parts[0][0], recipe(X, *([held] if over_rows else []), network, **how)
+    assert found.communication == one.communication
+    np.testing.assert_array_equal(found.history, one.history)
+    kind, home = ("server", 0) if topology == "star" else ("estep", 2)
+    sent = [(sender, *one) for sender, (_, sent) in enumerate(parts) for one in sent]
+    up, down = (
+        [size for sender, to, topic, size in sent if topic == kind and size and ends(sender, to)]
+        for ends in (lambda _, to: to == home, lambda sender, _: sender == home)
+    )
+    # Beside messages there are flags of a byte: a worker's rows no longer move.
+    counted = found.communication["by_kind"][kind]
+    if participation < 1:
+        # The total comes to all processes; in the ledger to those who take part.
+        (total,) = set(down)
+        down = [total] * len(up)
+    flags = counted["messages"] - len(up) - len(down)
+    assert flags == 0 or over_rows
+    assert counted["bytes"] == sum(up) + sum(down) + flags
+
+
+@quiet
+@over(codec=CODECS, law=["gaussian", "poisson"], variance_reduction=[False, True])
+def test_imputation(codec, law, variance_reduction):
+    rng = np.random.default_rng(3)
+    seen = np.where(rng.random((12, 7)) < 0.7, rng.poisson(3.0, size=(12, 7)), np.nan)
+    given = split(from_matrices(seen), 3, "random", rng)
+    network = connect_workers(make_graph("star", 3))
+    how = {
+        "rank": 2, "ridge": 1.0, "scale": "none", "law": law, "compress": codec, "max_iter": 4,
+        "tol": 0.0, "seed": 3, "variance_reduction": variance_reduction,
+    }  # fmt: skip
+
+    def work(engine):
+        ranked = spread_workers(network, engine)
+        own = given.seen_by(set(ranked.agents.own.tolist()))
+        return fit_imputation(own, network=ranked, **how), engine._post.sent
+
+    parts = together(4, work, over_queues, seats=SEATS)
+    sent, one = sent_of(parts), fit_imputation(given, network=network, **how)
+    for found, _ in parts:
+        np.testing.assert_array_equal(found.run.statistic, one.run.statistic)
+        assert found.communication == one.communication
+    # First statistics go as they are, and come back with those that follow.
+    counted = one.communication["by_kind"]
+    assert sent["server"] == counted["setup"]["bytes"] + counted["server"]["bytes"]
+
+
+@quiet
+@pytest.mark.parametrize("feedback", ["none", "change", "error", "memory"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_devices_of_saem(codec, feedback):
+    rng = np.random.default_rng(1)
+    pieces, drawn = (slice(0, 3), slice(3, 9)), rng.normal(size=(8, 3, 9))
+    graph = make_graph("star", 3)
+
+    def found_by(network, own):
+        here = np.isin(np.arange(3), own)[:, None]
+        shares = np.array([0.5, 0.3, 0.2])
+        server = SaemServer(shares, parse_codec(codec), feedback, pieces, network)
+        server.begin(np.where(here, drawn[0], 0.0), None, 0.7, np.random.default_rng(2))
+        path = []
+        for local in drawn[1:]:
+            active = server.draw(9)
+            mine = np.where(here, local, 0.0)[active]
+            server.gather(mine, 0.9 * mine, 0.5)
+            path.append(server.statistic)
+        return np.array(path), server.ledger.of_links()[1][server.total._up].sum()
+
+    def work(engine):
+        ranked = spread_workers(connect_workers(graph), engine)
+        return found_by(ranked, ranked.agents.own), engine._post.sent
+
+    wanted, up = found_by(connect_workers(graph), np.arange(3))
+    parts = together(4, work, over_queues, seats=SEATS)
+    sent_of(parts)
+    for (path, counted), _ in parts:
+        np.testing.assert_allclose(path, wanted, rtol=1e-13, atol=1e-14)
+        assert counted == up
+    # What units are made of is counted as a first statistic, and agreed on apart.
+    handed = sum(size for _, messages in parts[1:] for to, _, size in messages if to == 0)
+    assert handed == up - 3 * 9 * 8
+
+
+@over(codec=[*CODECS, "float64"], pieces=[(5,), (2, 0, 4), (1, 7)], n_exact=[0, 2])
+def test_messages_say_what_is_received(codec, pieces, n_exact):
+    ends = np.cumsum([0, *pieces])
+    parts = tuple(slice(a, b) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
+    sends = Quantizer(parse_codec(codec), parts, n_exact=n_exact)
+    values = np.random.default_rng(0).normal(size=(4, ends[-1] + n_exact))
+
+    def draw(n):
+        return np.arange(n, dtype=np.uint64)
+
+    messages = sends.pack(values, draw)
+    np.testing.assert_array_equal(sends.unpack(messages), sends.transmit(values, draw))
+    assert messages.shape == (4, sends.message_size)

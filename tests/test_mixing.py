@@ -1,4 +1,4 @@
-"""The fastest mixing weights; rounds accelerated by Chebyshev's polynomials."""
+"""Mixing weights and rates, as they are and as agents estimate them; rounds by Chebyshev."""
 
 import sys
 
@@ -9,7 +9,16 @@ from numpy.polynomial import Chebyshev
 from vpem import InputError, VpemWarning, find_hubs, make_graph, mixing_matrix, mixing_rate
 from vpem.network import mixing as module
 from vpem.network.graph import from_edges
-from vpem.network.mixing import MOST_FASTEST, chebyshev_bound, chebyshev_steps
+from vpem.network.hubs import diameter
+from vpem.network.ledger import Ledger
+from vpem.network.mixing import (
+    LEAST,
+    MARGIN,
+    MOST_FASTEST,
+    chebyshev_bound,
+    chebyshev_steps,
+    estimate_rate,
+)
 from vpem.settings import WEIGHTS
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
 
@@ -23,6 +32,8 @@ RANDOM = [
     ("tree", 15, {}),
     ("grid", 12, {}),
 ]
+
+RING = make_graph("cycle", 4)
 
 # ---- the fastest weights ------------------------------------------------------------------------
 
@@ -66,33 +77,56 @@ def test_no_weights_near_the_fastest_are_faster(topology, n, options):
             assert norm(module._weighted(graph, changed)) >= best - 1e-6
 
 
-@each("n", [2, 3, 9])
-def test_complete_graphs_mix_at_once(n):
-    assert mixing_rate(mixing_matrix(make_graph("complete", n), "fastest")) == 0.0
-
-
-def test_the_smallest_graphs():
-    assert mixing_matrix(make_graph("path", 1), "fastest").toarray().tolist() == [[1.0]]
-    pair = mixing_matrix(make_graph("path", 2), "fastest")
-    np.testing.assert_allclose(pair.toarray(), 0.5)
-    assert mixing_rate(pair) == 0.0
-
-
-@each("n", [4, 5, 8, 13, 24])
-def test_cycles_have_a_closed_form(n):
-    # Edges of a cycle are all alike, so that one weight is best: 2 / (lambda_2 + lambda_max) of L.
+def of_cycle(n):
+    """Of edges that are all alike one weight is best: 2 / (lambda_2 + lambda_max) of L."""
     values = 2 - 2 * np.cos(2 * np.pi * np.arange(n) / n)
     second, last = np.sort(values)[[1, -1]]
-    rate = mixing_rate(mixing_matrix(make_graph("cycle", n), "fastest"))
-    assert rate == pytest.approx((last - second) / (last + second), abs=1e-12)
+    return make_graph("cycle", n), (last - second) / (last + second)
 
 
-def test_a_star_among_agents_has_a_closed_form():
-    # Edges alike again; the Laplacian's eigenvalues are 0, 1 and n.
-    n = 7
-    graph = from_edges([(0, other) for other in range(1, n)])
-    rate = mixing_rate(mixing_matrix(graph, "fastest"))
-    assert rate == pytest.approx((n - 1) / (n + 1), abs=1e-9)
+@each(
+    ("graph", "rate"),
+    [
+        *((make_graph("complete", n), 0.0) for n in (2, 3, 9)),
+        *((make_graph("path", n), 0.0) for n in (1, 2)),
+        *map(of_cycle, (4, 5, 8, 13, 24)),
+        # The Laplacian's eigenvalues are 0, 1 and n.
+        (from_edges([(0, other) for other in range(1, 7)]), (7 - 1) / (7 + 1)),
+    ],
+)
+def test_the_fastest_weights_have_a_closed_form_where_edges_are_alike(graph, rate):
+    W = mixing_matrix(graph, "fastest")
+    assert mixing_rate(W) == pytest.approx(rate, abs=1e-9 if graph.topology == "custom" else 1e-12)
+    if rate == 0:
+        assert mixing_rate(W) == 0
+    if graph.n_agents < 3:
+        np.testing.assert_allclose(W.toarray(), 1 / graph.n_agents)
+
+
+REFUSED = [
+    (lambda: mixing_matrix(make_graph("cycle", MOST_FASTEST + 1), "fastest"),
+     r"at most 150 agents, the graph has 151; try laplacian"),
+    (lambda: mixing_matrix(from_edges([(0, 1), (2, 3)]), "fastest"), "2 components"),
+    (lambda: estimate_rate(np.eye(4), make_graph("star", 4), None, diameter=2),
+     "a star has no mixing rate"),
+    (lambda: estimate(RING, mixing_matrix(RING), n_rounds=1),
+     r"rounds of power iteration must be .* got 1"),
+    (lambda: estimate(RING, 1.8 * mixing_matrix(RING) - 0.8 * np.eye(4)), "never come to agree"),
+    (lambda: estimate(RING, mixing_matrix(RING), seed=-1), "seed must be"),
+]  # fmt: skip
+
+
+@each(("call", "said"), REFUSED)
+def test_what_has_no_weights_or_rate_is_refused(call, said):
+    with pytest.raises(InputError, match=said):
+        call()
+
+
+@pairwise(absent=["cvxpy", "cvxopt"], topology=["grid", "complete"])
+def test_without_cvxpy_the_extra_is_named(monkeypatch, absent, topology):
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(InputError, match=r"pip install 'vpem\[sdp\]'"):
+        mixing_matrix(make_graph(topology, 6), "fastest")
 
 
 def test_a_geometric_graph_gains():
@@ -109,24 +143,6 @@ def test_negative_weights_are_kept_where_they_help():
     assert W.data.min() < -1e-3
     state = np.random.default_rng(0).standard_normal(30)
     assert (W @ state).mean() == pytest.approx(state.mean(), abs=1e-14)
-
-
-def test_too_many_agents_are_refused():
-    graph = make_graph("cycle", MOST_FASTEST + 1)
-    with pytest.raises(InputError, match=r"at most 150 agents, the graph has 151; try laplacian"):
-        mixing_matrix(graph, "fastest")
-
-
-def test_disconnected_graphs_are_refused():
-    with pytest.raises(InputError, match="2 components"):
-        mixing_matrix(from_edges([(0, 1), (2, 3)]), "fastest")
-
-
-@pairwise(absent=["cvxpy", "cvxopt"], topology=["grid", "complete"])
-def test_without_cvxpy_the_extra_is_named(monkeypatch, absent, topology):
-    monkeypatch.setitem(sys.modules, absent, None)
-    with pytest.raises(InputError, match=r"pip install 'vpem\[sdp\]'"):
-        mixing_matrix(make_graph(topology, 6), "fastest")
 
 
 def test_a_solver_that_falls_short_is_told_of(monkeypatch):
@@ -202,8 +218,9 @@ def test_the_mean_is_kept_at_every_round_and_the_bound_holds(seed, weights):
     rate = mixing_rate(W)
     states = np.random.default_rng(seed).standard_normal((30, 4))
     start = np.linalg.norm(states - states.mean(axis=0), axis=0)
-    for n_rounds in range(40):
-        now = accelerated(W, states, rate, n_rounds)
+    before = now = states
+    for n_rounds, step in enumerate(chebyshev_steps(rate, 40), 1):
+        before, now = now, step * (W @ now - before) + before
         np.testing.assert_allclose(now.mean(axis=0), states.mean(axis=0), atol=1e-13)
         left = np.linalg.norm(now - now.mean(axis=0), axis=0)
         assert (left <= chebyshev_bound(rate, n_rounds) * start + 1e-12).all()
@@ -243,10 +260,11 @@ def test_a_third_of_the_rounds_do_what_a_hundred_plain_ones_do(mean_degree, hops
 # ---- the fewest rounds --------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:hops=:vpem.VpemWarning")
 @over(
-    made=[("cycle", 9), ("path", 12), ("geometric", 30)],
-    hops=[0, 1],
-    tolerance=[1e-2, 1e-6],
+    made=[("cycle", 9), ("path", 12), ("geometric", 30), ("grid", 12), ("complete", 5)],
+    hops=[0, 1, 2],
+    tolerance=[1e-1, 1e-3, 1e-8, 1e-10],
     fast=[True, False],
 )
 def test_rounds_needed_are_the_fewest(made, hops, tolerance, fast):
@@ -255,6 +273,9 @@ def test_rounds_needed_are_the_fewest(made, hops, tolerance, fast):
     W = mixing_matrix(graph)
     hubs = find_hubs(graph, hops)
     rate = mixing_rate(W)
+    if len(hubs) == 1:
+        assert rounds_needed(W, hubs, rate, tolerance, accelerated=fast) == 0
+        return
     enough = rounds_needed(W, hubs, rate, tolerance, accelerated=fast)
     given = rate if fast else None
     errors = [ConsensusSum(W, hubs, count, rate=given).error for count in range(enough + 1)]
@@ -275,3 +296,149 @@ def test_rounds_needed_where_plain_rounds_are_very_many():
     assert ConsensusSum(W, hubs, enough).error <= 1e-3 < ConsensusSum(W, hubs, enough - 1).error
     fast = rounds_needed(W, hubs, mixing_rate(W), 1e-3, accelerated=True)
     assert fast < enough / 10
+
+
+RATE_GRAPHS = [
+    ("cycle", 8), ("cycle", 31), ("path", 20), ("grid", 36), ("geometric", 50), ("geometric", 100),
+    ("erdos-renyi", 60), ("small-world", 60), ("scale-free", 60), ("tree", 40), ("path", 2),
+]  # fmt: skip
+RATE_CASES = [
+    (topology, n, seed, weights)
+    for topology, n in RATE_GRAPHS
+    for seed in range(2)
+    for weights in ("metropolis", "laplacian")
+]
+
+
+def estimate(graph, W, seed=0, n_rounds=None):
+    ledger = Ledger(graph)
+    found = estimate_rate(W, graph, ledger, n_rounds=n_rounds, seed=seed, diameter=diameter(graph))
+    return found, ledger
+
+
+@each(("topology", "n", "seed", "weights"), RATE_CASES)
+def test_chebyshev_with_the_estimate_reaches_the_tolerance(topology, n, seed, weights):
+    graph = make_graph(topology, n, seed=seed)
+    W = mixing_matrix(graph, weights)
+    true = mixing_rate(W)
+    found, _ = estimate(graph, W, seed)
+    assert true < found < 1
+    hubs = find_hubs(graph, 0)
+    for tolerance in (1e-3, 1e-6, 1e-9):
+        enough = rounds_needed(W, hubs, found, tolerance, accelerated=True, by_bound=True)
+        assert ConsensusSum(W, hubs, enough, rate=found).error <= tolerance
+        if true > 0.5:
+            best = rounds_needed(W, hubs, true, tolerance, accelerated=True, by_bound=True)
+            assert enough <= 1.25 * best + 1
+
+
+@each("seed", range(5))
+def test_the_margin_stands_over_what_was_seen(seed):
+    graph = make_graph("cycle", 12)
+    W = mixing_matrix(graph)
+    true = mixing_rate(W)
+    found, _ = estimate(graph, W, seed)
+    assert found == pytest.approx(true + MARGIN * (1 - true), rel=1e-3)
+
+
+def test_too_low_a_rate_slows_and_too_high_a_rate_hardly_does():
+    graph = make_graph("geometric", 60, seed=0)
+    W = mixing_matrix(graph)
+    hubs = find_hubs(graph, 0)
+    true = mixing_rate(W)
+    gap = 1 - true
+    needed = {
+        factor: rounds_needed(W, hubs, true, 1e-6, accelerated=True)
+        if factor == 1
+        else _first(W, hubs, 1 - factor * gap, 1e-6)
+        for factor in (0.5, 0.8, 1.0, 1.25, 2.0)
+    }
+    assert needed[1.0] <= needed[0.8] <= 1.2 * needed[1.0]
+    assert needed[1.25] > 1.1 * needed[0.8]
+    assert needed[2.0] > needed[1.25]
+    # The mean is kept whatever the rate.
+    total = ConsensusSum(W, hubs, 50, rate=1 - 2 * gap)
+    np.testing.assert_allclose(total.operator.sum(axis=1), len(hubs), rtol=1e-10)
+
+
+def _first(W, hubs, rate, tolerance):
+    """Fewest accelerated rounds with a rate that is not the true one."""
+    for count in range(1, 2000):
+        if ConsensusSum(W, hubs, count, rate=rate).error <= tolerance:
+            return count
+    return np.inf
+
+
+@pytest.mark.parametrize(("topology", "n"), [("cycle", 9), ("geometric", 40)])
+def test_every_message_is_charged(topology, n):
+    graph = make_graph(topology, n, seed=0)
+    W = mixing_matrix(graph)
+    far = diameter(graph)
+    for n_rounds, floods in ((2, 1), (3, 1), (4, 2), (5, 2), (7, 3), (8, 3), (100, 7)):
+        _, ledger = estimate(graph, W, n_rounds=n_rounds)
+        links = 2 * graph.n_edges
+        rounds = n_rounds + 1
+        assert ledger.of_kind("setup") == {
+            "messages": links * rounds, "bytes": 8 * links * rounds, "rounds": rounds,
+        }  # fmt: skip
+        rounds = 2 * far * floods
+        assert ledger.of_kind("flooding") == {
+            "messages": links * rounds, "bytes": 8 * links * rounds, "rounds": rounds,
+        }  # fmt: skip
+        assert ledger.bytes == sum(ledger.of_kind(kind)["bytes"] for kind in ("setup", "flooding"))
+
+
+@each("n_rounds", [2, 3, 5, 6, 7, 20, 33])
+def test_rounds_are_those_of_the_power_iteration(n_rounds):
+    graph = make_graph("grid", 20)
+    W = mixing_matrix(graph).toarray()
+    drawn = np.array([np.random.default_rng([4, n]).standard_normal() for n in range(20)])
+    start = drawn - W @ drawn
+    last, before = (
+        np.abs(np.linalg.matrix_power(W, count) @ start).max() for count in (n_rounds, n_rounds - 2)
+    )
+    seen = np.sqrt(last / before)
+    found, _ = estimate(graph, mixing_matrix(graph), 4, n_rounds)
+    assert found == pytest.approx(seen + MARGIN * min(seen, 1 - seen), rel=1e-10)
+
+
+def test_rounds_grow_with_the_gap():
+    for n in (10, 20, 40):
+        graph = make_graph("cycle", n)
+        W = mixing_matrix(graph)
+        gap = 1 - mixing_rate(W)
+        _, ledger = estimate(graph, W)
+        assert 3 / gap < ledger.of_kind("setup")["rounds"] < 17 / gap
+
+
+def test_a_seed_fixes_the_estimate():
+    graph = make_graph("geometric", 50, seed=1)
+    W = mixing_matrix(graph)
+    one, ledger = estimate(graph, W, 3)
+    again, other = estimate(graph, W, 3)
+    assert one == again
+    assert ledger.summary() == other.summary()
+    assert len({estimate(graph, W, seed)[0] for seed in range(4)}) == 4
+
+
+def test_a_sign_that_alternates_is_seen():
+    graph = make_graph("cycle", 8)
+    W = 1.4 * mixing_matrix(graph) - 0.4 * np.eye(8)  # its least eigenvalue leads
+    values = np.linalg.eigvalsh(W)
+    assert -values[0] > values[-2]
+    found, _ = estimate(graph, W)
+    assert found == pytest.approx(-values[0] + MARGIN * (1 + values[0]), rel=1e-2)
+
+
+@each("n", [2, 3, 12])
+def test_where_one_round_is_exact_the_rate_is_next_to_nothing(n):
+    graph = make_graph("complete", n)
+    found, ledger = estimate(graph, mixing_matrix(graph))
+    assert 0 < found <= 10 * LEAST
+    assert ledger.of_kind("setup")["rounds"] == 3
+
+
+def test_a_single_agent_has_nobody_to_ask():
+    graph = make_graph("path", 1)
+    found, ledger = estimate(graph, mixing_matrix(graph))
+    assert (found, ledger.messages, ledger.rounds) == (0.0, 0, 0)

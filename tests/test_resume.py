@@ -22,6 +22,7 @@ from vpem.network.partition import contiguous, evenly
 from vpem.terms.lowrank.observations import Observations
 
 from .cli_support import overlapping
+from .missing_support import with_holes
 from .resume_support import Breaking, Broken, check_resumes, check_same
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
@@ -33,6 +34,7 @@ COLLAPSES = {"data": FAR, "n_components": 5, "init": [120, 3, 60, 90, 15], "reg_
              "seed": 2}  # fmt: skip
 WEIGHT = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
 WIDE, _ = overlapping(90, 12, 2, seed=1)
+HOLES = with_holes(X, 1)
 
 SUMS = {
     "exact": {"topology": "star", "hops": 0},
@@ -202,6 +204,14 @@ RUNS = {
              max_iter=9),
         collapsed,
     ),
+    **{
+        f"batches, values missing, {kind}": (
+            vpem("gossip fails", HOLES, covariance_type=kind, missing="marginalize", batch_size=20,
+                 step_size=step, max_iter=4),
+            lambda found: np.ptp(found.history[1:], axis=1).max() > 1e-9,
+        )
+        for kind, step in [("full", 0.7), ("tied-diag", None)]
+    },
     # Rows.
     **{
         f"rows, {name}, {init}": rows(name, init=init, covariance_type=kind, n_init=2)

@@ -1,15 +1,30 @@
-"""The distributed sum: exact at a server, by rounds, and by the small matrix equal to them."""
+"""The distributed sum: exact at a server, by rounds or by their matrix; K - 1 numbers a row."""
+
+from functools import partial
 
 import networkx as nx
 import numpy as np
 import pytest
 
 from vpem import InputError, VpemWarning, connect, find_hubs, make_graph, mixing_matrix, mixing_rate
+from vpem._core.threads import one_blas_thread
+from vpem.errors import PartitionedError
+from vpem.network.codecs import parse_codec
 from vpem.network.hubs import Hub
+from vpem.network.ledger import Ledger
 from vpem.network.partition import contiguous
-from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
+from vpem.steps.em import log_likelihood
+from vpem.steps.summing import summed
+from vpem.sums.compressed_server import CompressedServerSum
+from vpem.sums.consensus import NATS, ConsensusSum, consensus_error_bound, rounds_needed
+from vpem.sums.forecast import communication
+from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
+from vpem.sums.sum import Scalars
+from vpem.terms.features import FeatureTerms
+from vpem.terms.units import Scaling
 
+from .missing_support import with_holes
 from .tables import each, over
 
 WEIGHTS = ("metropolis", "laplacian", "max-degree")
@@ -42,13 +57,6 @@ def sum_by_hand(W, hubs, n_rounds, terms):
     return state[[hub.root for hub in hubs]]
 
 
-def test_server_adds_all_blocks():
-    terms = np.random.default_rng(0).normal(size=(4, 10, 3))
-    total = ServerSum(4)
-    assert total.n_roots == 1
-    np.testing.assert_allclose(total.reduce(terms), terms.sum(axis=0)[None], rtol=1e-15)
-
-
 @over(network=GRAPHS, hops=[0, 1, 2], path=["operator", "rounds"], n_rounds=[1, 2, 13])
 def test_rounds_agent_by_agent(network, hops, path, n_rounds):
     topology, n = network
@@ -70,18 +78,6 @@ def test_operator_keeps_what_is_alike(network, hops, weights):
     for n_rounds in (1, 5, 40):
         operator = ConsensusSum(mixing, hubs, n_rounds, path="operator").operator
         np.testing.assert_allclose(operator @ shares, 1, rtol=1e-12)
-
-
-@over(network=GRAPHS, weights=WEIGHTS)
-def test_many_rounds_become_the_exact_sum(network, weights):
-    topology, n = network
-    _, mixing, hubs = made(topology, n, 1, weights)
-    needed = rounds_needed(mixing, hubs, mixing_rate(mixing), 1e-12)
-    total = ConsensusSum(mixing, hubs, needed, path="operator")
-    np.testing.assert_allclose(total.operator, 1, atol=1e-12)
-    terms = np.random.default_rng(2).normal(size=(len(hubs), 5, 2))
-    exact = np.broadcast_to(terms.sum(axis=0), terms.shape)
-    np.testing.assert_allclose(total.reduce(terms), exact, atol=1e-10)
 
 
 def test_an_operator_of_ones_is_shared_by_all_roots():
@@ -118,24 +114,6 @@ def test_terms_are_left_as_they_were():
         np.testing.assert_array_equal(terms, before)
 
 
-@over(network=GRAPHS, weights=WEIGHTS)
-def test_the_mean_of_the_states_is_kept_in_every_round(network, weights):
-    topology, n = network
-    from vpem._core.consensus import consensus_rounds
-
-    _, mixing, _ = made(topology, n, 0, weights)
-    csr = (mixing.indptr.astype(np.int32), mixing.indices.astype(np.int32), mixing.data)
-    states = np.random.default_rng(6).normal(size=(n, 11)) + 5
-    mean = states.mean(axis=0)
-    spread = np.linalg.norm(states - mean)
-    for _ in range(60):
-        consensus_rounds(*csr, states, np.ones(1), 1)
-        np.testing.assert_allclose(states.mean(axis=0), mean, rtol=1e-13)
-        now = np.linalg.norm(states - mean)
-        assert now <= spread * (mixing_rate(mixing) + 1e-12) + 1e-12
-        spread = now
-
-
 # ---- how many rounds -----------------------------------------------------------------------------
 
 
@@ -150,17 +128,6 @@ def test_the_bound_is_one(network, hops, weights):
         assert error <= bound * (1 + 1e-9) + 1e-12
 
 
-@over(network=GRAPHS, hops=[0, 1, 2], tolerance=[1e-1, 1e-3, 1e-8])
-def test_rounds_needed_reach_the_tolerance(network, hops, tolerance):
-    topology, n = network
-    _, mixing, hubs = made(topology, n, hops)
-    needed = rounds_needed(mixing, hubs, mixing_rate(mixing), tolerance)
-    assert ConsensusSum(mixing, hubs, needed, path="operator").error <= tolerance
-    fewer = needed * 8 // 10
-    if fewer:
-        assert ConsensusSum(mixing, hubs, fewer, path="operator").error > tolerance
-
-
 def test_rounds_needed_without_the_operator(monkeypatch):
     _, mixing, hubs = made("cycle", 12, 1)
     rate = mixing_rate(mixing)
@@ -173,11 +140,6 @@ def test_rounds_needed_without_the_operator(monkeypatch):
     assert total.operator is None
     assert total.error is None
     assert total.path == "rounds"
-
-
-def test_one_round_is_enough_where_all_are_neighbours():
-    _, mixing, hubs = made("complete", 5, 0)
-    assert rounds_needed(mixing, hubs, mixing_rate(mixing), 1e-9) == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -213,17 +175,47 @@ def test_auto_takes_the_cheaper_way():
     assert ConsensusSum(mixing, hubs, 1).path == "rounds"
 
 
-@each("n_rounds", [-1, 1.5, True])
-def test_rounds_must_be_a_positive_integer(n_rounds):
-    _, mixing, hubs = made("cycle", 4, 0)
-    with pytest.raises(InputError, match="rounds must be an integer of at least 0"):
-        ConsensusSum(mixing, hubs, n_rounds)
+def joining(topology, **options):
+    return lambda: connect(make_graph(topology, 5), contiguous(5, 5), **options)
 
 
-def test_an_unknown_path_is_refused():
+def running(n_rounds=3, path="auto"):
     _, mixing, hubs = made("cycle", 4, 0)
-    with pytest.raises(InputError, match="did you mean 'rounds'"):
-        ConsensusSum(mixing, hubs, 3, path="round")
+    return lambda: ConsensusSum(mixing, hubs, n_rounds, path=path)
+
+
+NO_INTEGER = "rounds must be an integer of at least 0"
+REFUSED = [
+    *((running(n_rounds), NO_INTEGER) for n_rounds in (-1, 1.5, True)),
+    (running(path="round"), "did you mean 'rounds'"),
+    (joining("cycle", hops=-1), "hops"),
+    (joining("cycle", hops=1.5), "hops"),
+    (joining("cycle", n_rounds=0), "rounds"),
+    (joining("cycle", weights="metro"), "did you mean 'metropolis'"),
+    (joining("cycle", consensus="fast"), "consensus must be one of auto"),
+    (joining("cycle", n_threads=0), "threads"),
+    (lambda: connect(make_graph("cycle", 5), contiguous(6, 6)),
+     "5 agents but the features are held by 6"),
+    (joining("star", sum="consensus"), "agents that reach only a server"),
+    (joining("cycle", sum="server"), "sum='server' needs a server that every agent reaches"),
+    *(
+        (joining("cycle", sum="tree", **{name: value}), f"{name} is about consensus")
+        for name, value in {
+            "n_rounds": 9, "weights": "laplacian", "acceleration": "none", "consensus_tol": 1e-3,
+            "consensus": "rounds", "eigenvalue": "estimated",
+        }.items()
+    ),
+    (joining("cycle", sum="tree", agent_dropout=0.1), "in a tree one path joins two agents"),
+    (joining("cycle", secure_sum=True), "secure_sum is for sums in which masks are added up"),
+    (joining("star", secure_sum=True, hops=1), "hops above 0 shows their features to a root"),
+    (joining("star", secure_sum=True, compress="float32"), "and cannot be added"),
+]  # fmt: skip
+
+
+@each(("call", "said"), REFUSED)
+def test_what_a_sum_cannot_be_had_with_is_refused(call, said):
+    with pytest.raises(InputError, match=said):
+        call()
 
 
 def test_hubs_of_unequal_size_weigh_alike_in_the_sum():
@@ -234,31 +226,163 @@ def test_hubs_of_unequal_size_weigh_alike_in_the_sum():
     np.testing.assert_allclose(total.reduce(terms), 11.0, rtol=1e-9)
 
 
-@each(
-    ("options", "match"),
-    [
-        ({"hops": -1}, "hops"),
-        ({"hops": 1.5}, "hops"),
-        ({"n_rounds": 0}, "rounds"),
-        ({"weights": "metro"}, "did you mean 'metropolis'"),
-        ({"consensus": "fast"}, "consensus must be one of auto"),
-        ({"n_threads": 0}, "threads"),
-    ],
+quiet = pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+
+M, D = 200, 6
+
+LINEAR = {
+    "server": ("star", {}),
+    "tree": ("path", {"sum": "tree"}),
+    "operator": ("cycle", {"n_rounds": 6}),
+    "operator of ones": ("complete", {}),
+    "plain rounds": ("cycle", {"n_rounds": 6, "consensus": "rounds", "acceleration": "none"}),
+    "hubs": ("path", {"n_rounds": 8, "consensus": "rounds", "hops": 1}),
+    "links that fail": ("cycle", {"link_failure": 0.1, "stragglers": 0.1}),
+    "silent agents": ("complete", {"agent_dropout": 0.3, "n_rounds": 9}),
+    "rounds with float64": ("cycle", {"compress": "float64"}),
+    "server with float64": ("star", {"compress": "float64"}),
+    "tree with float64": ("path", {"sum": "tree", "compress": "float64"}),
+}
+"""Sums that change terms by nothing but a linear map."""
+
+CODECS = {
+    "server": ("star", {"compress": "natural:12bits"}),
+    "server, much left out": ("star", {"compress": "topk:0.2"}),
+    "rounds": ("cycle", {"compress": "qsgd:8bits"}),
+    "tree": ("path", {"sum": "tree", "compress": "natural:12bits"}),
+    "hubs": ("path", {"compress": "natural:12bits", "hops": 1}),
+    "links that fail": ("geometric", {"compress": "qsgd:8bits", "link_failure": 0.1}),
+}
+
+
+@pytest.fixture(autouse=True)
+def blas():
+    with one_blas_thread():
+        yield
+
+
+def joined_agents(topology, how):
+    graph = make_graph(topology, D, seed=1)
+    return connect(graph, contiguous(D, D), **{"hops": 0, **how})
+
+
+def begun(total, begin):
+    """Begin a sum, as often as the network falls apart."""
+    for _ in range(50):
+        try:
+            return begin(total)
+        except PartitionedError:
+            continue
+    raise AssertionError("the network falls apart in every draw")
+
+
+def terms_of(network, *, dtype, weighted, missing):
+    rng = np.random.default_rng(3)
+    X = 5 + rng.standard_normal((M, D)) + 2 * rng.integers(2, size=(M, 1))
+    X = with_holes(X, 1, 0.2) if missing else X
+    weights = rng.gamma(1.0, size=M) if weighted else None
+    return FeatureTerms(
+        X, network.blocks, "full", scaling=Scaling.none(D), row_weights=weights, dtype=dtype,
+        reg_covar=1e-3, missing=missing,
+    )  # fmt: skip
+
+
+def by_differences(terms, total, mixture):
+    """One E-step: responsibilities and log-likelihood as each root finds them."""
+    begun(total, lambda one: one.begin("estep", M, mixture.n_components - 1, 8, 1))
+    kept = np.zeros((total.n_roots, M, mixture.n_components), dtype=f"f{terms.itemsize}")
+    found = log_likelihood(terms, total, mixture, terms.prepare(mixture), None, kept)
+    return kept, found
+
+
+def by_whole_terms(terms, total, mixture):
+    """The same of a sum that has all K terms."""
+    k = mixture.n_components
+    begun(total, lambda one: one.begin("estep", M, k, 8))
+    kept, found = np.zeros((total.n_roots, M, k)), np.zeros(total.n_roots)
+    local = partial(terms.local, terms.prepare(mixture))
+    for rows, sums in summed(terms, total, k, local):
+        kept[:, rows], more = terms.responsibilities(mixture, sums, rows)
+        found += more
+    return kept, found
+
+
+@quiet
+@over(
+    sums=LINEAR,
+    k=[1, 2, 5],
+    dtype=[np.float64, np.float32],
+    weighted=[False, True],
+    missing=[False, True],
+    chunk=[1, 1 << 24],
 )
-def test_connect_refuses_options_out_of_range(options, match):
-    with pytest.raises(InputError, match=match):
-        connect(make_graph("cycle", 6), contiguous(6, 6), **options)
+def test_differences_find_what_whole_terms_do(sums, k, dtype, weighted, missing, chunk):
+    network = joined_agents(*LINEAR[sums])
+    terms = terms_of(network, dtype=dtype, weighted=weighted, missing=missing)
+    mixture = terms.start(np.nan_to_num(terms.at_rows(np.arange(k))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vpem.terms.rows.CHUNK_BYTES", chunk)
+        ours, theirs = (network.total.counted_on(Ledger(network.graph)) for _ in range(2))
+        found, wanted = by_differences(terms, ours, mixture), by_whole_terms(terms, theirs, mixture)
+    heard = slice(None) if ours.silent is None else ~ours.silent
+    tolerance = 1e-11 if dtype == np.float64 else 2e-4
+    if network.compress is not None:  # rounds end as soon as agents agree
+        tolerance = max(tolerance, NATS)
+    np.testing.assert_allclose(found[0][heard], wanted[0][heard], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(found[1][heard], wanted[1][heard], rtol=tolerance)
 
 
-def test_connect_refuses_another_number_of_agents():
-    with pytest.raises(InputError, match="5 agents but the features are held by 6"):
-        connect(make_graph("cycle", 5), contiguous(6, 6))
+@quiet
+@over(sums=CODECS, n_values=[0, 3])
+def test_a_codec_leaves_the_number_exact(sums, n_values):
+    """Whatever a codec draws: of a server to the last bit, by rounds as far as these agree."""
+    topology, how = CODECS[sums]
+    network = joined_agents(topology, how)
+    found = []
+    for seed in (0, 1):
+        rng = np.random.default_rng(2)
+        total = network.total.counted_on(Ledger(network.graph))
+        if network.faults is None:  # which are drawn from it too
+            total.seed = seed
+        for _ in range(3):
+            terms = rng.gamma(1.0, size=(len(network.hubs), 50, n_values))
+            scalars = Scalars.empty(len(terms), total.n_roots)
+            scalars.own[:] = rng.gamma(1.0, 1e6, size=scalars.own.shape)
+            begun(total, lambda one: one.begin("estep", 50, n_values, 8, 1))
+            found.append((total.reduce(terms, scalars=scalars), scalars.found))
+            exact = scalars.own.sum()
+            tolerance = 1e-14 if isinstance(total, CompressedServerSum) else 1e-3
+            np.testing.assert_allclose(scalars.found, exact, rtol=tolerance)
+    first, second = found[:3], found[3:]
+    for (values, numbers), (others, same) in zip(first, second, strict=True):
+        np.testing.assert_array_equal(numbers, same)
+        if n_values and network.faults is None and isinstance(total, GossipSum):
+            assert not np.array_equal(values, others)
 
 
-def test_a_star_sums_exactly():
-    network = connect(make_graph("star", 4), contiguous(7, 4), hops=0)
-    assert isinstance(network.total, ServerSum)
-    assert network.consensus_error == 0
-    assert network.mixing_rate is None
-    assert network.n_rounds is None
-    assert network.weights is None
+@quiet
+@each("sums", [*LINEAR.values(), *CODECS.values()])
+def test_a_message_has_k_minus_1_numbers_a_row_and_one_more(sums):
+    """Of one component it is the one number; what is foretold is what is counted."""
+    network = joined_agents(*sums)
+    for k, itemsize in ((1, 8), (2, 4), (3, 8)):
+        total = network.total.counted_on(Ledger(network.graph))
+        if isinstance(total, CompressedServerSum):
+            total.n_rounds = 1
+        total.begin("check", M, k - 1, itemsize, 1)
+        if total.whole:
+            local = np.ones((len(network.hubs), M, k - 1))
+            total.reduce(local, scalars=Scalars.empty(len(local), total.n_roots))
+        size = M * (k - 1) * itemsize
+        if network.compress is not None:
+            size = parse_codec(network.compress).message_size(M * (k - 1)) if k > 1 else 0
+        sent = {name: total.ledger.of_kind(name) for name in ("estep", "server")}
+        messages, n_bytes = (
+            sum(kind[what] for kind in sent.values()) for what in ("messages", "bytes")
+        )
+        waiting = network.faults is not None and network.compress is not None
+        if not waiting:  # else messages over links that are down go with the next ones
+            assert n_bytes == messages * (size + 8) > 0
+        if network.faults is None and network.compress is None:
+            told = communication(network, M, k - 1, itemsize, n_scalars=1)["last"]
+            assert told["bytes"] == total.ledger.bytes

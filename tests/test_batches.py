@@ -1,4 +1,6 @@
-"""EM in batches: the free energy, and what it shares with EM over all rows."""
+"""EM in batches: the free energy, what it shares with EM over all rows, and what disturbs it."""
+
+from functools import cache
 
 import h5py
 import numpy as np
@@ -6,22 +8,71 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vpem import VPEM, InputError, NumericalError, connect, make_graph
+from vpem._core.threads import one_blas_thread
+from vpem.errors import PartitionedError
 from vpem.files.matrix import FileMatrix
 from vpem.network.ledger import Ledger
-from vpem.settings import COVARIANCE_TYPES
+from vpem.network.partition import contiguous
+from vpem.settings import COVARIANCE_TYPES, FitSettings
 from vpem.steps import em
+from vpem.steps.batches import fit_batches
+from vpem.steps.row_sampling import RowStream
+from vpem.terms.features import FeatureTerms
+from vpem.terms.units import Scaling
 
-from .batch_support import (  # noqa: F401
-    KEPT,
-    NETWORKS,
-    assert_same,
-    few_rounds_and_one_blas_thread,
-    joined,
-    run,
-    start_of,
-    terms_of,
-)
-from .tables import over
+from .missing_support import clusters, fitted, network, observed_scores, with_holes
+from .tables import each, over
+
+KEPT = ("statistics", "responsibilities")
+BATCHES = ("batch_size", "step_size")
+NETWORKS = {
+    "star": {"topology": "star", "hops": 0},
+    "operator": {"topology": "cycle", "hops": 1, "consensus": "operator", "n_rounds": 6},
+    "rounds": {"topology": "cycle", "hops": 1, "consensus": "rounds", "n_rounds": 6},
+    "one hub": {"topology": "cycle", "hops": 3},
+}
+
+
+def joined(name, d=6, agents=6):
+    how = dict(NETWORKS[name])
+    graph = make_graph(how.pop("topology"), agents)
+    return connect(graph, contiguous(d, agents), **how)
+
+
+def terms_of(X, network, kind="full", **options):
+    options = {"scaling": Scaling.none(X.shape[1]), "reg_covar": 0.0, **options}
+    return FeatureTerms(X, network.blocks, kind, **options)
+
+
+def start_of(terms, k=3):
+    return terms.start(terms.at_rows(np.linspace(0, terms.n_samples - 1, k).astype(np.intp)))
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_no_warnings(recwarn):
+    """Rounds here are few, and runs end before they have converged."""
+    with one_blas_thread():
+        yield
+
+
+def run(terms, total, start=None, *, function=fit_batches, seed=0, n_iter=5, **options):
+    stream = RowStream(np.random.default_rng(seed), terms.row_weights, terms.n_samples)
+    common = {"draw_row": stream.draw}
+    if function is fit_batches:
+        common["rng"] = np.random.default_rng(seed)
+    start = start_of(terms) if start is None else start
+    own = {name: options.pop(name) for name in ("tol", *BATCHES) if name in options}
+    settings = FitSettings(**{"tol": 0.0, "max_iter": n_iter, **own})
+    return function(terms, total, start, settings, **common, **options)
+
+
+def assert_same(one, two, tolerance=1e-9):
+    np.testing.assert_allclose(np.array(one.history), np.array(two.history), rtol=tolerance)
+    np.testing.assert_allclose(one.log_likelihood, two.log_likelihood, rtol=tolerance)
+    for name in ("weights", "means", "covariances"):
+        mine, other = getattr(one.mixture, name), getattr(two.mixture, name)
+        np.testing.assert_allclose(mine, other, rtol=1e3 * tolerance, atol=1e2 * tolerance)
 
 
 class Direct:
@@ -157,7 +208,7 @@ def test_it_is_what_it_is_with_all_responsibilities_kept(kind, keep, shape, over
     network = joined("star", 6, 3)
     terms = terms_of(X, network, kind, row_weights=weights if weighted else None)
     start = start_of(terms)
-    found = run(terms, network.total, start, batch_size=batch, keep=keep, n_iter=3, seed=5)
+    found = run(terms, network.total, start, batch_size=batch, keep=keep, n_iter=2, seed=5)
     assert not found.recoveries
     direct = Direct(X, network.blocks, weights, kind, start)
     batches = [slice(at, min(at + batch, rows)) for at in range(0, rows, batch)]
@@ -168,11 +219,10 @@ def test_it_is_what_it_is_with_all_responsibilities_kept(kind, keep, shape, over
         direct.expect(slice(None))
         direct.maximize()
     wanted = [direct.free_energy()]
-    for _ in range(2):
-        for number in order:
-            direct.expect(batches[number])
-            direct.maximize()
-            wanted.append(direct.free_energy())
+    for number in order:
+        direct.expect(batches[number])
+        direct.maximize()
+        wanted.append(direct.free_energy())
     np.testing.assert_allclose(found.free_energy, wanted, rtol=1e-11)
     np.testing.assert_allclose(found.mixture.assembled_means, direct.mu, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(found.mixture.weights[0], direct.pi, rtol=1e-9)
@@ -192,27 +242,23 @@ def test_there_is_none_where_sums_are_not_exact(overlapping):
 # ---- identities ----------------------------------------------------------------------------------
 
 
-@over(kind=COVARIANCE_TYPES, network=NETWORKS, batch=[150, 1000])
-def test_one_batch_is_em_over_all_rows(kind, network, batch, overlapping):
-    X = overlapping(2, 150, 6)
+@over(
+    kind=COVARIANCE_TYPES,
+    network=NETWORKS,
+    how=[{"batch_size": 150}, {"batch_size": 1000}, {"batch_size": 150, "tol": 1e-3}],
+)
+def test_one_batch_is_em_over_all_rows(kind, network, how, overlapping):
+    """Iteration by iteration, and it stops where that does."""
+    X, n_iter = overlapping(2, 150, 6), 500 if "tol" in how else 7
     network = joined(network)
     terms = terms_of(X, network, kind, row_weights=np.random.default_rng(1).uniform(0.5, 2, 150))
-    ours = run(terms, network.total, batch_size=batch, n_iter=7)
-    whole = run(terms, network.total, function=em.fit, n_iter=7)
-    assert_same(ours, whole, 1e-12)
+    ours = run(terms, network.total, n_iter=n_iter, **how)
+    tol = {"tol": how["tol"]} if "tol" in how else {}
+    whole = run(terms, network.total, function=em.fit, n_iter=n_iter, **tol)
+    assert_same(ours, whole, 1e-10 if tol else 1e-12)
     assert ours.kept == "statistics"
-    assert ours.n_passes == pytest.approx(7)
-
-
-def test_one_batch_stops_where_em_over_all_rows_does(overlapping):
-    X = overlapping(2, 150, 6)
-    for name in NETWORKS:
-        network = joined(name)
-        terms = terms_of(X, network)
-        ours = run(terms, network.total, batch_size=150, tol=1e-3, n_iter=500)
-        whole = run(terms, network.total, function=em.fit, tol=1e-3, n_iter=500)
-        assert ours.converged
-        assert_same(ours, whole, 1e-10)
+    assert ours.converged == whole.converged == bool(tol)
+    assert ours.n_passes == pytest.approx(len(ours.history))
 
 
 @over(kind=COVARIANCE_TYPES, network=NETWORKS)
@@ -232,29 +278,31 @@ def test_what_is_smaller_is_kept(batch, kept, overlapping):
     assert run(terms, network.total, batch_size=batch, n_iter=2).kept == kept
 
 
-@over(kind=COVARIANCE_TYPES, step_size=[None, 0.7])
-def test_rounds_are_the_operator(kind, step_size, overlapping):
+@over(kind=COVARIANCE_TYPES, step_size=[None, 0.7], same=["rounds", "threads", "copies"])
+def test_what_may_not_change_a_fit_does_not(kind, step_size, same, overlapping):
+    """Rounds are their operator, two threads one, and an integer weight as many copies of a row."""
+    size, how = 40, {"step_size": step_size}
     X = overlapping(4, 150, 6)
-    options = {"batch_size": 40, "step_size": step_size}
-    one, two = (
-        run(terms_of(X, joined(name), kind, reg_covar=1e-6), joined(name).total, **options)
-        for name in ("operator", "rounds")
-    )
-    assert_same(one, two, 1e-9)
-
-
-@over(keep=KEPT, step_size=[None, 0.7])
-def test_threads_change_nothing(keep, step_size, overlapping):
-    X = overlapping(5, 6000, 12)
-    network = joined("star", 12, 3)
-    one, two = (
-        run(
-            terms_of(X, network, n_threads=n), network.total, batch_size=2500, keep=keep,
-            step_size=step_size,
+    if same == "rounds":
+        one, two = (
+            (terms_of(X, joined(name), kind, reg_covar=1e-6), joined(name).total)
+            for name in ("operator", "rounds")
         )
-        for n in (1, 2)
-    )  # fmt: skip
-    assert_same(one, two, 1e-11)
+        one, two = (run(*each, batch_size=size, **how) for each in (one, two))
+    elif same == "threads":
+        network, X = joined("star", 12, 3), overlapping(5, 5000, 12)
+        one, two = (
+            run(terms_of(X, network, kind, n_threads=n), network.total, batch_size=2500, **how)
+            for n in (1, 2)
+        )
+    else:
+        network, twice = joined("star"), np.full(150, 2.0)
+        one = terms_of(X, network, kind, row_weights=twice)
+        start = start_of(one)
+        one = run(one, network.total, start, batch_size=size, **how)
+        copies = terms_of(np.repeat(X, 2, axis=0), network, kind)
+        two = run(copies, network.total, start, batch_size=2 * size, **how)
+    assert_same(one, two, 1e-9)
 
 
 @over(kind=COVARIANCE_TYPES, network=NETWORKS, step_size=[None, 0.7])
@@ -266,19 +314,6 @@ def test_single_precision_is_close(kind, network, step_size, overlapping):
     double = run(terms_of(X.astype(np.float64), network, kind), network.total, **options)
     np.testing.assert_allclose(np.array(single.history), np.array(double.history), rtol=3e-5)
     np.testing.assert_allclose(single.mixture.means, double.mixture.means, atol=1e-2)
-
-
-@pytest.mark.parametrize("step_size", [None, 0.7])
-def test_an_integer_weight_is_as_many_copies(step_size, overlapping):
-    X = overlapping(7, 90, 6)
-    network = joined("star")
-    one = run(
-        terms_of(X, network, row_weights=np.full(90, 2.0)), network.total, batch_size=30,
-        step_size=step_size,
-    )  # fmt: skip
-    twice = terms_of(np.repeat(X, 2, axis=0), network)
-    start = start_of(terms_of(X, network))
-    assert_same(one, run(twice, network.total, start, batch_size=60, step_size=step_size), 1e-11)
 
 
 @pytest.mark.parametrize("step_size", [None, 0.6])
@@ -489,10 +524,208 @@ def test_batches_reach_what_em_over_all_rows_reaches(seed, step_size, overlappin
     X = overlapping(seed, 1500, 4)
     network = joined("star", 4, 2)
     terms = terms_of(X, network, reg_covar=1e-6)
-    whole = run(terms, network.total, function=em.fit, n_iter=200)
+    whole = run(terms, network.total, function=em.fit, n_iter=120)
     start = run(terms, network.total, function=em.fit, n_iter=60).mixture
     ours = run(
         terms, network.total, start, batch_size=100, step_size=step_size, seed=seed, n_iter=30
     )
     tolerance = 1e-4 if step_size is None else 0.02
     assert abs(ours.log_likelihood[0] - whole.log_likelihood[0]) / 1500 < tolerance
+
+
+# ---- collapse, silence, partition ----------------------------------------------------------------
+
+
+@over(keep=KEPT, seed=range(4))
+def test_a_component_that_collapses_is_placed_anew(keep, seed, overlapping):
+    X = overlapping(seed, 200, 4)
+    X[:3] = 40.0
+    network = joined("star", 4, 2)
+    terms = terms_of(X, network, reg_covar=0.0)
+    start = terms.start(terms.at_rows(np.array([0, 60, 120])))
+    found = run(
+        terms, network.total, start, batch_size=25, keep=keep, n_iter=40, tol=1e-6, seed=seed
+    )
+    assert found.recoveries
+    assert np.isfinite(found.log_likelihood).all()
+    assert (found.mixture.weights > 0.01).all() or any(r.row is None for r in found.recoveries)
+    # What is remembered fits the parameters: one M-step over all rows at the end moves little.
+    if found.converged and all(r.row is not None for r in found.recoveries):
+        again = run(terms, network.total, found.mixture, function=em.fit, n_iter=1)
+        moved = again.log_likelihood[0] - found.log_likelihood[0]
+        assert -1e-6 < moved / 200 < 1e-3
+
+
+@pytest.mark.parametrize("batch", [25, 200])
+def test_repairs_over_one_batch_are_those_of_em(batch, overlapping):
+    X = overlapping(0, 200, 4)
+    X[:3] = 40.0
+    network = joined("star", 4, 2)
+    terms = terms_of(X, network)
+    start = terms.start(terms.at_rows(np.array([0, 60, 120])))
+    ours = run(terms, network.total, start, batch_size=batch, n_iter=30)
+    assert ours.recoveries
+    if batch == 200:
+        whole = run(terms, network.total, start, function=em.fit, n_iter=30)
+        assert ours.recoveries == whole.recoveries
+        assert_same(ours, whole, 1e-10)
+
+
+class Faulty:
+    """A sum in which roots fall silent, or the network apart, as a list says."""
+
+    def __init__(self, total, events):
+        self.total, self.events, self.silent = total, iter(events), None
+
+    def __getattr__(self, name):
+        return getattr(self.total, name)
+
+    def begin(self, kind, *rest):
+        self.total.begin(kind, *rest)
+        self.silent = None
+        if kind == "estep":
+            event = next(self.events, None)
+            if isinstance(event, str):
+                raise PartitionedError(event)
+            self.silent = event
+
+
+@over(keep=KEPT, network=NETWORKS)
+def test_a_network_that_falls_apart_skips_the_batch(keep, network, overlapping):
+    network = joined(network)
+    terms = terms_of(overlapping(0, 120, 6), network)
+    events = ["cut"] * 6 + [None, "cut", None]
+    faulty = Faulty(network.total, events)
+    found = run(terms, faulty, batch_size=40, keep=keep, n_iter=3, tol=1e9)
+    # Two passes of which nothing was heard do not count as settled.
+    assert not found.converged
+    np.testing.assert_allclose(found.history[1], found.history[2], rtol=1e-13)
+    np.testing.assert_allclose(found.history[0], found.history[1], rtol=1e-13)
+    assert [number for number, _ in found.partitions] == [4, 5, 6, 7, 8, 9]
+    with pytest.raises(NumericalError, match="20 iterations in a row"):
+        run(terms, Faulty(network.total, ["cut"] * 50), batch_size=40, n_iter=50)
+
+
+@over(keep=KEPT, kind=COVARIANCE_TYPES, name=["operator", "rounds"])
+def test_a_silent_root_keeps_what_it_had(keep, kind, name, overlapping):
+    network = joined(name)
+    X = overlapping(0, 120, 6)
+    terms = terms_of(X, network, kind)
+    silent = np.zeros(network.total.n_roots, dtype=bool)
+    silent[1] = True
+    found = run(terms, Faulty(network.total, [silent] * 6), batch_size=40, keep=keep, n_iter=3)
+    first = run(terms, network.total, batch_size=40, n_iter=1).mixture
+    whole = run(terms, network.total, batch_size=40, keep=keep, n_iter=3).mixture
+    for b in range(network.blocks.n_blocks):
+        weight, mean, covariance = found.mixture.block(b)
+        before = first.block(b)
+        if b == 1:
+            np.testing.assert_allclose(found.mixture.weights[b], first.weights[b], rtol=1e-10)
+            np.testing.assert_allclose(mean, before[1], rtol=1e-9, atol=1e-10)
+            np.testing.assert_allclose(covariance, before[2], rtol=1e-8, atol=1e-10)
+        else:
+            assert not np.allclose(mean, before[1])
+            assert not np.allclose(mean, whole.block(b)[1], rtol=1e-12)
+    del weight
+
+
+@pytest.mark.parametrize("batch", [60, 36, 360])
+def test_components_placed_anew_are_told(batch):
+    """Each time over every link, in as many rounds as the diameter, 12 bytes."""
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(300, 4)), np.full((60, 4), 5.0)])
+    network = connect(make_graph("cycle", 4), contiguous(4, 4), hops=0)
+    total = network.total.counted_on(Ledger(network.graph))
+    terms = terms_of(X, network)
+    start = terms.start(terms.at_rows(np.array([0, 1, 350])))
+    found = run(terms, total, start, batch_size=batch, n_iter=20)
+    times = {(one.iteration, one.row) for one in found.recoveries}
+    assert times
+    counted = total.ledger.of_kind("flooding")
+    assert counted["messages"] == len(times) * 8 * 2
+    assert counted["bytes"] == counted["messages"] * 12
+
+
+PARTS = [[0, 1, 2], [3], [4]]
+FAILING = {"topology": "complete", "agent_dropout": 0.2, "link_failure": 0.1, "seed": 2}
+
+
+def rows(seed, n_samples=200, share=0.3, party=False):
+    X = with_holes(clusters(seed, n_samples), seed + 1, share)
+    if party:
+        X[: n_samples // 2, PARTS[0]] = np.nan
+        X[np.isnan(X).all(axis=1), 3] = 0.0
+    return X
+
+
+@over(kind=COVARIANCE_TYPES, batch=[7, 40, 200], party=[False, True], weighted=[False, True])
+def test_the_free_energy_never_falls_where_values_are_missing(kind, batch, party, weighted):
+    X = rows(3, party=party)
+    weights = np.random.default_rng(1).uniform(0.2, 3, len(X)) if weighted else None
+    found = fitted(
+        X, network(PARTS), covariance_type=kind, batch_size=batch, reg_covar=1e-9, max_iter=5,
+        tol=0, sample_weight=weights,
+    )  # fmt: skip
+    energy = np.array(found.free_energy)
+    assert len(energy) == 1 + 4 * -(-len(X) // batch)
+    assert (np.diff(energy) >= -1e-9 * np.abs(energy).max()).all()
+    ended = found.root_log_likelihood[0]
+    assert energy[-1] <= ended + 1e-9 * abs(ended)
+    # What is expected of all rows at the end is nearly what was expected of each when it was seen.
+    assert ended - energy[-1] < 0.2
+
+
+@over(kind=COVARIANCE_TYPES, topology=["star", "cycle"], how=[{}, {"step_size": 0.7}])
+def test_one_batch_of_rows_that_miss_values_is_em(kind, topology, how):
+    X, net = rows(5, party=True), network(PARTS, topology)
+    common = {"covariance_type": kind, "max_iter": 1 if how else 6, "tol": 0}
+    whole, one = fitted(X, net, **common), fitted(X, net, batch_size=len(X), **how, **common)
+    np.testing.assert_allclose(one.history, whole.history, rtol=1e-11)
+    np.testing.assert_allclose(one.mixture.covariances, whole.mixture.covariances, rtol=1e-8)
+
+
+@cache
+def ended(kind):
+    return fitted(rows(10, party=True), network(PARTS), covariance_type=kind, tol=1e-8)
+
+
+@over(
+    kind=["full", "tied", "spherical"],
+    how=[{}, {"topology": "cycle"}, {"topology": "complete", "link_failure": 0.2}, FAILING],
+    step_size=[None, 0.8],
+)
+def test_batches_end_where_all_rows_do(kind, how, step_size):
+    X = rows(10, party=True)
+    batches = fitted(
+        X, network(PARTS, **how), covariance_type=kind, batch_size=40, step_size=step_size,
+        max_iter=15, tol=1e-8,
+    )  # fmt: skip
+    close = 1e-5 if step_size is None and how != FAILING else 0.02
+    assert abs(batches.log_likelihood - ended(kind).log_likelihood) < close
+    scores = observed_scores(batches.mixture, X) if how != FAILING else None
+    if scores is not None:
+        np.testing.assert_allclose(batches.log_likelihood, scores.mean(), atol=1e-6)
+
+
+@each("kind", COVARIANCE_TYPES)
+def test_parameters_stand_for_what_is_expected(kind):
+    X = rows(2, party=True)
+    net = joined("star", 5, 3)
+    terms = FeatureTerms(X, net.blocks, kind, scaling=Scaling.none(5), reg_covar=1e-3, missing=True)
+    found = run(terms, net.total, start_of(terms), batch_size=50).mixture
+    again = terms.update(terms.statistics_of(found, 200.0, 1))
+    for name in ("weights", "means", "covariances"):
+        np.testing.assert_allclose(getattr(again, name), getattr(found, name), rtol=1e-9)
+
+
+@each("kind", ["full", "diag"])
+def test_a_stream_of_rows_that_miss_values(kind):
+    X = rows(6, 3000)
+    stream = VPEM(agents=PARTS, covariance_type=kind, missing="marginalize")
+    for begin in range(0, 3000, 300):
+        stream.partial_fit(X[begin : begin + 300])
+    whole = VPEM(agents=PARTS, covariance_type=kind, missing="marginalize").fit(X)
+    assert abs(stream.score(X) - whole.score(X)) < 0.01
+    X[:, 2] = np.nan
+    with pytest.raises(InputError, match=r"feature 2 is missing .* give batches in which every"):
+        stream.partial_fit(X[:300])
