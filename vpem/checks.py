@@ -516,7 +516,6 @@ def check_memory(n_bytes: int, what: str) -> None:
 
 
 def _memory() -> int:
-    """Bytes of memory of this machine."""
     if sys.platform != "win32":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     import ctypes

@@ -31,45 +31,21 @@ Row = tuple[str, Condition, str | Sentence]
 
 @dataclass(frozen=True)
 class About:
-    """What there is to know of a setting beside its name, type and default.
+    """What there is to know of a setting beside its name, type and default."""
 
-    Attributes
-    ----------
-    help : str
-        For a reader of ``--help``.
-    heading : str
-        Under which it stands there; by default that of its record.
-    flags : str
-        Its options, where they are not its name with dashes: ``"-k --components"``.
-    choices, words : str
-        All words that it may be; some of them, which a shell offers.
-    least, most : float or None
-        Bounds of a number; with ``above`` the first is excluded.
-    file : object
-        What becomes of the file that it names: "read", "written", or a role of the commands'.
-    local : bool
-        Whether members of a study may each have a value of their own.
-    hidden : bool
-        Whether ``--help`` is silent about it.
-    often : bool
-        Whether a short ``--help`` has it.
-    idle : (callable, sentence), list of such, or None
-        Of the values of all settings by name: whether this one then has no effect; and why.
-    """
-
-    help: str
-    heading: str = ""
-    flags: str = ""
-    choices: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    least: float | None = None
+    help: str  # for a reader of ``--help``
+    heading: str = ""  # under which it stands there; by default that of its record
+    flags: str = ""  # its options, where they are not its name with dashes: "-k --components"
+    choices: tuple[str, ...] = ()  # all words that it may be
+    words: tuple[str, ...] = ()  # some of those that it may be, which a shell offers
+    least: float | None = None  # bounds of a number
     most: float | None = None
-    above: bool = False
-    file: Any = None
-    local: bool = False
-    hidden: bool = False
-    often: bool = False
-    idle: Rule | list[Rule] | None = None
+    above: bool = False  # whether the first of them is excluded
+    file: Any = None  # what becomes of the file it names: "read", "written", a role of commands'
+    local: bool = False  # whether members of a study may each have a value of their own
+    hidden: bool = False  # whether ``--help`` is silent about it
+    often: bool = False  # whether a short ``--help`` has it
+    idle: Rule | list[Rule] | None = None  # of the values of all: whether it has no effect; why
 
     def why_idle(self, values: Mapping[str, object]) -> Sentence | None:
         """Return why the setting has no effect beside these values of all; None where it has."""
@@ -77,7 +53,6 @@ class About:
 
     @property
     def rules(self) -> list[Rule]:
-        """All of ``idle``."""
         return self.idle if isinstance(self.idle, list) else [self.idle] if self.idle else []
 
 
@@ -105,7 +80,6 @@ def changed(
 
 
 def describe_field(one: Field[object]) -> About:
-    """Return what is known of a field."""
     known: About = one.metadata["about"]
     return known
 
@@ -297,7 +271,6 @@ def sentence(text: str) -> Sentence:
 
 
 def rule(when: Condition, text: str) -> Rule:
-    """Return a rule by its `sentence`."""
     return when, sentence(text)
 
 
@@ -336,11 +309,9 @@ class _Facts(Formatter):
     """
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, object]) -> Any:
-        """Return the fact of this name from the one argument, a function."""
         return args[0](str(key))
 
     def format_field(self, value: object, format_spec: str) -> str:
-        """Format one fact."""
         if format_spec.startswith("?"):
             return format_spec[1:] if value in (None, "") else str(value)
         if "|" in format_spec:
@@ -373,7 +344,6 @@ class Shown:
         return f"{type(self).__name__}({printable(stated(self._facts, partial(getattr, self)))})"
 
     def _repr_html_(self) -> str:
-        """Show it in a notebook."""
         from pkgutil import resolve_name
 
         facts = printable(stated(self._facts, partial(getattr, self))).split(", ")
