@@ -11,7 +11,6 @@ from vpem import VPEM, connect, fit_vpem, write_model
 from vpem.errors import InputError, VpemWarning
 from vpem.fits.privacy import (
     ITERATIONS_OF_RELEASE,
-    TAKEN,
     Budget,
     Guarantee,
     bounds_of,
@@ -25,6 +24,7 @@ from vpem.network.graph import make_graph
 from vpem.network.noise import REACH, Noise, beyond_reach, ratio_to_gaussian, share
 from vpem.network.partition import contiguous
 from vpem.records import describe_field
+from vpem.rules import TAKEN
 from vpem.settings import COVARIANCE_TYPES, FitSettings, KmeansSettings
 from vpem.steps.private import (
     NoisyEM,

@@ -100,6 +100,9 @@ def summing(word: object, usual: str = "consensus") -> Way:
 
 
 LEAVE = "; leave it out"
+NOISELESS = (
+    " looks at the data without noise, and is not possible with {release_epsilon}; leave it out"
+)
 
 # ---- rows that depend on the algorithm -----------------------------------------------------------
 
@@ -112,19 +115,22 @@ class Row(NamedTuple):
     why: Sentence
 
 
-def _of(*algorithms: str) -> Condition:
-    return lambda values: values.get("algorithm") in algorithms
+def _of(*algorithms: str, budget: str = "algorithm") -> Condition:
+    return lambda values: values.get("algorithm") in algorithms and values.get(budget) is not None
 
 
 def _private(algorithms: tuple[str, ...], reasons: Mapping[str, str]) -> Iterator[Row]:
     """Rows of settings that a fit with noise in its sums over rows cannot have."""
-    is_one = _of(*algorithms)
     for name, why in reasons.items():
-        yield Row(
-            lambda values: is_one(values) and values.get("epsilon") is not None,
-            name,
-            (" is not possible with ", Setting("epsilon"), f": {why}{LEAVE}"),
-        )
+        why = f" is not possible with {{epsilon}}: {why}{LEAVE}"
+        yield Row(_of(*algorithms, budget="epsilon"), name, sentence(why))
+
+
+def _released(reasons: Mapping[str, str]) -> Iterator[Row]:
+    """Rows of settings that a model of features cannot have that is released with noise."""
+    for name, why in reasons.items():
+        _, text = mild((_of(), sentence(why)))  # the default, where it is typed, does no harm
+        yield Row(_of("vp-em", budget="release_epsilon"), name, text)
 
 
 FORBIDDEN: tuple[Row, ...] = (
@@ -211,8 +217,44 @@ ROWS: tuple[Row, ...] = (
         "feature",
         "participation": "absent workers would spend as much of the privacy budget as others",
     }),
+    *_released({
+        name: f"{{{name}}} is not possible with {{release_epsilon}}: {why}{{max_iter}}"
+        for name, why in {
+            "tol": "when to stop would depend on the data; all iterations are run, as many as ",
+            "batch_size": "every batch would spend as much of the privacy budget as all rows do; "
+            "reduce ",
+            "accelerate": "whether a step is rejected depends on the data; reduce ",
+            "weight_concentration_prior_type": "a prior counts rows, and would count noise as "
+            "rows; take few components by EM, and a smaller ",
+            "n_init": "every restart, and the choice of the best, would spend some of the privacy "
+            "budget; raise ",
+        }.items()
+    }),
+    *_released({
+        "floor_fits": "{floor_fits} chooses among restarts, but with {release_epsilon} there is "
+        "one start; leave it out",
+        "init": "{release_epsilon} starts from noisy moments of all rows and looks at no single "
+        "row; leave out {init}",
+        "scale": "{scale=standard}" + NOISELESS,
+        "missing": "{missing=marginalize}" + NOISELESS,
+        "n_factors": "{release_epsilon} bounds what one row can do to the moments of a hub, but "
+        "expected factors depend on its features in all hubs; leave out {n_factors}",
+        "sample_weight": "{release_epsilon} bounds what one row can do, and with {sample_weight} a "
+        "row would do more; leave it out",
+        "checkpoint": "a checkpoint holds more than may be published, and a run that resumes draws "
+        "noise again, which spends the privacy budget again; leave out the checkpoint, or "
+        "{release_epsilon}",
+    }),
 )  # fmt: skip
 """Rules that depend on ``algorithm``; its command may lack the setting altogether."""
+
+BUDGETS = {"em-rows": "epsilon", "kmeans-rows": "epsilon", "vp-em": "release_epsilon"}
+"""Whose fits can be private, and by which setting."""
+
+TAKEN = {"kmeans-rows": {"n_clusters", "seed", "n_threads", "max_iter"}}
+TAKEN["em-rows"] = {"n_components", "covariance_type", "reg_covar", "seed", "n_threads", "max_iter"}
+TAKEN["vp-em"] = TAKEN["em-rows"] | {"dtype"}
+"""Settings that private fits take; they refuse all others, most by a row of `ROWS`."""
 
 
 def refuse(values: Mapping[str, Any], given: Collection[str]) -> None:
@@ -220,13 +262,19 @@ def refuse(values: Mapping[str, Any], given: Collection[str]) -> None:
     for row in ROWS:
         if row.setting in given and row.when(values):
             raise refused(Setting(row.setting), row.why)
+    algorithm = str(values.get("algorithm"))
+    budget = BUDGETS.get(algorithm, "")
+    if values.get(budget) is not None:
+        for name in sorted(set(given) - TAKEN[algorithm]):
+            raise InputError(Setting(name), " has no effect with ", Setting(budget), LEAVE)
 
 
 def of_command(command: str, known: Mapping[str, list[Rule]]) -> dict[str, list[Rule]]:
     """Return the ``known`` rules of settings, with those that its algorithms have in a command."""
     rules, algorithms = {name: list(one) for name, one in known.items()}, OF_COMMANDS.get(command)
+    private = dict.fromkeys(BUDGETS.values(), 1.0)
     for row in ROWS:
-        if any(row.when({"algorithm": one, "epsilon": 1.0}) for one in algorithms or ()):
+        if any(row.when(private | {"algorithm": one}) for one in algorithms or ()):
             rules.setdefault(row.setting, []).append((row.when, row.why))
     return rules
 

@@ -57,7 +57,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.noise import LARGEST_SCALE, beyond_reach, ratio_to_gaussian
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
-from vpem.rules import refuse
+from vpem.rules import BUDGETS, refuse
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.private import (
     NoisyEM,
@@ -487,18 +487,7 @@ def check_private(
             given.add(name)
     given |= {"sample_weight"} if weighted else set()
     given |= {"checkpoint"} if saved else set()
-    if algorithm == "vp-em":
-        refuse_first(*((name in given, (why,)) for name, why in UNUSED.items()))
-    refuse({"algorithm": algorithm, "epsilon": True}, given)
-    private = Setting("release_epsilon" if algorithm == "vp-em" else "epsilon")
-    for name in sorted(given - TAKEN[algorithm]):
-        raise InputError(Setting(name), " has no effect with ", private, "; leave it out")
-
-
-TAKEN = {"kmeans-rows": {"n_clusters", "seed", "n_threads", "max_iter"}}
-TAKEN["em-rows"] = {"n_components", "covariance_type", "reg_covar", "seed", "n_threads", "max_iter"}
-TAKEN["vp-em"] = TAKEN["em-rows"] | {"dtype"}
-"""Settings that private fits take; they refuse all others, most with a reason of their own."""
+    refuse({"algorithm": algorithm, BUDGETS[algorithm]: True}, given)
 
 
 def fit_private_rows(
@@ -654,40 +643,6 @@ FOR_START = 0.1
 
 MOST_NOISE = 0.5
 """Standard deviations by which noise may displace the means of one iteration."""
-
-_EVERY_BATCH = "every batch would spend as much of the privacy budget as all rows do; reduce "
-_NOISELESS = (
-    " looks at the data without noise, and is not possible with {release_epsilon}; leave it out"
-)
-
-UNUSED = {
-    name: f"{{{name}}} is not possible with {{release_epsilon}}: {why}{{max_iter}}"
-    for name, why in {
-        "tol": "when to stop would depend on the data; all iterations are run, as many as ",
-        "batch_size": _EVERY_BATCH,
-        "step_size": _EVERY_BATCH,
-        "accelerate": "whether a step is rejected depends on the data; reduce ",
-        "weight_concentration_prior_type": "a prior counts rows, and would count noise as rows; "
-        "take few components by EM, and a smaller ",
-        "n_init": "every restart, and the choice of the best, would spend some of the privacy "
-        "budget; raise ",
-    }.items()
-} | {
-    "floor_fits": "{floor_fits} chooses among restarts, but with {release_epsilon} there is one "
-    "start; leave it out",
-    "init": "{release_epsilon} starts from noisy moments of all rows and looks at no single row; "
-    "leave out {init}",
-    "scale": "{scale=standard}" + _NOISELESS,
-    "missing": "{missing=marginalize}" + _NOISELESS,
-    "n_factors": "{release_epsilon} bounds what one row can do to the moments of a hub, but "
-    "expected factors depend on its features in all hubs; leave out {n_factors}",
-    "sample_weight": "{release_epsilon} bounds what one row can do, and with {sample_weight} a row "
-    "would do more; leave it out",
-    "checkpoint": "a checkpoint holds more than may be published, and a run that resumes draws "
-    "noise again, which spends the privacy budget again; leave out the checkpoint, or "
-    "{release_epsilon}",
-}
-"""Settings that a release cannot have, and why."""
 
 
 def release_vpem(
