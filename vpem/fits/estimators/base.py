@@ -366,13 +366,13 @@ def number_in(report: Report, name: str) -> float:
 
 
 def with_settings(
-    *records: type[Settings], first: Sequence[str], without: Sequence[str]
+    *records: type[Settings], first: Sequence[str], without: Mapping[str, str]
 ) -> Callable[[type[C]], type[C]]:
     """Make the settings of records the parameters of an estimator, in signature and docstring.
 
     Besides them there are those that its class and bases declare by `vpem.records.setting`. The
-    ``first`` may be given by position. Settings that an estimator is ``without`` are no parameters,
-    nor are seed and precision, which ``random_state`` and the data have.
+    ``first`` may be given by position. Settings that an estimator is ``without``, and why, are no
+    parameters, nor are seed and precision, which ``random_state`` and the data have.
     """
 
     def complete(cls: type[C]) -> type[C]:
@@ -386,6 +386,7 @@ def with_settings(
             known |= own
             kinds |= {name: inspect.get_annotations(base)[name] for name in own}
         names = dict.fromkeys((*first, *known))
+        cls._without = {**cls._without, **without}
         cls.__annotations__ = {name: kinds[name] for name in names}
         for name in names:
             default, metadata = known[name].default, known[name].metadata
@@ -455,7 +456,7 @@ class OnGraph(BaseEstimator):
     _stored: Any
     """What a file that it was loaded from kept."""
     _without: ClassVar[dict[str, str]] = {}
-    """Parameters of scikit-learn that do not exist here, and why."""
+    """Parameters of others, or of scikit-learn, that do not exist here, and why."""
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse unknown parameters, with the name of the one that is meant."""

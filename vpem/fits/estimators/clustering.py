@@ -40,7 +40,10 @@ from vpem.terms.units import Scaling
     SumSettings,
     PrivacySettings,
     first=("n_clusters", "split", "workers", "agents", "graph"),
-    without=("hubs", "release_epsilon"),
+    without={
+        "hubs": "of k-means nothing is joint in a hub",
+        "release_epsilon": "it is for mixtures",
+    },
 )
 class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, OnGraph):
     """k-means of rows that workers hold, or of features that agents hold.

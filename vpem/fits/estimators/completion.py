@@ -36,7 +36,10 @@ from vpem.terms.lowrank.observations import Observations
     ImputeSettings,
     SumSettings,
     first=("rank", "ridge", "law"),
-    without=("agent_dropout", "hops", "hubs"),
+    without={
+        "agent_dropout": "participation is what FedMissEM has for it",
+        **dict.fromkeys(("hops", "hubs"), "observers show nobody their entries"),
+    },
 )
 class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     """Imputation of a matrix from what observers saw of it, by federated EM.

@@ -54,6 +54,8 @@ from vpem.terms.families.kinds import Kinds
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import check_columns, rows_with_values
 
+OF_FEATURES = dict.fromkeys(("hops", "hubs"), "workers do not show their rows to others")
+
 STARTS = {
     "kmeans": "kmeans",
     "k-means++": "k-means++",
@@ -300,7 +302,10 @@ class FittedByEM(FittedMixture):
     SumSettings,
     PrivacySettings,
     first=("n_components", "agents", "graph", "hops", "n_rounds", "init"),
-    without=("colluding", "epsilon"),
+    without={
+        "colluding": "agents who hold features share no noise, as workers who hold rows do",
+        "epsilon": "it is for rows; a model of features has release_epsilon",
+    },
 )
 class VPEM(FittedByEM):
     """Gaussian mixture of data split by features over agents on a graph.
@@ -589,7 +594,12 @@ class VPEM(FittedByEM):
     SumSettings,
     PrivacySettings,
     first=("n_components", "workers", "graph", "n_rounds", "init"),
-    without=("compress", "hops", "hubs", "n_factors", "release_epsilon"),
+    without={
+        "compress": "compressed statistics of rows are FedEM's",
+        **OF_FEATURES,
+        "n_factors": "workers hold all features of their rows, with every correlation",
+        "release_epsilon": "it is for features; a fit of rows has epsilon",
+    },
 )
 class DistributedGaussianMixture(FittedByEM):
     """Gaussian mixture of rows that workers hold: distributed EM.
@@ -645,7 +655,7 @@ class DistributedGaussianMixture(FittedByEM):
     FedMixtureSettings,
     SumSettings,
     first=("n_components", "workers", "graph", "compress", "init"),
-    without=("agent_dropout", "hops", "hubs"),
+    without={"agent_dropout": "participation is what FedEM has for it"} | OF_FEATURES,
 )
 class FedEM(FittedMixture):
     """Gaussian mixture of rows that workers hold, by FedEM or VR-FedEM.
