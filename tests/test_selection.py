@@ -8,6 +8,7 @@ from sklearn.mixture import GaussianMixture
 
 from vpem import InputError, Workers, connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import FileError, VpemWarning
+from vpem.files.checkpoints import write_state
 from vpem.fits.selection.search import (
     Record,
     choose,
@@ -72,12 +73,7 @@ def test_lists_of_numbers(text, numbers):
 @each(
     ("text", "words"),
     [
-        ("", "numbers and ranges"),
-        ("1-", "numbers and ranges"),
-        ("-1", "numbers and ranges"),
-        ("1.5", "numbers and ranges"),
-        ("1,,2", "numbers and ranges"),
-        ("²", "numbers and ranges"),
+        *((text, "numbers and ranges") for text in ("", "1-", "-1", "1.5", "1,,2", "²")),
         ("5-2", "goes down"),
         ("1-5:0", "steps of 0"),
         ("0-3", "1 or more, got 0"),
@@ -99,22 +95,14 @@ def test_lists_of_names():
 # ---- folds --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n_samples", "n_folds"), [(10, 2), (11, 5), (7, 7)])
+@each(("n_samples", "n_folds"), [(10, 2), (11, 5), (7, 7)])
 def test_every_row_is_held_out_once(n_samples, n_folds):
-    folds = folds_of(n_samples, n_folds, seed=3)
+    folds, again, other = (folds_of(n_samples, n_folds, seed=seed) for seed in (3, 3, 4))
     assert sorted(np.concatenate(folds)) == list(range(n_samples))
     assert np.ptp([len(fold) for fold in folds]) <= 1
-    again = folds_of(n_samples, n_folds, seed=3)
     assert all(np.array_equal(one, two) for one, two in zip(folds, again, strict=True))
-
-
-def test_folds_follow_from_the_seed_and_are_not_the_rows_in_order():
-    one, two = folds_of(100, 5, seed=0), folds_of(100, 5, seed=1)
-    assert not np.array_equal(one[0], two[0])
-    assert not np.array_equal(one[0], np.arange(20))
-
-
-def test_more_folds_than_rows():
+    assert not np.array_equal(np.concatenate(folds), np.concatenate(other))
+    assert not np.array_equal(np.concatenate(folds), np.arange(n_samples))
     with pytest.raises(InputError, match="5 folds need at least as many rows, got 4"):
         folds_of(4, 5, seed=0)
 
@@ -130,24 +118,19 @@ def test_sums_over_all_rows_but_few_show_these_beside_masks():
 # ---- criteria -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [("full", "full"), ("diag", "diag"), ("spherical", "spherical"),
-                         ("tied", "tied")],
-)  # fmt: skip
-def test_one_agent_has_the_criteria_of_scikit_learn(ours, theirs):
+@each("kind", ["full", "diag", "spherical", "tied"])
+def test_one_agent_has_the_criteria_of_scikit_learn(kind):
     X, _ = overlapping(n_samples=200, n_features=3)
-    found = search(problem_of(X, agents=1), grid([3], [0], [ours]))
-    mixture = problem_of(X, agents=1).fit(Cell(3, 0, ours), n_threads=1).mixture
+    cell = search(problem_of(X, agents=1), grid([3], [0], [kind])).cells[0]
+    mixture = problem_of(X, agents=1).fit(Cell(3, 0, kind), n_threads=1).mixture
     covariances = mixture.assembled_covariances
-    peer = GaussianMixture(3, covariance_type=theirs)
+    peer = GaussianMixture(3, covariance_type=kind)
     peer.weights_, peer.means_ = mixture.assembled_weights, mixture.assembled_means
     peer.covariances_ = covariances
-    if theirs in ("full", "tied"):
-        inverse = np.linalg.inv(covariances)
-        peer.precisions_cholesky_ = np.linalg.cholesky(inverse)
+    if kind in ("full", "tied"):
+        peer.precisions_cholesky_ = np.linalg.cholesky(np.linalg.inv(covariances))
     else:
         peer.precisions_cholesky_ = 1 / np.sqrt(covariances)
-    cell = found.cells[0]
     assert cell["n_parameters"] == peer._n_parameters()
     assert cell["bic"] == pytest.approx(peer.bic(X), rel=1e-10)
     assert cell["aic"] == pytest.approx(peer.aic(X), rel=1e-10)
@@ -186,13 +169,11 @@ def test_entropy_of_one_component_is_none_and_rows_without_values_do_not_count()
     assert 0 < found.entropy < len(X) * np.log(2)
 
 
-def test_mean_and_standard_error_over_folds():
+def test_means_and_standard_errors_over_folds():
     mean, error = over_folds([-10.0, -24.0, -33.0], [5, 6, 6])
     assert mean == pytest.approx(-67 / 17)
     assert error == pytest.approx(np.std([-2.0, -4.0, -5.5], ddof=1) / np.sqrt(3))
-
-
-def test_models_are_compared_fold_by_fold():
+    # Models are compared fold by fold.
     mean, error = compare_folds([-1.0, -3.0, -8.0], [0.5, -1.0, -7.5])
     assert mean == pytest.approx(-4 / 3)
     assert error == pytest.approx(np.std([-1.5, -2.0, -0.5], ddof=1) / np.sqrt(3))
@@ -210,6 +191,8 @@ def test_lower_is_better_but_for_held_out_likelihood():
     values = [3.0, 1.0, 2.0]
     assert choose([cell_of(v) for v in values], "bic").best == 1
     assert choose([cell_of(v, criterion="heldout") for v in values], "heldout").best == 0
+    # Of equals the smaller one, and of these the first.
+    assert choose([cell_of(1.0, n_parameters=n) for n in (9, 4, 4)], "bic").best == 1
 
 
 def test_what_did_not_converge_or_failed_is_passed_over():
@@ -221,12 +204,6 @@ def test_what_did_not_converge_or_failed_is_passed_over():
     assert choose(cells[1:2], "bic").best == 0
     with pytest.raises(InputError, match=r"no model of the grid could be fitted.*it fell apart"):
         choose(cells[3:4], "bic")
-
-
-def test_of_equals_the_smaller_one_and_of_these_the_first():
-    cells = [cell_of(1.0, n_parameters=9), cell_of(1.0, n_parameters=4),
-             cell_of(1.0, n_parameters=4)]  # fmt: skip
-    assert choose(cells, "bic").best == 1
 
 
 def test_one_standard_error():
@@ -244,7 +221,7 @@ def test_one_standard_error():
 # ---- trials -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
+@each("init", ["random", "k-means++", "kmeans"])
 def test_a_restart_alone_is_what_it_is_among_more(init):
     X, _ = overlapping(n_components=4, gap=0.8)
     network = connect(make_graph("cycle", 3), contiguous(6, 3), hops=0)
@@ -256,40 +233,34 @@ def test_a_restart_alone_is_what_it_is_among_more(init):
     assert np.array_equal(together.mixture.means, alone[best].mixture.means)
     rest = fit_vpem(X, network, n_init=2, first_restart=1, **options)
     assert rest.best_restart == 1 + int(np.argmax([f.root_log_likelihood[0] for f in alone[1:]]))
+    workers, star = evenly(len(X), 4), connect_workers(make_graph("star", 4))
+    together = fit_em(X, workers, star, n_init=3, **options)
+    one = fit_em(X, workers, star, n_init=1, first_restart=together.best_restart, **options)
+    assert np.array_equal(together.mixture.means, one.mixture.means)
+    assert one.best_restart == together.best_restart
 
 
-def test_a_restart_alone_over_rows():
-    X, _ = overlapping(n_components=4, gap=0.8)
-    workers = evenly(len(X), 4)
-    network = connect_workers(make_graph("star", 4))
-    together = fit_em(X, workers, network, n_components=4, n_init=3)
-    r = together.best_restart
-    alone = fit_em(X, workers, network, n_components=4, n_init=1, first_restart=r)
-    assert np.array_equal(together.mixture.means, alone.mixture.means)
-    assert alone.best_restart == r
-
-
-@pytest.mark.parametrize(("topology", "hops"), [("star", 0), ("cycle", 0), ("cycle", 1)])
+@each(("topology", "hops"), [("star", 0), ("cycle", 0), ("cycle", 1)])
 def test_held_out_likelihood_by_hand(topology, hops):
     X, _ = overlapping(n_samples=90)
     problem = problem_of(X, topology=topology, agents=6, hops=[hops], scale="standard", seed=4)
-    cell = search(problem, grid([2], [hops], ["full"]), criterion="heldout", n_folds=3,
-                  n_init=2).cells[0]  # fmt: skip
+    how = {"criterion": "heldout", "n_folds": 3, "n_init": 2}
+    cell = search(problem, grid([2], [hops], ["full"]), **how).cells[0]
     network = connect(make_graph(topology, 6), contiguous(6, 6), hops=hops)
     total, means = 0.0, []
     for fold in folds_of(90, 3, seed=4):
         others = np.setdiff1d(np.arange(90), fold)
         fit = fit_vpem(X[others], network, n_components=2, n_init=2, scale="standard", seed=4)
-        each = fit.mixture.score_samples(X[fold])
-        total += each.sum()
-        means.append(each.mean())
+        scores = fit.mixture.score_samples(X[fold])
+        total += scores.sum()
+        means.append(scores.mean())
     assert cell["heldout"] == pytest.approx(total / 90, rel=1e-10)
     assert cell["folds"] == pytest.approx(means, rel=1e-10)
     assert (cell["difference"], cell["difference_error"]) == (0, 0)
     assert cell["standard_error"] == pytest.approx(np.std(means, ddof=1) / np.sqrt(3), rel=1e-8)
 
 
-@pytest.mark.parametrize("secure_sum", [False, True])
+@each("secure_sum", [False, True])
 def test_held_out_likelihood_over_rows_that_workers_hold(secure_sum):
     X, _ = overlapping(n_samples=90)
     workers = Workers([np.arange(at, 90, 3) for at in range(3)], ["one", "two", "three"])
@@ -341,7 +312,7 @@ def test_points_of_the_picture_stand_at_whole_numbers_of_components():
     assert {float(x) for one in axes.collections for x, _ in one.get_offsets()} <= {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("max_iter", [200, 2])
+@each("max_iter", [200, 2])
 def test_no_mark_of_the_picture_hides_another(max_iter):
     found = search(problem_of(separated(2, 0), max_iter=max_iter), grid([1, 3], [0], ["full"]))
     cells = [
@@ -367,23 +338,16 @@ def test_what_has_not_converged_says_so():
     assert held.cells[0]["status"] == "not converged"
 
 
-@pytest.mark.parametrize("n_components", [2, 3])
+@each("n_components", [2, 3])
 def test_the_number_of_components_comes_out(n_components):
-    for seed in range(4):
+    for seed in range(2):
         problem = problem_of(separated(n_components, seed), seed=seed, tol=1e-4)
         cells = grid([1, 2, 3, 4], [0], ["diag"])
-        found = search(problem, cells, n_init=3)
+        found = search(problem, cells, n_init=2)
         for criterion in ("bic", "icl"):
             best = choose(found.cells, criterion).best
             assert cells[best].n_components == n_components, (seed, criterion)
-
-
-@pytest.mark.parametrize("n_components", [1, 3])
-def test_held_out_likelihood_finds_it_too(n_components):
-    # One component more may look better by chance: the smallest within one standard error does not.
-    for seed in range(3):
-        problem = problem_of(separated(n_components, seed), seed=seed, tol=1e-3)
-        cells = grid([1, 2, 3, 4], [0], ["diag"])
+        # One more may look better by chance: the smallest within one standard error does not.
         found = search(problem, cells, criterion="heldout", n_init=2, n_folds=3)
         assert cells[found.choice.one_standard_error].n_components == n_components, seed
 
@@ -425,44 +389,37 @@ def test_a_search_goes_on_from_what_was_kept(tmp_path, problem, criterion, after
     assert again.choice == whole.choice
 
 
-def test_a_larger_grid_goes_on_too(tmp_path, problem):
+def test_a_larger_grid_goes_on_too_and_what_was_refused_is_tried_again(tmp_path, problem):
     record = Record(tmp_path / "state.h5", facts_of(problem))
-    search(problem, grid([1, 2], [0], ["full"]), record=record)
-    done = []
+    search(problem, grid([1, 2, 99], [0], ["full"]), record=record)
+    assert list(record.results) == ["1/0/full/restart 0", "2/0/full/restart 0"]
+    done_now = []
     record = Record(tmp_path / "state.h5", facts_of(problem))
     search(problem, grid([1, 2, 3], [0], ["full"]), n_init=2, record=record,
-           tell=lambda trial, _: done.append(trial.key))  # fmt: skip
-    assert done == ["1/0/full/restart 1", "2/0/full/restart 1", "3/0/full/restart 0",
-                    "3/0/full/restart 1"]  # fmt: skip
-
-
-def test_hops_do_not_change_what_a_state_is_of(problem):
-    one = Problem(problem.X, {1: problem.networks[1]}, None, problem.options)
-    assert facts_of(one) == facts_of(problem)
+           tell=lambda trial, _: done_now.append(trial.key))  # fmt: skip
+    assert done_now == ["1/0/full/restart 1", "2/0/full/restart 1", "3/0/full/restart 0",
+                        "3/0/full/restart 1"]  # fmt: skip
 
 
 def test_a_state_of_other_data_or_options_is_refused(tmp_path, problem):
     path = tmp_path / "state.h5"
     search(problem, grid([1], [0], ["diag"]), record=Record(path, facts_of(problem)))
-    other = Problem(problem.X + 1, problem.networks, None, problem.options)
-    with pytest.raises(InputError, match=r"another selection: what the data hold is not the same"):
-        Record(path, facts_of(other))
-    other = Problem(problem.X, problem.networks, None, {"tol": 1e-3})
-    with pytest.raises(InputError, match=r"tol was None, now it is 0\.001; give what it began"):
-        Record(path, facts_of(other))
-    other = problem_of(problem.X, agents=6, topology="path")
-    with pytest.raises(InputError, match=r"who is joined in the graph is not the same"):
-        Record(path, facts_of(other))
-    other = problem_of(problem.X, agents=3, topology="cycle")
-    with pytest.raises(InputError, match="not the same"):
-        Record(path, facts_of(other))
+    one = Problem(problem.X, {1: problem.networks[1]}, None, problem.options)
+    assert facts_of(one) == facts_of(problem)  # whatever the hops
+    for other, said in (
+        (problem_of(problem.X, agents=3, topology="cycle"), "not the same"),
+        (problem_of(problem.X, agents=6, topology="path"), "who is joined in the graph is not the"),
+        (Problem(problem.X + 1, problem.networks, None, {}), "what the data hold is not"),
+        (Problem(problem.X, problem.networks, None, {"tol": 1e-3}),
+         r"tol was None, now it is 0\.001; give what it began"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            Record(path, facts_of(other))
     assert Record(path, facts_of(other), force=True).results == {}
     assert len(Record(path, facts_of(problem), force=True).results) == 1
 
 
 def test_what_is_no_state_is_refused(tmp_path, problem):
-    from vpem.files.checkpoints import write_state
-
     path = tmp_path / "state.h5"
     write_state(path, {"facts": {}, "run": {}})
     with pytest.raises(FileError, match="no state of a selection"):
@@ -470,12 +427,6 @@ def test_what_is_no_state_is_refused(tmp_path, problem):
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(FileError):
         Record(path, facts_of(problem))
-
-
-def test_what_was_refused_is_tried_again(tmp_path, problem):
-    record = Record(tmp_path / "state.h5", facts_of(problem))
-    search(problem, grid([1, 99], [0], ["diag"]), record=record)
-    assert list(record.results) == ["1/0/diag/restart 0"]
 
 
 # ---- processes ----------------------------------------------------------------------------------
