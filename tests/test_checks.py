@@ -1,6 +1,13 @@
+"""What a user gives is looked at first, and refused in sentences that know their parameters."""
+
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
+import vpem
+from vpem import errors
 from vpem.checks import (
     check_data,
     check_int,
@@ -10,16 +17,15 @@ from vpem.checks import (
     read_float,
     read_int,
 )
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting, VpemError, check_choice, did_you_mean, shorten
 
-from .tables import each
+from .tables import each, over
 
 
-@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
+@each("value", [3, np.int64(3), np.uint8(3)])
 def test_integers(value):
     found = check_int("rounds", value, least=3)
-    assert found == 3
-    assert type(found) is int
+    assert (found, type(found)) == (3, int)
 
 
 @each("value", [2, -1, 3.0, "3", None, True, np.float64(3), [3], np.nan])
@@ -31,14 +37,15 @@ def test_what_is_no_integer_of_at_least_three(value):
 @each("value", [0, 0.0, 1e-300, np.float32(0.5), 2])
 def test_numbers(value):
     found = check_number("tol", value, least=0.0)
-    assert found == float(value)
-    assert type(found) is float
+    assert (found, type(found)) == (float(value), float)
 
 
 @each("value", [-1e-9, np.nan, np.inf, -np.inf, "1", None, True, 1j, [1.0]])
 def test_what_is_no_finite_number_of_at_least_zero(value):
     with pytest.raises(InputError, match="tol must be a finite number of at least 0, got "):
         check_number("tol", value, least=0.0)
+    with pytest.raises(InputError, match="tol must be a finite number above 0, got 0"):
+        check_number("tol", 0.0, least=0.0, above=True)
 
 
 @each(
@@ -73,7 +80,7 @@ def test_integers_longer_than_python_writes():
         check_number("tol", 10**400, least=0.0)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@each("dtype", [np.float64, np.float32])
 def test_real_data_pass_as_they_are(dtype):
     X = np.ones((3, 2), dtype=dtype)
     assert check_data(X, 2) is X
@@ -104,7 +111,7 @@ def test_data_of_another_kind(X, said):
         check_data(X, 2)
 
 
-@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "-inf")])
+@each(("value", "word"), [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "-inf")])
 def test_row_and_feature_of_a_value_that_is_not_finite(value, word):
     X = np.zeros((5, 3))
     X[3, 1] = value
@@ -119,7 +126,7 @@ def test_row_and_feature_of_a_value_that_is_not_finite(value, word):
         check_data(X, 3)
 
 
-@pytest.mark.parametrize("weights", [[0, 2, 1], np.array([0.5, 0.0, 1e-9]), [True, False, True], 2])
+@each("weights", [[0, 2, 1], np.array([0.5, 0.0, 1e-9]), [True, False, True], 2])
 def test_weights(weights):
     found = check_weights(weights, 3)
     assert found.dtype == np.float64
@@ -165,3 +172,87 @@ def test_rows_keep_their_order():
 def test_rows_that_cannot_be_a_start(rows, said):
     with pytest.raises(InputError, match=said):
         check_rows(rows, 3, 8)
+
+
+def test_one_family_that_python_programs_know_as_its_own():
+    for name, builtin in (
+        ("InputError", ValueError),
+        ("FileError", OSError),
+        ("NumericalError", ArithmeticError),
+    ):
+        error = getattr(errors, name)
+        assert issubclass(error, VpemError)
+        assert issubclass(error, builtin)
+        assert getattr(vpem, name) is error
+    assert issubclass(errors.VpemWarning, UserWarning)
+    assert issubclass(errors.NotConvergedWarning, errors.VpemWarning)
+
+
+@each(
+    ("name", "nearest"),
+    [("cyle", "cycle"), ("CYCLE", "cycle"), ("small_world", "small-world"), ("pth", "path")],
+)
+def test_the_nearest_name(name, nearest):
+    choices = ("cycle", "path", "small-world")
+    assert did_you_mean(name, choices) == f" (did you mean {nearest!r}?)"
+    with pytest.raises(InputError, match=f"did you mean '{nearest}'"):
+        check_choice("topology", name, iter(choices))  # which may be used up
+    assert did_you_mean("zzz", choices) == did_you_mean("cycle", ()) == ""
+
+
+def pickled(error):
+    return pickle.loads(pickle.dumps(error))
+
+
+@over(
+    again=[pickled, copy.copy, copy.deepcopy],
+    error=[
+        *(
+            kind("pass ", Setting("max_iter", 3), " or less")
+            for kind in (
+                VpemError,
+                InputError,
+                errors.FileError,
+                errors.NumericalError,
+                errors.PartitionedError,
+                errors.VpemWarning,
+                errors.NotConvergedWarning,
+            )
+        ),
+        errors.MissingColumnError("no column t", "t"),
+        errors.Interrupted("state.h5", 3, 2),
+    ],
+)
+def test_errors_keep_their_parts_between_processes(error, again):
+    found = again(error)
+    assert type(found) is type(error)
+    assert (str(found), found.args, vars(found)) == (str(error), error.args, vars(error))
+    assert found.sentence_with(lambda setting: f"<{setting.name}>") == error.sentence_with(
+        lambda setting: f"<{setting.name}>"
+    )
+    with pytest.raises(type(error)) as caught:
+        raise found from error
+    assert caught.value.__cause__ is error
+
+
+@each("value", ["ring", "", None, 3, ["path"], b"path"])
+def test_a_choice_that_is_not(value):
+    with pytest.raises(InputError) as caught:
+        check_choice("topology", value, ("cycle", "path"))
+    assert str(caught.value).startswith(f"topology must be one of cycle, path, got {value!r}")
+    assert check_choice("topology", "path", iter(["cycle", "path"])) == "path"
+
+
+@each(
+    ("count", "text"),
+    [
+        (0, ""),
+        (1, "0"),
+        (5, "0, 1, 2, 3, 4"),
+        (6, "0, 1, 2, 3, 4 and 1 more"),
+        (30, "0, 1, 2, 3, 4 and 25 more"),
+    ],
+)
+def test_long_lists_are_shortened(count, text):
+    assert shorten(range(count)) == text
+    assert shorten(iter(range(count))) == text

@@ -160,7 +160,8 @@ def test_pooled_data_have_the_mixture_of_scikit_learn(X):
     )
     with pytest.warns(ConvergenceWarning):
         theirs.fit(X)
-    workers = (4, np.int64(3), [0, 1] * 125, ["x", "y"] * 125, evenly(250, 6))
+    named = {"south": range(100, 250), "north": range(100)}
+    workers = (4, np.int64(3), [0, 1] * 125, ["x", "y"] * 125, evenly(250, 6), named)
     for ours in (VPEM(3, 1), *(DistributedGaussianMixture(3, one) for one in workers)):
         ours.set_params(init=rows, **short).fit(X)
         for name in ("bic", "aic", "score"):
@@ -171,6 +172,8 @@ def test_pooled_data_have_the_mixture_of_scikit_learn(X):
         np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
         np.testing.assert_allclose(ours.score_samples(X), theirs.score_samples(X), rtol=1e-5)
         np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-6)
+    assert ours.workers_.names == ("south", "north")
+    assert [len(rows) for rows in ours.workers_.rows] == [150, 100]
 
 
 def test_samples_are_drawn_by_the_random_state(X):

@@ -1,11 +1,16 @@
-"""What a user may give a fit in Python by mistake: one sentence, no traceback from elsewhere."""
+"""What a user may give a fit by mistake, or oddly: one sentence, no traceback from elsewhere."""
 
 import networkx as nx
 import numpy as np
 import pytest
 
-from vpem import VPEM, InputError, VpemWarning, connect, fit_vpem, make_graph
+from vpem import InputError, VpemWarning, connect, fit_vpem, make_graph
+from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.models import read_model
 from vpem.network.partition import contiguous
+
+from .cli_support import done, run
+from .tables import each, over
 
 
 @pytest.fixture(scope="module")
@@ -19,26 +24,15 @@ def network():
     return connect(make_graph("star", 2), contiguous(4, 2), hops=0)
 
 
-@pytest.mark.parametrize("seed", [-1, 1.5, None, "a", True])
-def test_seeds(X, network, seed):
-    with pytest.raises(InputError, match="seed must be an integer of at least 0"):
-        fit_vpem(X, network, seed=seed)
-    with pytest.raises(InputError, match="seed must be an integer of at least 0"):
-        connect(make_graph("cycle", 2), contiguous(4, 2), seed=seed)
+SEED = "seed must be an integer of at least 0"
 
 
-@pytest.mark.parametrize("dtype", ["foo", np.float16, int, None, "f8,f8"])
-def test_precisions(X, network, dtype):
-    if dtype is None:
-        assert fit_vpem(X, network).mixture.means.dtype == np.float64
-        return
-    with pytest.raises(InputError, match=r"dtype must be .*float32"):
-        fit_vpem(X, network, dtype=dtype)
-
-
-@pytest.mark.parametrize(
+@each(
     ("given", "said"),
     [
+        *(({"seed": seed}, SEED) for seed in (-1, 1.5, None, "a", True)),
+        *(({"dtype": dtype}, r"dtype must be .*float32") for dtype in ("foo", np.float16, int)),
+        ({"dtype": "f8,f8"}, r"dtype must be .*float32"),
         ({"X": [[1.0, 2.0], [3.0]]}, "the data must be an array, but their lengths differ"),
         ({"init": [1, [2]]}, "init rows must be an array, but their lengths differ"),
         ({"init": None}, "init must be random, k-means"),
@@ -49,10 +43,21 @@ def test_precisions(X, network, dtype):
         ({"n_threads": 10**10}, "threads must be an integer of at least 1 and at most 1024"),
     ],
 )
-def test_arguments(X, network, given, said):
-    data = given.pop("X", X)
+def test_arguments_of_a_fit(X, network, given, said):
     with pytest.raises(InputError, match=said):
-        fit_vpem(data, network, **given)
+        fit_vpem(**{"X": X, "network": network, **given})
+
+
+@each(
+    ("given", "said"),
+    [
+        *(({"seed": seed}, SEED) for seed in (-1, 1.5, None, "a", True)),
+        *(({"n_rounds": n}, "at least 1 and at most") for n in (10**9 + 1, 10**20)),
+    ],
+)
+def test_arguments_of_a_network(given, said):
+    with pytest.raises(InputError, match=said):
+        connect(make_graph("cycle", 2), contiguous(4, 2), **given)
 
 
 def test_things_in_the_wrong_place(X, network):
@@ -71,12 +76,6 @@ def test_masked_values_are_not_taken_for_numbers(X, network):
     assert fit_vpem(whole, network).log_likelihood == fit_vpem(X, network).log_likelihood
 
 
-@pytest.mark.parametrize("rounds", [10**9 + 1, 10**20])
-def test_rounds_beyond_reason(rounds):
-    with pytest.raises(InputError, match="rounds must be an integer of at least 1 and at most"):
-        connect(make_graph("cycle", 4), contiguous(4, 4), n_rounds=rounds)
-
-
 def test_a_thousand_million_rounds_end_when_agents_agree():
     joined = make_graph("cycle", 8), contiguous(8, 8)
     many = connect(*joined, hops=0, n_rounds=10**9, acceleration="none")
@@ -84,7 +83,7 @@ def test_a_thousand_million_rounds_end_when_agents_agree():
     assert many.total.n_roots == 1
 
 
-@pytest.mark.parametrize("scale", [1 / 60, 1e-9, 1.0, 7.0])
+@each("scale", [1 / 60, 1e-9, 1.0, 7.0])
 def test_weights_of_any_size_tell_the_same(X, network, scale):
     common = {"n_components": 2, "init": [5, 55], "max_iter": 8, "tol": 1e9}
     one = fit_vpem(X, network, **common)
@@ -129,7 +128,8 @@ def test_single_precision_stops_where_it_can_see_no_more(X):
 
 
 def test_a_mixture_by_itself(X, network):
-    mixture = fit_vpem(X, network).mixture
+    mixture = fit_vpem(X, network, dtype=None).mixture
+    assert mixture.means.dtype == np.float64
     assert mixture.predict(X.tolist()).tolist() == mixture.predict(X).tolist()
     bad = X.copy()
     bad[7, 2] = np.nan
@@ -140,14 +140,7 @@ def test_a_mixture_by_itself(X, network):
         mixture.sample(-1, np.random.default_rng(0))
 
 
-def test_aic_before_fit_says_so(X):
-    for use in ("aic", "bic", "predict", "score"):
-        with pytest.raises(ValueError, match="not fitted"):
-            getattr(VPEM(), use)(X)
-
-
-@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
-@pytest.mark.parametrize("seed", range(4))
+@over(init=["random", "k-means++", "kmeans"], seed=range(2))
 def test_rows_without_weight_are_as_if_they_were_not_there(X, network, init, seed):
     weights = (np.random.default_rng(seed).random(60) > 0.5).astype(float)
     common = {"n_components": 3, "init": init, "seed": seed, "max_iter": 4, "tol": 0}
@@ -174,3 +167,41 @@ def test_negligible_is_meant_of_the_mean_weight():
 def test_single_precision_data_give_no_warning_of_overflow(X, network, recwarn):
     fit_vpem(X.astype(np.float32), network)
     assert not recwarn.list
+
+
+NAMES = ("height", "weight", "pulse", "age", "iron")
+ORDER = [3, 0, 4, 2, 1]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two files of the same numbers, the second with its columns in another order."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 5)) * [1, 5, 0.1, 3, 2] + rng.choice([0, 2], size=120)[:, None]
+    write_dataset("a.h5", Dataset(X, NAMES))
+    write_dataset("b.h5", Dataset(X[:, ORDER], tuple(NAMES[j] for j in ORDER)))
+    write_dataset("c.h5", Dataset(X, ("other", *NAMES[1:])))
+    write_dataset("d.h5", Dataset(np.c_[X, X[:, 0]], (*NAMES, "more")))
+    return tmp_path
+
+
+@each(("agents", "scale"), [(2, "none"), (5, "standard")])
+def test_a_start_finds_its_features_by_name(folder, capsys, agents, scale):
+    common = ["--scale", scale, "-q", "--force"]
+    done(capsys, "fit", "a.h5", "-k", 3, "--agents", agents, "-o", "m.h5", "--max-iter", 9, *common)
+    words = ["--agents", 1, "--init-model", "m.h5", *common, "--max-iter", 1]
+    for data in ("a.h5", "b.h5"):
+        done(capsys, "fit", data, "-o", f"from-{data}", *words)
+    one, two = (read_model(f"from-{data}") for data in ("a.h5", "b.h5"))
+    assert one.report["n_components"] == two.report["n_components"] == 3
+    np.testing.assert_allclose(one.history, two.history, rtol=1e-12)
+    np.testing.assert_allclose(
+        two.mixture.assembled_means, one.mixture.assembled_means[:, ORDER], rtol=1e-9
+    )
+    for data, said in (
+        ("c.h5", "the data lack features of the model: 'height'"), ("d.h5", "has 5 features"),
+    ):  # fmt: skip
+        refused = run(capsys, "fit", data, "--init-model", "m.h5", "-o", "new.h5", "-q")
+        assert (refused.code, said in refused.sentence) == (2, True)
+        assert not (folder / "new.h5").exists()

@@ -46,13 +46,14 @@ def cases():
             names = mark.args[0].replace(" ", "").split(",")
             rows = [row if len(names) > 1 else (row,) for row in mark.args[1]]
             tables.append([dict(zip(names, row, strict=True)) for row in rows])
+        rows = list(itertools.product(*tables))
         wanted = inspect.signature(test).parameters
-        if "global_dtype" in wanted:
-            tables.append([{"global_dtype": precision} for precision in PRECISIONS])
-        if "global_random_seed" in wanted:
-            tables.append([{"global_random_seed": SEED}])
-        for parts in itertools.product(*tables):
-            yield name, {key: value for part in parts for key, value in part.items()}
+        common = {"global_random_seed": SEED} if "global_random_seed" in wanted else {}
+        if "global_dtype" in wanted:  # of several rows each has one of the two
+            rows *= 2 if len(rows) == 1 else 1
+            rows = [(*row, {"global_dtype": PRECISIONS[at % 2]}) for at, row in enumerate(rows)]
+        for parts in rows:
+            yield name, {key: value for part in (*parts, common) for key, value in part.items()}
 
 
 @pytest.fixture

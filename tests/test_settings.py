@@ -1,27 +1,45 @@
-"""One place a setting: a field of a record is an option wherever options are."""
+"""One place a setting, an option wherever options are, with one default by every door.
+
+A door is a command, a recipe or an estimator. What a setting is called there is in `NAMES`; what
+only some kinds have, and why, in `ALONE` and `LACKING`; defaults that are spelt otherwise in
+`SPELT`. A setting that is in none of these and does not agree with the others is a failure, as is
+an entry of `LACKING` or `ALONE` that nothing needs.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from typing import Annotated
+from dataclasses import fields
+from typing import Annotated, get_args
 
 import numpy as np
 import pytest
 import typer
 
+import vpem
+import vpem_cli.app
 from vpem import Dataset, FitSettings, InputError, KmeansSettings, SumSettings, write_dataset
 from vpem.errors import Setting
 from vpem.files.models import read_model
+from vpem.fits.plan import plan
+from vpem.fits.selection.search import search
+from vpem.fits.settings import PrivacySettings
 from vpem.network.codecs import parse_codec
+from vpem.network.hubs import find_hubs
+from vpem.network.partition import contiguous, evenly
 from vpem.records import Settings, changed, describe_field, setting
+from vpem.saem.saem import run_saem
 from vpem.settings import FedMixtureSettings, GraphSettings, HoldingSettings, SaemSettings
+from vpem.steps.fedem import run_fedem
+from vpem.terms.lowrank.entries import from_matrices
 from vpem_cli.app import command, tree
 from vpem_cli.data import ComponentSettings
 from vpem_cli.names import key_of, leaves
 from vpem_cli.options import Given, Without, flags_of, word_of
 
-from .cli_support import ROOT, done
+from .cli_support import ROOT, done, overlapping
 from .tables import each
 from .test_docs import rows_of
 
@@ -174,7 +192,7 @@ def test_a_record_is_checked_when_it_is_made(played, words, said):
         (SumSettings, {"n_rounds": 9, "consensus_tol": 1e-3}, "the number of rounds is given"),
         (SumSettings, {"sum": "tree", "n_rounds": 9}, "n_rounds is about consensus rounds"),
         (SumSettings, {"compress": "float32", "consensus_tol": 1e-3}, "depends on the codec"),
-        (KmeansSettings, {"method": "grid", "n_init": 2}, "n_init is at least 4 in one shot"),
+        (KmeansSettings, {"method": "grid", "n_init": 4}, "n_init is at least 4 in one shot"),
         (
             KmeansSettings,
             {"method": "grid", "init": np.array([3, 1])},
@@ -192,7 +210,7 @@ def test_programs_are_refused_the_same(record, bad, said):
         record.resolve(record(), **bad)
 
 
-@pytest.mark.parametrize(("record", "name"), [(SumSettings, "compress"), (SaemSettings, "codec")])
+@each(("record", "name"), [(SumSettings, "compress"), (SaemSettings, "codec")])
 def test_an_array_is_no_codec_but_rules_beside_it_say_nothing(record, name):
     odd = np.array([1, 2])
     assert getattr(record(**{name: odd}), name) is odd
@@ -205,3 +223,289 @@ def test_settings_of_another_kind_are_refused():
         FitSettings.resolve(KmeansSettings())
     with pytest.raises(TypeError, match="n_component"):
         FitSettings(n_component=3)
+
+
+# ---- the doors ----------------------------------------------------------------------------------
+
+FAMILIES = {
+    "features": ["fit", "topology describe", vpem.connect, vpem.fit_vpem, plan, find_hubs,
+                 vpem.VPEM],
+    "rows": ["fit", vpem.connect, vpem.fit_em, vpem.DistributedGaussianMixture],
+    "selection": ["select", "fit", vpem.connect, vpem.fit_vpem, search],
+    "kmeans": ["kmeans", vpem.connect, vpem.kmeans_rows, vpem.kmeans_features,
+               vpem.DistributedKMeans],
+    "fedem": ["fedem", vpem.connect, vpem.fit_fedem, run_fedem, vpem.FedEM],
+    "imputation": ["impute", vpem.connect, vpem.fit_imputation, vpem.FedMissEM],
+    "saem": ["saem", vpem.connect, vpem.fit_saem, run_saem],
+}  # fmt: skip
+
+NAMES = {
+    "components": "n_components",
+    "clusters": "n_clusters",
+    "covariance": "covariance_type",
+    "rounds": "n_rounds",
+    "consensus": "path",
+    "random_state": "seed",
+    "threads": "n_threads",
+    "epochs": "n_epochs",
+    "codec": "compress",
+    "chains": "n_chains",
+    "iterations": "n_iter",
+    "conditional_draws": "n_conditional",
+    "importance_draws": "n_importance",
+    "sampler_codec": "gradient_codec",
+    "sampler_n_threads": "n_threads",
+    "samples": "n_samples",
+    "topology": "graph",
+    "n_workers": "workers",
+}
+"""Names in a shell, or of scikit-learn, of what recipes call otherwise."""
+
+SPELT = {
+    # Flags and words of a shell, which cannot be what a program gives.
+    ("components", None): 2,  # or the starting model's
+    ("n_components", "1-8"): 2,  # of a search: several at a time
+    ("n_components", "2"): 2,  # or several, of which the best is kept
+    ("n_components", "1"): 1,
+    ("hops", "0"): 0,
+    ("covariance", None): "diagonal",  # of vpem saem: of one of its models
+    ("graph", None): "star",  # or that of the dataset
+    ("topology", None): "star",
+    ("workers", None): 1,  # or those of the dataset
+    ("devices", None): 1,
+    ("shares", None): "individuals",
+    ("split", None): "random",  # of --workers in vpem impute
+    ("n_jobs", None): 1,  # a shell may take the whole machine, a program has its own processes
+    ("samples", None): 1000,
+    ("dtype", np.float64): "float64",
+}
+"""What a default means that a door has to spell otherwise."""
+
+DIFFER = {
+    ("features", "graph_seed"): "None is the seed of the fit, which a network alone has not",
+}
+"""Settings of a family that share a name and are not the same."""
+
+ALONE = {
+    "files, and what a shell prints": """
+        align align_key checkpoint checkpoint_every config data dataset digits force init_model
+        help help_all init_rows json missing_parties output parties plot quiet resume resume_if_any
+        show_config
+        publish_anyway
+        state strict traces worker_rows device_individuals id time value covariates doses
+        init_individuals quote_formulas labels_file vocabulary min_documents max_share
+        topics
+    """,
+    "how tables are read, which recipes are given as arrays": """
+        features drop id_column label_column worker_column na decimal thousands encoding delimiter
+        no_header
+    """,
+    "what columns are, which recipes are given as an object": "family kinds",
+    "labels that a fit takes, which are arguments of an estimator's fit": """
+        labels_for_fit labels_at
+    """,
+    "where a command runs": "engine ranks shards timeout memory_limit study member listen log",
+    "objects that only a program has": """
+        X basis callback cells chosen feature_names first_codec known_covariance ledger
+        labels model model_options network observations partition problem record rng sample_weight
+        sampler_options saver server start tell warn
+    """,
+    "a graph that is made, which programs make by make_graph": "graph_seed mean_degree radius",
+    "who holds what, which recipes are given as objects": "agents sort_by_label source",
+    "a choice between recipes": "split one_standard_error holdout",
+    "options of a model or a sampler, which recipes take as mappings": """
+        error first groups random slopes sampler_decay sampler_n_steps sampler_precondition
+        sampler_step sampler_target
+    """,
+    "of noise, which recipes take as a record of its own": "privacy",
+    "scikit-learn's": """
+        init_params means_init precisions_init verbose verbose_interval warm_start weights_init
+    """,
+    "of searches, which do restarts one by one": "first_restart",
+}
+"""Settings that doors of one kind alone may have, by the reason."""
+
+LACKING = {
+    ("features", "dtype"): "an estimator computes in the type of its data",
+    ("features", "link"): "a plan alone foretells how long an iteration takes",
+    ("features", "n_samples"): "a plan has no data",
+    ("features", "workers"): "of vpem fit --split rows",
+    ("rows", "dtype"): "an estimator computes in the type of its data",
+    ("selection", "workers"): "of vpem fit --split rows",
+    ("kmeans", "dtype"): "an estimator computes in the type of its data",
+    ("kmeans", "hubs"): "of k-means nothing is joint in a hub",
+    ("kmeans", "release_epsilon"): "of mixtures",
+    ("kmeans", "path"): "of tests: both ways give the same",
+    ("fedem", "agent_dropout"): "participation is what FedEM has for it",
+    ("fedem", "eigenvalue"): "corrections need no estimate of the mixing rate",
+    ("fedem", "floor"): "experts set it, in Python",
+    ("fedem", "hops"): "workers do not show their rows to others",
+    ("fedem", "hubs"): "workers do not show their rows to others",
+    ("fedem", "path"): "of tests: both ways give the same",
+    ("imputation", "agent_dropout"): "participation is what FedEM has for it",
+    ("imputation", "alpha"): "experts set it, in Python",
+    ("imputation", "memory"): "experts set it, in Python",
+    ("imputation", "eigenvalue"): "corrections need no estimate of the mixing rate",
+    ("imputation", "hops"): "observers show nobody their entries",
+    ("imputation", "hubs"): "observers show nobody their entries",
+    ("imputation", "path"): "of tests: both ways give the same",
+    ("imputation", "workers"): "a recipe is given observations that were dealt out",
+    ("saem", "agent_dropout"): "participation is what SAEM has for it",
+    ("saem", "eigenvalue"): "statistics need no estimate of the mixing rate",
+    ("saem", "hops"): "devices show nobody their rows",
+    ("saem", "hubs"): "devices show nobody their rows",
+    ("saem", "path"): "of tests: both ways give the same",
+    ("saem", "covariance_type"): "an option of one of the models",
+    ("saem", "n_components"): "an option of one of the models",
+    ("saem", "reg_covar"): "an option of one of the models",
+    ("saem", "curve"): "an option of one of the models",
+    ("saem", "effects"): "an option of some models",
+    ("saem", "parameters"): "an option of some models",
+    ("saem", "alpha"): "an option of one of the models",
+    ("saem", "eta"): "an option of one of the models",
+}
+"""Settings that one kind of door (shell, recipe, estimator) lacks in a family, and why."""
+
+REQUIRED = inspect.Parameter.empty
+
+
+def defaults_of(door):
+    """Defaults of a door by the names of recipes; without what must be given."""
+    if isinstance(door, str):
+        found = vpem_cli.app.command()
+        for word in door.split():
+            found = found.commands[word]
+        given = {param.name: param.default for param in found.params}
+    else:
+        kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        found = inspect.signature(door, eval_str=True).parameters
+        given = {name: param.default for name, param in found.items() if param.kind not in kinds}
+        for name in {"settings", "options"} & set(given):
+            del given[name]
+            record = get_args(found[name].annotation)[0]
+            own = record.fields() if issubclass(record, Settings) else fields(record)
+            given |= {one.name: one.default for one in own}
+        if "privacy" in given:
+            given |= {one.name: one.default for one in PrivacySettings.fields()}
+    return {
+        NAMES.get(name, name): SPELT.get((name, value), value)
+        if isinstance(value, str | int | float | type | None.__class__)
+        else value
+        for name, value in given.items()
+    }
+
+
+def kind_of(door):
+    return "shell" if isinstance(door, str) else "class" if inspect.isclass(door) else "recipe"
+
+
+@each("family", FAMILIES)
+def test_every_door_has_the_same_defaults(family):
+    doors = {str(door): defaults_of(door) for door in FAMILIES[family]}
+    for one in {name for found in doors.values() for name in found}:
+        if (family, one) in DIFFER:
+            continue
+        told = {
+            name: found[one]
+            for name, found in doors.items()
+            if one in found and found[one] is not REQUIRED
+        }
+        assert len({(type(value), value) for value in told.values()}) <= 1, (one, told)
+    # No raw feature travels unless it is asked for.
+    assert {found.get("hops", 0) for found in doors.values()} <= {0, REQUIRED}
+
+
+def test_what_a_kind_of_door_lacks_is_known():
+    known = {name for names in ALONE.values() for name in names.split()}
+    gaps = set()
+    for family, doors in FAMILIES.items():
+        kinds = {kind_of(door): set() for door in doors}
+        for door in doors:
+            kinds[kind_of(door)] |= set(defaults_of(door))
+        every = set().union(*kinds.values())
+        # An estimator says itself what it lacks, and why.
+        for door in doors:
+            kinds[kind_of(door)] |= set(getattr(door, "_without", ())) & every
+        gaps |= {(family, name) for name in every if any(name not in one for one in kinds.values())}
+    assert {gap for gap in gaps if gap[1] not in known} == set(LACKING)
+    assert known <= {name for _, name in gaps}
+
+
+# ---- the same results ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def X():
+    return overlapping(n_samples=60, n_features=4)[0]
+
+
+@pytest.fixture(scope="module")
+def file(X, tmp_path_factory):
+    path = tmp_path_factory.mktemp("defaults") / "bare.h5"
+    write_dataset(path, Dataset(X, tuple("abcd")))
+    return path
+
+
+def by_features(X):
+    network = vpem.connect(vpem.make_graph("star", 1), contiguous(4, 1))
+    return vpem.fit_vpem(X, network).log_likelihood
+
+
+def one_worker(X, recipe, **options):
+    network = vpem.connect_workers(vpem.make_graph("star", 1))
+    return recipe(X, evenly(len(X), 1), network, **options)
+
+
+RESULTS = {
+    "features": (
+        ("fit",), "log_likelihood", by_features,
+        lambda X: vpem.VPEM().fit(X).fit_.log_likelihood,
+    ),
+    "rows": (
+        ("fit", "--split", "rows"), "log_likelihood",
+        lambda X: one_worker(X, vpem.fit_em).log_likelihood,
+        lambda X: vpem.DistributedGaussianMixture().fit(X).fit_.log_likelihood,
+    ),
+    "kmeans": (
+        ("kmeans",), "inertia",
+        lambda X: one_worker(X, vpem.kmeans_rows).inertia,
+        lambda X: vpem.DistributedKMeans().fit(X).inertia_,
+    ),
+    "fedem": (
+        ("fedem",), "log_likelihood",
+        lambda X: one_worker(X, vpem.fit_fedem).log_likelihood,
+        lambda X: vpem.FedEM().fit(X).fit_.log_likelihood,
+    ),
+    "impute": (
+        ("impute",), "log_likelihood",
+        lambda X: vpem.fit_imputation(from_matrices(X)).log_likelihood,
+        lambda X: vpem.FedMissEM().fit(X).log_likelihood_,
+    ),
+}  # fmt: skip
+
+
+@each("name", RESULTS)
+def test_every_door_gives_the_same_result_by_default(name, X, file, capsys):
+    (command, *words), key, recipe, estimator = RESULTS[name]
+    shell = done(capsys, command, file, *words, "--json", "--quiet").json[key]
+    assert recipe(X) == estimator(X) == shell
+
+
+def test_an_estimator_of_several_agents_is_the_shells_and_shows_nobody_a_feature(X, file, capsys):
+    shell = done(capsys, "fit", file, "--agents", "3", "--json").json
+    ours = vpem.VPEM(agents=3).fit(X)
+    assert ours.fit_.log_likelihood == shell["log_likelihood"]
+    assert [hub.agents for hub in ours.hubs_] == [(0,), (1,), (2,)]
+    assert ours.graph_.topology == "star"
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.NotConvergedWarning")
+def test_saem_of_the_shell_is_the_recipe(tmp_path, capsys):
+    path = tmp_path / "few.csv"
+    rng = np.random.default_rng(0)
+    rows = [f"{who},{t},{3 + rng.normal() + t:.4f}" for who in range(12) for t in range(4)]
+    path.write_text("\n".join(["id,time,value", *rows]))
+    shell = done(capsys, "saem", path, "--json", "--quiet").json
+    ours = vpem.fit_saem(vpem.read_individuals(path))
+    assert shell["iterations"] == ours.n_iter
+    assert shell["log_likelihood"]["value"] == ours.log_likelihood.value

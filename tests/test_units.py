@@ -24,9 +24,11 @@ from vpem.network.partition import contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
 from vpem.sums.connect import spread
 from vpem.terms.families.kinds import Kinds
+from vpem.terms.units import Scaling
 
 from .cli_support import done, overlapping
 from .missing_support import with_holes
+from .tables import each, over
 from .thread_engine import together
 
 pytestmark = [
@@ -41,7 +43,7 @@ X[:, 4] = X[:, 3] + 0.02 * X[:, 4]
 TIMES = np.array([1e9, 1e-9, 1.0, 1e6, 1e-7, 3.0])
 MOVED = np.array([1e8, 0.0, -1e8, 1e9, 0.0, 7.0])
 SPHERES = ("spherical", "tied-spherical")
-HOW = {"n_components": 3, "max_iter": 30, "tol": 0.0, "n_threads": 1}
+HOW = {"n_components": 3, "max_iter": 15, "tol": 0.0, "n_threads": 1}
 
 
 def by_features(data, topology="star", **options):
@@ -116,46 +118,42 @@ def told(fit, data, missing="refuse"):
     return mixture.predict(data, missing=missing), mixture.score_samples(data, missing=missing)
 
 
-@pytest.mark.parametrize(("fit", "how"), CASES, ids=[f"{one.__name__} {how}" for one, how in CASES])
-def test_units_of_columns_matter_to_nothing_but_the_density(fit, how):
+def same_in_other_units(fit, data, how, times, moved=0.0):
+    """Hold a fit against that of columns times numbers, and moved: the density apart, the same."""
     holes = how.get("missing", "refuse")
-    data = with_holes(X, 3, 0.1) if holes != "refuse" else X
-    times, moved = TIMES, MOVED
-    if how.get("covariance_type") in SPHERES and "scale" not in how:
-        # Spheres keep their shape in one unit alone, each hub's own.
-        times = np.repeat([1e9, 1e-4, 7.0], 2) if fit is by_features else np.full(D, 1e-9)
-        moved = 1e5 * times * np.array([1.0, 0.0, -3.0, 7.0, 1e2, 5.0])
     plain, other = fit(data, **how), fit(data * times + moved, **how)
     labels, scores = told(plain, data, holes)
     theirs, densities = told(other, data * times + moved, holes)
     jacobian = ~np.isnan(data) @ np.log(times)
     np.testing.assert_array_equal(theirs, labels)
-    assert np.unique(labels).size == 3
     np.testing.assert_allclose((densities + jacobian).mean(), scores.mean(), rtol=0, atol=1e-6)
     assert other.log_likelihood + jacobian.mean() == pytest.approx(plain.log_likelihood, abs=1e-6)
+    return labels
 
 
-@pytest.mark.parametrize("family", ["t", "log-normal", "exponential", "gamma"])
-@pytest.mark.parametrize("holes", ["refuse", "marginalize"])
+@each(("fit", "how"), CASES)
+def test_units_of_columns_matter_to_nothing_but_the_density(fit, how):
+    data = with_holes(X, 3, 0.1) if "missing" in how else X
+    times, moved = TIMES, MOVED
+    if how.get("covariance_type") in SPHERES and "scale" not in how:
+        # Spheres keep their shape in one unit alone, each hub's own.
+        times = np.repeat([1e9, 1e-4, 7.0], 2) if fit is by_features else np.full(D, 1e-9)
+        moved = 1e5 * times * np.array([1.0, 0.0, -3.0, 7.0, 1e2, 5.0])
+    assert np.unique(same_in_other_units(fit, data, how, times, moved)).size == 3
+
+
+@over(family=["t", "log-normal", "exponential", "gamma"], holes=[{}, HOLES])
 def test_units_do_not_matter_to_families_that_have_them(family, holes):
     data = X if family == "t" else np.exp(X / 3)
-    if holes != "refuse":
-        data = with_holes(data, 3, 0.1)
-    how = {"kinds": Kinds((family,) * 3 + ("gaussian",) * 3), "missing": holes}
-    plain, other = (by_features(one, **how) for one in (data, data * TIMES))
-    labels, scores = told(plain, data, holes)
-    theirs, densities = told(other, data * TIMES, holes)
-    jacobian = ~np.isnan(data) @ np.log(TIMES)
-    np.testing.assert_array_equal(theirs, labels)
-    np.testing.assert_allclose((densities + jacobian).mean(), scores.mean(), rtol=0, atol=1e-6)
-    assert other.log_likelihood + jacobian.mean() == pytest.approx(plain.log_likelihood, abs=1e-6)
+    data = with_holes(data, 3, 0.1) if holes else data
+    kinds = Kinds((family,) * 3 + ("gaussian",) * 3)
+    same_in_other_units(by_features, data, {"kinds": kinds, **holes}, TIMES)
 
 
-@pytest.mark.parametrize("split", ["rows", "features"])
-@pytest.mark.parametrize("how", [
+@over(split=["rows", "features"], how=[
     {}, {"init": "random"}, {"init": "k-means++"}, {"batch_size": 60}, {"secure_sum": True},
     {"graph": "cycle"}, {"missing": "marginalize"}, {"scale": "standard"}, {"participation": 0.5},
-], ids=str)  # fmt: skip
+])  # fmt: skip
 def test_clusters_do_not_depend_on_a_common_unit_nor_on_places(split, how):
     data = with_holes(X, 3, 0.1) if "missing" in how else X
     times, moved = (TIMES, MOVED) if "scale" in how else (np.full(D, 1e-9), 1e-3 * np.arange(D))
@@ -186,8 +184,7 @@ def test_private_fits_have_the_units_of_their_bounds():
     np.testing.assert_allclose(found[1][1] + jacobian, found[0][1], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("tenfold", [False, True])
-@pytest.mark.parametrize("split", ["rows", "features"])
+@over(tenfold=[False, True], split=["rows", "features"])
 def test_clusters_of_python_say_so_too(split, tenfold):
     data = X[:, :3] * [1.0, 30.0 if tenfold else 3.0, 1.0]
     parties = {"workers": 3} if split == "rows" else {"agents": 3}
@@ -200,7 +197,7 @@ def test_clusters_of_python_say_so_too(split, tenfold):
 
 
 @pytest.mark.filterwarnings("ignore:standard deviations of features")
-@pytest.mark.parametrize("kind", ["full", "spherical"])
+@each("kind", ["full", "spherical"])
 def test_processes_have_the_units_of_one(kind):
     network = connect(make_graph("star", 3), contiguous(D, 3), hops=0)
     data = X * TIMES + MOVED
@@ -213,7 +210,7 @@ def test_processes_have_the_units_of_one(kind):
         np.testing.assert_allclose(found.history, by_features(data, covariance_type=kind).history)
 
 
-@pytest.mark.parametrize("make", [VPEM, DistributedGaussianMixture])
+@each("make", [VPEM, DistributedGaussianMixture])
 def test_a_number_is_in_the_units_of_the_data(make):
     """As in scikit-learn; auto is none of it, and a millionth of a variance."""
     data = X * np.array([1e-2, 1.0, 1.0, 10.0, 10.0, 1.0])
@@ -226,7 +223,7 @@ def test_a_number_is_in_the_units_of_the_data(make):
     np.testing.assert_allclose(one, wanted, 1e-9, 1e-12)
 
 
-@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+@each("kind", COVARIANCE_TYPES)
 def test_a_stream_keeps_the_units_of_its_first_batch(kind):
     times, moved = (np.full(D, 1e4), 1e9) if kind in SPHERES else (TIMES, MOVED)
     models = []
@@ -247,8 +244,8 @@ def test_what_is_constant_is_judged_by_its_size():
         VPEM(2, 1, random_state=0).fit(flat)
 
 
-@pytest.mark.parametrize("tenfold", [False, True])
-@pytest.mark.parametrize(
+@each("tenfold", [False, True])
+@each(
     "words",
     [
         "fit --covariance spherical --agents 1",
@@ -269,3 +266,63 @@ def test_what_depends_on_units_says_where_spreads_differ_tenfold(capsys, tmp_pat
     for scale in ("none", "standard"):
         err = done(capsys, command, tmp_path / "t.csv", "-k", 2, *rest, "--scale", scale).err
         assert ("standard deviations of features" in err) == (tenfold and scale == "none"), err
+
+
+def rows(seed=0, n=50, d=4):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, d)) * [1e-3, 1.0, 50.0, 1e6] + [0.0, -7.0, 1e4, 3.0]
+
+
+def test_none_changes_nothing():
+    X, scaling = rows(), Scaling.none(4)
+    assert scaling.is_none
+    assert scaling.apply(X) is scaling.undo(X) is X
+
+
+def test_standard_centres_and_scales_and_is_undone():
+    X = rows()
+    scaling = Scaling.standard(X, np.ones(len(X)))
+    assert not scaling.is_none
+    np.testing.assert_allclose(scaling.shift, X.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(scaling.scale, X.std(axis=0), rtol=1e-12)
+    scaled = scaling.apply(X)
+    np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-9)
+    np.testing.assert_allclose(scaled.std(axis=0), 1, rtol=1e-12)
+    np.testing.assert_allclose(scaling.undo(scaled), X, rtol=1e-12, atol=1e-9)
+    # Each agent scales its own features without the others.
+    for part in ([0], [1, 3], [2]):
+        own = Scaling.standard(X[:, part], np.ones(len(X)))
+        np.testing.assert_allclose(own.shift, scaling.shift[part], rtol=1e-12)
+        np.testing.assert_allclose(own.scale, scaling.scale[part], rtol=1e-12)
+
+
+def test_an_integer_weight_is_as_many_copies():
+    X = rows()
+    weights = np.random.default_rng(1).integers(0, 4, size=len(X))
+    weighted = Scaling.standard(X, weights.astype(float))
+    copied = Scaling.standard(np.repeat(X, weights, axis=0), np.ones(weights.sum()))
+    np.testing.assert_allclose(weighted.shift, copied.shift, rtol=1e-12)
+    np.testing.assert_allclose(weighted.scale, copied.scale, rtol=1e-12)
+
+
+@each("value", [0.0, 1.0, -3e8, 0.1])
+def test_a_constant_feature_keeps_its_scale(value):
+    X = np.column_stack([np.full(30, value), np.arange(30.0)])
+    scaling = Scaling.standard(X, np.ones(30))
+    assert scaling.scale[0] == 1
+    np.testing.assert_allclose(scaling.apply(X)[:, 0], 0, atol=1e-6)
+
+
+def test_single_precision_data_are_scaled_in_double():
+    X = (rows() + 1e5).astype(np.float32)
+    found = Scaling.standard(X, np.ones(len(X)))
+    wanted = Scaling.standard(X.astype(np.float64), np.ones(len(X)))
+    assert found.shift.dtype == found.scale.dtype == np.float64
+    np.testing.assert_allclose(found.shift, wanted.shift, rtol=1e-12)
+    np.testing.assert_allclose(found.scale, wanted.scale, rtol=1e-12)
+
+
+def test_rows_beyond_the_range_in_other_units_draw_no_warning():
+    scaling = Scaling(np.zeros(2), np.array([1e-200, 1e200]))
+    assert scaling.apply(np.full((1, 2), 1e200)).tolist() == [[np.inf, 1.0]]
+    assert scaling.undo(np.full((1, 2), 1e200)).tolist() == [[1.0, np.inf]]
