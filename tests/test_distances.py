@@ -1,7 +1,6 @@
-"""Eccentricities and the diameter against networkx; the kernel against its twin."""
+"""Eccentricities and the diameter against networkx."""
 
 import networkx as nx
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,8 +10,7 @@ from vpem.network.graph import from_networkx
 from vpem.network.hubs import diameter, eccentricities
 from vpem.settings import TOPOLOGIES
 
-from .tables import each, over
-from .twins import codecs as twins
+from .tables import over
 
 
 def as_networkx(graph):
@@ -31,7 +29,7 @@ def test_topologies(topology, n, seed):
 
 
 @given(st.integers(2, 30), st.floats(0.0, 0.5), st.integers(0, 2**31 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_random_graphs(n, density, seed):
     oracle = nx.gnp_random_graph(n, density, seed=seed)
     tree = nx.random_labeled_tree(n, seed=seed)
@@ -50,26 +48,9 @@ def test_long_graphs_take_few_searches(monkeypatch):
         return balls.hops_from(*arguments)
 
     monkeypatch.setattr("vpem.network.hubs.hops_from", counted)
-    assert diameter(make_graph("path", 5000)) == 4999
+    assert diameter(make_graph("path", 2000)) == 1999
     assert len(searches) <= 10
     searches.clear()
-    graph = make_graph("geometric", 1000, mean_degree=10, seed=0)
+    graph = make_graph("geometric", 500, mean_degree=10, seed=0)
     assert diameter(graph) == nx.diameter(as_networkx(graph), usebounds=True)
     assert len(searches) <= 100
-
-
-@each("seed", range(10))
-def test_the_kernel_is_its_twin(seed):
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(1, 40))
-    oracle = nx.gnp_random_graph(n, 2.0 / n, seed=seed)  # most have parts that are not reached
-    indptr, indices = from_networkx(oracle, n).adjacency
-    for root in range(n):
-        steps, twin = np.full((2, n), 77, dtype=np.int32)
-        queue = np.empty(n, dtype=np.int32)
-        found = balls.hops_from(indptr, indices, root, steps, queue)
-        expected = twins.hops_from(indptr, indices, root, twin, queue.copy())
-        np.testing.assert_array_equal(steps, twin)
-        assert found == expected == steps.max()
-        lengths = nx.single_source_shortest_path_length(oracle, root)
-        assert steps.tolist() == [lengths.get(node, -1) for node in range(n)]
