@@ -151,17 +151,19 @@ def broken(rules, given, values, facts):
     return None
 
 
-class Noted(dict):
-    """Values of settings, which note in ``asked`` those that rules have looked at."""
+ASKED = set()
+"""Names of settings that rules have looked at."""
 
-    asked = set()
+
+class Noted(dict):
+    """Values of settings, of which those that are looked at are noted."""
 
     def get(self, name, default=None):
-        self.asked.add(name)
+        ASKED.add(name)
         return super().get(name, default)
 
     def __getitem__(self, name):
-        self.asked.add(name)
+        ASKED.add(name)
         return super().__getitem__(name)
 
     def __or__(self, other):
@@ -179,7 +181,7 @@ def lines_of(path, name, why, n_more):
     usual = {param.name: param.default for param in leaf.params}
     usual |= {param.name: f"{param.name}.h5" for param in leaf.params if param.required}
     usual |= {name: [Path("x")] for name in ("data", "files") if usual.get(name)}
-    others = [one for one in options if one in Noted.asked and one not in (name, "study")]
+    others = [one for one in options if one in ASKED and one not in (name, "study")]
     single = {one: values_of(leaf, options[one]) for one in (name, *others)}
     names = {param.name for param in leaf.params if param not in options.values()}
     optional = {param.name for param in leaf.params if not param.required}
@@ -224,7 +226,7 @@ def test_what_a_rule_excludes_is_refused_with_its_sentence(rule, folder, capsys,
     tried = False
     for path, _ in RULES[rule]:
         leaf = TREE[path]
-        Noted.asked.clear()
+        ASKED.clear()
         # With two more options only where no command breaks it with fewer.
         simplest = (next(lines_of(path, name, why, n_more), None) for n_more in range(3 - tried))
         given, arguments = next(filter(None, simplest), (None, None))
