@@ -172,7 +172,6 @@ def offering(words: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def flags_of(one: Field[Any]) -> list[str]:
-    """Return the options of a setting."""
     return describe_field(one).flags.split() or [f"--{one.name.replace('_', '-')}"]
 
 
@@ -183,7 +182,6 @@ def word_of(one: Field[Any]) -> str:
 
 
 def _option(one: Field[Any]) -> inspect.Parameter:
-    """Return the option of a setting as a parameter of a command."""
     known, kinds = describe_field(one), str(one.type).split(" | ")
     kind = next(option_type for word, option_type in KINDS.items() if word in kinds)
     words = known.choices or known.words
@@ -247,7 +245,6 @@ def variables(path: tuple[str, ...], command: Any) -> Report:
 
 
 def path_of(context: Any) -> tuple[str, ...]:
-    """Words that name the command of a context, without the program's."""
     above = context.parent
     return () if above is None else (*path_of(above), str(context.info_name))
 
@@ -277,7 +274,6 @@ def options_of(content: Report, file: Path, context: Any) -> dict[tuple[str, ...
 
 
 def load(context: Any, file: Path) -> None:
-    """Take options from the file that --config names."""
     from vpem.files.json_text import read_toml
 
     tables = options_of(read_toml(file), file, context)
@@ -336,10 +332,31 @@ def _values(content: Report, command: Any, table: str) -> Report:
     return values
 
 
+OF_THE_LIBRARY = ("VPEM_CACHE", "VPEM_INSTRUCTIONS", "VPEM_READ_LIMIT")
+"""Variables that the library reads."""
+
+INSTRUCTIONS = ("", "base", "avx2", "avx512")
+
+
 def check_environment(context: Any) -> None:
-    """Raise InputError where a variable is named like an option that the command does not have."""
+    """Raise InputError for a variable that is meant for the command, and has no effect as it is.
+
+    Such is the name of an option that the command does not have, or that lacks the command's name.
+    """
     path = path_of(context)
     start, known = variable_of(path), variables(path, context.command)
+    for name, param in known.items():
+        bare = variable_of((), key_of(param))
+        if os.environ.get(bare) and bare not in OF_THE_LIBRARY:
+            raise InputError(
+                f"the environment has {bare}, which sets no option: that of "
+                f"'{context.command_path}' is {name}; unset it"
+            )
+    chosen = os.environ.get("VPEM_INSTRUCTIONS", "")
+    if chosen not in INSTRUCTIONS and path != ("doctor",):  # which says so, and more
+        raise InputError(
+            f"the environment variable VPEM_INSTRUCTIONS must be base or avx2, got {chosen!r}"
+        )
     for name in sorted(one for one in os.environ if one.startswith(start) and one not in known):
         keys = {key_of(param): variable for variable, param in known.items()}
         near = meant(name.removeprefix(start), keys)
@@ -436,7 +453,6 @@ def show_config(context: Any) -> None:
 
 
 def rules_of(command: Any) -> dict[str, list[Rule]]:
-    """Return the rules of a command's options, by names of parameters."""
     known = command.callback.settings.items()
     rules = {"memory_limit": [OF_ONE_FILE]} | {name: one.rules for name, one in known}
     return of_command(command.name, rules)

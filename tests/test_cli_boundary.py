@@ -2,9 +2,12 @@
 
 import json
 import os
+import pty
 import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import h5py
@@ -19,6 +22,7 @@ from vpem.terms.units import Scaling
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, run, spawn
 from .forks import environment, interpreter
+from .tables import over
 
 
 @pytest.fixture(scope="module")
@@ -179,39 +183,52 @@ def test_an_interrupt_of_an_import(folder, module):
     assert listing(folder) == before
 
 
-# ---- one file twice -----------------------------------------------------------------------------
+# Shells start what runs in the background with Ctrl-C ignored; a foreground process has it.
+FOREGROUND = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {MAIN}"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "fit d.h5 -o d.h5",
-        "fit d.h5 -o other/../d.h5",
-        "fit d.h5 -o link.h5",
-        "fit d.h5 --partition p.json -o p.json",
-        "fit d.h5 --graph g.json -o g.json",
-        "predict m.h5 d.h5 -o d.h5",
-        "predict m.h5 d.h5 -o m.h5",
-        "sample m.h5 -o m.h5",
-        "model export m.json -o m.json",
-        "data repack d.h5 -o d.h5",
-        "data import t.csv -o t.csv",
-        "data import t.csv --partition p.json -o p.json",
-    ],
-)
-@pytest.mark.parametrize("force", [(), ("--force",)])
-def test_a_result_does_not_replace_what_it_is_made_from(capsys, folder, words, force):
-    (folder / "other").mkdir()
-    (folder / "link.h5").symlink_to("d.h5")
-    (folder / "m.json").write_bytes((folder / "m.h5").read_bytes())
-    (folder / "t.csv").write_text("a,b\n1,2\n3,4\n")
-    for name in ("p.json", "g.json"):
-        (folder / name).write_text("[[0, 1], [2, 3, 4, 5]]")
+def test_ctrl_c_ends_a_long_fit_and_leaves_nothing(folder):
+    """The progress, shown in a terminal after a second, says when the fit is on its way."""
     before = listing(folder)
-    result = run(capsys, *words.split(), *force)
-    assert result.code == 2
-    assert "itself; write to another name" in result.sentence
+    words = ["fit", "d.h5", "--max-iter", str(10**8), "--tol", "0", "-o", "new.h5"]
+    terminal, its_end = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen(
+        [sys.executable, "-c", FOREGROUND, *words],
+        stdout=subprocess.PIPE, stderr=its_end, cwd=folder, env=environment,
+    ) as process:  # fmt: skip
+        os.close(its_end)
+        read_until(terminal, b"/s")
+        process.send_signal(signal.SIGINT)
+        shown = read_until(terminal, None)
+        assert process.stdout.read() == b""
+        assert process.wait(timeout=30) == 130
+    os.close(terminal)
+    assert b"Traceback" not in shown
+    assert shown.count(b"vpem: error: interrupted; nothing was written\r\n") == 1
+    assert shown.count(b"error") == 1
+    assert b"\x1b[?25l" not in shown  # the cursor was never hidden
+    assert shown.endswith(b"\r\x1b[Jvpem: error: interrupted; nothing was written\r\n")
     assert listing(folder) == before
+
+
+def read_until(terminal, word):
+    """Read what a terminal shows until a word or, with None, its end."""
+    shown = b""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            part = b""
+        shown += part
+        if not part or (word is not None and word in shown):
+            break
+    assert word is None or word in shown
+    return shown
+
+
+# ---- one file twice -----------------------------------------------------------------------------
 
 
 def test_a_model_is_continued_in_its_own_file(capsys, folder):
@@ -353,6 +370,27 @@ def test_warnings_are_one_line_each(capsys, folder, monkeypatch):
     assert done(capsys, "predict", "m.h5", "d.h5").err == told
 
 
+# ---- what others have set ----------------------------------------------------------------------
+
+
+@over(
+    name=["COLUMNS", "LINES", "OMP_NUM_THREADS", "PMI_SIZE"],
+    text=["²", "9" * 5000, "-1", "0", "x", ""],
+)
+def test_variables_of_others_that_hold_no_numbers(capsys, monkeypatch, folder, name, text):
+    monkeypatch.setenv(name, text)
+    done(capsys, "fit", "d.h5", "--max-iter", 2, "--tol", 10)
+
+
+def test_a_process_ends_with_the_code_and_no_traceback(folder):
+    before = listing(folder)
+    result = spawn("fit", "d.h5", "--topology", "cyle", "-o", "new.h5", cwd=folder)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("vpem: error: --topology must be one of ")
+    assert listing(folder) == before
+
+
 # ---- names --------------------------------------------------------------------------------------
 
 
@@ -365,17 +403,6 @@ def test_samples_keep_a_feature_called_component(capsys, folder):
     assert out.splitlines()[0].split(",") == ["component", "component_", *NAMES[2:], "component__"]
     done(capsys, "sample", "n.h5", "-n", 3, "-o", "s.h5")
     assert read_dataset("s.h5").feature_names == ("component", "component_", *NAMES[2:])
-
-
-def test_names_that_repeat_are_refused(capsys, folder):
-    with h5py.File("d.h5", "a") as file:
-        del file["feature_names"]
-        file["feature_names"] = ["a", "b", "a", "c", "b", "d"]
-    for words in ("fit d.h5", "predict m.h5 d.h5", "data describe d.h5"):
-        result = run(capsys, *words.split())
-        assert result.code == 2
-        assert "several features are called 'a', 'b'; rename them" in result.sentence
-    assert json.loads(done(capsys, "data", "describe", "d.h5", "--dataset", "X", "--json").out)
 
 
 WITHOUT = """

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from .cli_support import MAIN, done, make_data, run
+from .cli_support import MAIN, done, make_data
 from .forks import interpreter
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
@@ -300,47 +300,6 @@ def test_a_second_interrupt_ends_at_once(monkeypatch, tmp_path):
             twice()
         assert reached == [signal.SIGINT]
         assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_what_does_not_go_together(capsys, tmp_path, data):
-    model, file = tmp_path / "model.h5", tmp_path / "run.ckpt"
-    command = words("exact", data, model, "--checkpoint", file)
-    assert run(capsys, *words("exact", data, model), "--resume").sentence == (
-        "--resume needs --checkpoint FILE"
-    )
-    assert "not both" in run(capsys, *command, "--resume", "--resume-if-any").sentence
-    assert "does not exist" in run(capsys, *command, "--resume").sentence
-    assert "at least 1" in run(capsys, *command, "--checkpoint-every", 0).sentence
-    both = run(capsys, *words("exact", data, file, "--checkpoint", file))
-    assert "are one file; give two names" in both.sentence
-    over = run(capsys, *words("exact", data, model, "--checkpoint", data, "--force"))
-    assert "is the input" in over.sentence
-    done(capsys, *command, "--max-iter", 3)
-    model.unlink()
-    content = file.read_bytes()
-    assert "exists; pass --force" in run(capsys, *command).sentence
-    changes = {
-        ("-k", 2): "--components was 3, now it is 2",
-        ("--seed", 4): "seed was 3, now it is 4",
-        ("--topology", "path"): "who is joined in the graph is not the same",
-        ("--covariance", "diag"): "--covariance was 'full', now it is 'diag'",
-        ("--agents", 2): "who is joined in the graph is not the same",
-        ("--batch-size", 9): "--batch-size was None, now it is 9",
-        ("--max-iter", 2): "3 iterations",
-    }
-    for change, told in changes.items():
-        refused = run(capsys, *command, "--resume", "--max-iter", 3, *change)
-        assert refused.code == 2
-        assert told in refused.sentence
-    other = make_data(tmp_path / "other.h5", seed=5)
-    refused = run(capsys, *words("exact", other, model, "--checkpoint", file, "--resume"))
-    assert "what the data hold is not the same" in refused.sentence
-    file.write_bytes(content[: len(content) // 2])
-    cut = run(capsys, *command, "--resume")
-    assert cut.code == 2
-    assert "cut short" in cut.sentence
-    assert not model.exists()
-    done(capsys, *command, "--force", "--max-iter", 2)
 
 
 def test_a_finished_run_is_told_again(capsys, tmp_path, data):

@@ -12,7 +12,7 @@ from vpem_cli.app import command
 from vpem_cli.names import key_of, leaves
 from vpem_cli.options import variable_of, variables
 
-from .cli_support import MAIN, done, listing, make_data, run
+from .cli_support import MAIN, done, make_data, run
 from .forks import environment, interpreter
 from .mpi_support import LAUNCHER, run_cli
 from .tables import each
@@ -82,8 +82,9 @@ def test_no_two_options_have_the_same_variable_and_none_has_one_of_the_library()
 
 
 def test_other_variables_are_nobodys(capsys, monkeypatch):
-    for name in ("VPEM_VERSION", "VPEM_HELP", "VPEM_FIT", "VPEM_INSTALL_COMPLETION"):
-        monkeypatch.setenv(name, "1.2")
+    """Nor do commands mind what is meant for others."""
+    for name in ("VERSION", "HELP", "FIT", "INSTALL_COMPLETION", "FIT_COMPONENT", "HOPS", "CACHE"):
+        monkeypatch.setenv(f"VPEM_{name}", "1.2")
     assert shown(capsys, "score")["json"]["value"] is True
 
 
@@ -168,92 +169,10 @@ def test_help_answers_whatever_the_file_holds(capsys, folder):
 
 # ---- what is refused ----------------------------------------------------------------------------
 
-BAD_FILES = {
-    "[fit]\ncomponent = 3": "c.toml: [fit] has no option 'component' (did you mean 'components'?)",
-    "[fti]\nhops = 1": "c.toml: [fti] is not a table of a command (did you mean 'fit'?)",
-    "[data.imprt]\nx = 1": "[data.imprt] is not a table of a command (did you mean 'import'?)",
-    "hops = 1": "'hops' is not in the table of a command",
-    "[data]\nagents = 1": "'data.agents' is not in the table of a command",
-    "fit = 3": "'fit' must be a table, [fit], got 3",
-    "[[fit]]\nhops = 1": "'fit' must be a table, [fit]",
-    "[fit.more]\nhops = 1": "[fit] has no option 'more'",
-    "[fit]\nhops = true": "[fit] hops must be a number or a string, got true",
-    "[fit]\nhops = [1]": "[fit] hops takes one value",
-    "[fit]\nhops = 2020-01-01": "[fit] hops must be a number or a string, got a date",
-    "[fit]\ntopology = {a = 1}": "[fit] topology must be a number or a string, got a table",
-    "[fit]\ndata = [[1]]": "[fit] data must be a number or a string, got a list",
-    "[fit]\nforce = 'yes'": "[fit] force must be true or false, got 'yes'",
-    "[fit]\nhops = 1\nhops = 2": "c.toml is not TOML: cannot overwrite a value",
-    "[fit]\nmax-iter = 1\nmax_iter = 2": "[fit] gives 'max-iter' twice, once as 'max_iter'",
-    "[fit]\nhops = \n": "c.toml is not TOML: invalid value (at ",
-    "[fit]\nconfig = 'c.toml'": "[fit] has no option 'config'",
-    "[fit]\nhops = 'many'": "--hops must be an integer, got 'many'; --hops is from file "
-    "c.toml; see 'vpem fit --help'",
-    "[fit]\nhops = 1.5": "--hops must be an integer, got '1.5'; --hops is from file",
-    "[fit]\nhops = -1": "hops must be an integer of at least 0, got -1; --hops is from file c.toml",
-    "[fit]\ntopology = 'cyle'": "(did you mean 'cycle'?); --topology is from file c.toml",
-    "[fit]\ntopology = 3": "topology must be one of",
-    "[fit]\nradius = 0.5": "needs the topology of a random graph; --radius is from file c.toml",
-    "[fit]\nresume = true": "; --resume is from file c.toml",
-}  # fmt: skip
-
-
-@each("text", BAD_FILES)
-def test_files_that_are_refused(capsys, folder, text):
-    written(text)
-    before = listing(folder)
-    result = run(capsys, "fit", "d.h5", "--config", "c.toml", "-o", "m.h5")
-    assert (result.code, result.out) == (2, "")
-    assert BAD_FILES[text] in result.sentence
-    assert listing(folder) == before
-
-
-def test_files_that_cannot_be_read(capsys, folder):
-    (folder / "bytes.toml").write_bytes(b"\xff\xfe")
-    (folder / "deep.toml").write_text("x = " + "[" * 5000)
-    for name, said in (
-        ("nowhere.toml", "'nowhere.toml' does not exist"),
-        (".", "is a folder, not a file"),
-        ("bytes.toml", "bytes.toml is not UTF-8 text"),
-        ("deep.toml", "deep.toml is nested more than 16 deep"),
-        ("/dev/zero", "is not an ordinary file but a device"),
-    ):
-        assert said in run(capsys, "fit", "d.h5", "--config", name).sentence
-
-
-def test_a_missing_dataset_says_who_named_it(capsys, folder):
-    written("[fit]\ndata = 'nowhere.h5'")
-    said = run(capsys, "fit", "--config", "c.toml").sentence
-    assert said == "'nowhere.h5' does not exist; DATA is from file c.toml"
-    said = run(capsys, "fit", "nowhere.h5", "--config", "c.toml").sentence
-    assert said == "'nowhere.h5' does not exist"
-
 
 def test_no_variables_of_a_command_begin_like_those_of_another():
     starts = [variable_of(path) for path, _ in LEAVES]
     assert not [(a, b) for a in starts for b in starts if a != b and b.startswith(a)]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("VPEM_FIT_COMPONENT", "3", "'vpem fit' has no such option (did you mean "
-         "'VPEM_FIT_COMPONENTS'?); unset it"),
-        ("VPEM_FIT_DATA", "d.h5", "'vpem fit' has no such option"),
-        ("VPEM_FIT_SHOW_CONFIG", "1", "'vpem fit' has no such option"),
-        ("VPEM_FIT_HOPS", "many", "must be an integer, got 'many'; --hops is from environment "
-         "VPEM_FIT_HOPS"),
-        ("VPEM_FIT_JSON", "maybe", "--json must be true or false, got 'maybe'; --json is from"),
-        ("VPEM_FIT_COVARIANCE", "ful", "(did you mean 'full'?); --covariance is from environment "
-         "VPEM_FIT_COVARIANCE"),
-    ],
-)  # fmt: skip
-def test_variables_that_are_refused(capsys, folder, monkeypatch, name, value, said):
-    monkeypatch.setenv(name, value)
-    result = run(capsys, "fit", "d.h5")
-    assert result.code == 2
-    assert said in result.sentence
-    assert done(capsys, "data", "describe", "d.h5").err == "", "another command does not mind"
 
 
 def test_what_was_typed_needs_no_source(capsys, folder, monkeypatch):
@@ -372,37 +291,6 @@ def test_every_command_suggests_the_option_that_was_meant(capsys, path, member):
             assert result.code == 2
             assert result.sentence.startswith(f"no such option: {wrong} (did you mean '--")
             assert result.sentence.endswith(f"; see 'vpem {' '.join(path)} --help'")
-
-
-@each(
-    ("words", "said"),
-    [
-        ("fit d.h5 -topology cycle", "no such option: -topology (did you mean '--topology'?)"),
-        (
-            "describe d.h5",
-            "no such command: describe (did you mean 'vpem data describe' or "
-            "'vpem topology describe'?)",
-        ),
-        ("fitt d.h5", "no such command: fitt (did you mean 'fit'?)"),
-        ("data simulat", "(did you mean 'simulate'?); see 'vpem data --help'"),
-    ],
-)
-def test_words_that_were_meant(capsys, folder, words, said):
-    result = run(capsys, *words.split())
-    assert result.code == 2
-    assert said in result.sentence
-
-
-def test_a_file_that_was_meant(capsys, folder):
-    (folder / "breast_cancer.h5").write_bytes(b"")
-    said = run(capsys, "fit", "brest_cancer.h5").sentence
-    assert said == "'brest_cancer.h5' does not exist; did you mean 'breast_cancer.h5'?"
-    said = run(capsys, "fit", "wine.h5").sentence
-    assert said == "'wine.h5' does not exist; 'vpem data copy wine -o wine.h5' writes it"
-    said = run(capsys, "fit", "x.h5").sentence
-    assert said == "'x.h5' does not exist", "an ending makes no likeness"
-    said = run(capsys, "fit", "nowhere/breast_cancer.h5").sentence
-    assert said == "'nowhere/breast_cancer.h5' does not exist"
 
 
 @each(("path", "member"), LEAVES)

@@ -117,10 +117,11 @@ def test_variables_that_do_harm_are_notes(capsys, light, monkeypatch, name, valu
 
 
 def test_options_in_variables_are_facts(capsys, light, monkeypatch):
-    monkeypatch.setenv("VPEM_FIT_COMPONENTS", "3")
-    found = done(capsys, "doctor", "--json").json
-    assert found["variables"]["VPEM_FIT_COMPONENTS"] == "3"
-    assert not [one for one in found["problems"] if "VPEM_FIT_COMPONENTS" in one["advice"]]
+    for name in ("VPEM_FIT_COMPONENTS", "VPEM_CACHE"):
+        monkeypatch.setenv(name, "3")
+        found = done(capsys, "doctor", "--json").json
+        assert found["variables"][name] == "3"
+        assert not [one for one in found["problems"] if name in one["advice"]]
 
 
 def test_a_temporary_folder_that_is_not_there(capsys, light, monkeypatch, tmp_path):

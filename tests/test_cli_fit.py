@@ -200,6 +200,19 @@ def test_a_model_as_a_start(fit, tmp_path):
     assert rest["init_rows"] is None
 
 
+def test_a_seed_beside_a_start_is_said_to_draw_nothing(capsys, data, tmp_path):
+    """Unless something else is drawn by it."""
+    words = ("fit", data, "--max-iter", 2, "--tol", 10)
+    done(capsys, *words, "-q", "-o", tmp_path / "m.h5")
+    begin = (*words, "--init-model", tmp_path / "m.h5")
+    for more, told in (
+        ((), False), (("--seed", 3), True), (("--seed", 3, "--hops", 1), False),
+        (("--seed", 3, "--batch-size", 20), False), (("--seed", 3, "--quiet"), False),
+    ):  # fmt: skip
+        err = done(capsys, *begin, *more).err
+        assert ("--seed draws no other: it matters only where" in err) == told, more
+
+
 def test_a_converged_model_stays_where_it_is(fit, tmp_path):
     first = fit("--tol", 1e-12, "-o", tmp_path / "m.h5")
     again = fit("--init-model", tmp_path / "m.h5")

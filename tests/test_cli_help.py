@@ -277,12 +277,6 @@ def test_a_module_is_run_as_the_command_is():
     )
 
 
-def test_an_option_that_is_not_there_points_to_the_help(capsys):
-    result = run(capsys, "model", "show", "m.h5", "--jsn")
-    assert result.code == 2
-    assert result.sentence.endswith("(did you mean '--json'?); see 'vpem model show --help'")
-
-
 # ---- names in Python ----------------------------------------------------------------------------
 
 

@@ -47,37 +47,6 @@ def test_fit_score_and_predict(capsys, data, tmp_path, words):
     np.testing.assert_allclose(np.sum(predicted["proba"], axis=1), 1)
 
 
-def test_missing_values_are_refused_unless_asked_for(capsys, data, tmp_path):
-    refused = run(capsys, "fit", data, *FIT)
-    assert refused.code == 2
-    assert "is NaN" in refused.sentence
-    assert "--missing marginalize" in refused.sentence
-    model = tmp_path / "m.h5"
-    whole = tmp_path / "whole.h5"
-    write_dataset(whole, Dataset(np.nan_to_num(read_dataset(data).X), NAMES))
-    done(capsys, "fit", whole, *FIT, "-o", model)
-    done(capsys, "kmeans", whole, "-k", 2, "-o", tmp_path / "c.h5")
-    for fitted in (model, tmp_path / "c.h5"):
-        for command in ("score", "predict"):
-            refused = run(capsys, command, fitted, data)
-            assert refused.code == 2
-            assert "is NaN" in refused.sentence
-            assert "--missing marginalize" in refused.sentence
-    done(capsys, "fit", data, *FIT, "--missing", "marginalize", "-o", model, "--force")
-    assert "is NaN" in run(capsys, "score", model, data, "--missing", "refuse").sentence
-
-
-def test_words_that_are_no_answer(capsys, data):
-    assert "missing must be" in run(capsys, "fit", data, "--missing", "drop").sentence
-
-
-def test_data_read_from_disk(capsys, data):
-    words = ("--missing", "marginalize", "--memory-limit", "1K", "--init", "random")
-    refused = run(capsys, "fit", data, *FIT, *words)
-    assert refused.code == 2
-    assert "which values are missing is kept in memory" in refused.sentence
-
-
 # ---- tables with empty cells --------------------------------------------------------------------
 
 
@@ -99,10 +68,6 @@ def with_gaps(path, X, names=NAMES, ids=None):
 def test_empty_cells_of_a_table_are_kept(capsys, data, tmp_path):
     X = read_dataset(data).X
     table, imported = with_gaps(tmp_path / "t.csv", X), tmp_path / "t.h5"
-    refused = run(capsys, "data", "import", table, "-o", imported)
-    assert "is NaN" in refused.sentence
-    assert "keep them as missing with --missing keep" in refused.sentence
-    assert not imported.exists()
     told = done(capsys, "data", "import", table, "-o", imported, "--missing", "keep")
     assert f"{np.isnan(X).sum()} values missing" in told.err
     np.testing.assert_array_equal(read_dataset(imported).X, X)
@@ -124,19 +89,13 @@ def test_empty_cells_of_parties(capsys, data, tmp_path):
     tables = "".join(f'[[party]]\nfile = "{name}.csv"\nids = "id"\n' for name in "ab")
     (tmp_path / "p.toml").write_text(tables)
     words = ("fit", tmp_path / "p.toml", "--parties", "--align", "ids", *FIT, "--json")
-    refused = run(capsys, *words)
-    assert "is NaN" in refused.sentence
-    assert "integrate them out with --missing marginalize" in refused.sentence
     found = done(capsys, *words, "--missing", "marginalize").json
     whole = done(capsys, "fit", data, "--agents", 2, *FIT, "--json", "--missing", "marginalize")
     np.testing.assert_allclose(found["history"], whole.json["history"], rtol=1e-12)
 
 
-def test_what_is_no_number_is_refused_all_the_same(capsys, tmp_path):
-    (tmp_path / "t.csv").write_text("a,b\n1,inf\n,2\n3,4\n")
+def test_a_column_without_values_is_left_out(capsys, tmp_path):
     words = ("data", "import", tmp_path / "t.csv", "-o", tmp_path / "t.h5", "--missing")
-    assert "is inf" in run(capsys, *words, "keep").sentence
-    assert "missing must be one of refuse, keep" in run(capsys, *words, "drop").sentence
     (tmp_path / "t.csv").write_text("a,b\n1,\n2,\n")
     assert "left out: b (no values)" in done(capsys, *words, "keep").err
 

@@ -1,7 +1,5 @@
 import json
-import shutil
 from contextlib import closing
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -87,14 +85,6 @@ def test_the_exported_mixture_is_in_the_units_of_the_data(capsys, model, tmp_pat
     assert logsumexp(logs, axis=0).mean() == pytest.approx(found["log_likelihood"], rel=1e-10)
 
 
-@pytest.mark.parametrize("name", ["m.txt", "m", "m.pkl"])
-def test_other_formats_are_refused(capsys, model, tmp_path, name):
-    result = run(capsys, "model", "export", model, "-o", tmp_path / name)
-    assert result.code == 2
-    assert "exported models are written to .npz or .json files" in result.sentence
-    assert listing(tmp_path) == {}
-
-
 @pytest.mark.parametrize("name", ["m.npz", "m.json"])
 def test_an_existing_export_is_replaced_only_by_force(capsys, model, tmp_path, name):
     (tmp_path / name).write_text("precious")
@@ -161,43 +151,6 @@ def test_show_calls_what_shows_other_files(capsys, model, tmp_path, monkeypatch)
         fingerprint_words(read_certificate(certificate))
         == (done(capsys, "show", request, "--json").json["words"])
     )
-
-
-def test_show_refuses_what_has_nothing_to_show(capsys, model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done(capsys, "party", "init", "--name", "lab", "-q")
-    (tmp_path / "other").write_bytes((tmp_path / "lab.key").read_bytes())
-    for name in ("a.png", "a.svg", "a.pdf"):
-        done(capsys, "plot", model, "-o", name, "-q")
-    done(capsys, "report", model, "-o", "a.html", "-q")
-    (tmp_path / "a.bin").write_bytes(b"\0\1\2")
-    shutil.copy(Path(__file__).parent / "golden" / "files" / "relay.log", tmp_path)
-    for file, said in (
-        ("a.png", "is a picture"), ("a.svg", "is a picture"), ("a.pdf", "is a picture"),
-        ("a.html", "is a page"), ("a.bin", "no file that vpem writes"),
-        ("relay.log", "is the log of a relay, which is text: a line of JSON for all that it did;"),
-        ("lab.key", "a private key, which"), ("other", "a private key, which"),
-    ):  # fmt: skip
-        result = run(capsys, "show", file)
-        assert (result.code, result.out) == (2, "")
-        assert said in result.sentence
-
-
-@pytest.mark.parametrize("command", ["show", "export"])
-def test_what_is_no_model(capsys, model, tmp_path, command):
-    more = ("-o", tmp_path / "m.npz") if command == "export" else ()
-    (tmp_path / "cut.h5").write_bytes(model.read_bytes()[:3000])
-    before = listing(tmp_path)
-    for file, said in (
-        (tmp_path / "nothing.h5", "does not exist"),
-        (tmp_path / "cut.h5", "cut short"),
-        (tmp_path, "is a folder"),
-        *[(model.with_name("d.h5"), "holds a dataset, which")] * (command == "export"),
-    ):
-        result = run(capsys, "model", command, file, *more)
-        assert (result.code, result.out) == (2, "")
-        assert said in result.sentence
-    assert listing(tmp_path) == before
 
 
 def test_log_likelihood_against_bytes(capsys, tmp_path):

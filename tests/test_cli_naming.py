@@ -38,12 +38,7 @@ def folder(tmp_path, monkeypatch, capsys):
     return tmp_path
 
 
-def test_a_manifest_keeps_names_of_columns_that_are_called_like_parameters(capsys, folder):
-    (folder / "m.toml").write_text(
-        '[[party]]\nfile = "t.csv"\ncolumns = ["radios"]\n[[party]]\nfile = "d.h5"\n'
-    )
-    said = run(capsys, "fit", "--parties", "m.toml").sentence
-    assert f"the columns are {', '.join(PARAMETERS)}" in said
+def test_names_of_columns_that_are_called_like_parameters_are_kept(capsys, folder):
     (folder / "twice.csv").write_text("tol,tol\n1,2\n3,4\n")
     said = run(capsys, "data", "import", "twice.csv", "-o", "x.h5").err
     assert "further ones are called 'tol.1'" in said
@@ -55,15 +50,6 @@ def test_warnings_keep_names_of_features(capsys, folder):
     (folder / "t.csv").write_text("\n".join(constant) + "\n")
     told = done(capsys, "fit", "t.csv", "-k", 1, "--features", "radius,tol").err
     assert "rows: 'radius'; their variance is --reg-covar (1e-06) alone" in told
-
-
-def test_a_file_that_is_called_like_a_parameter(capsys, folder):
-    assert "'max_iter' does not exist" in run(capsys, "fit", "max_iter").sentence
-    (folder / "force=True").write_text("")
-    said = run(capsys, "sample", "model.h5", "-o", "force=True").sentence
-    assert said.startswith(
-        "results are written to .csv, .parquet, .h5 or .hdf5 files, got force=True"
-    )
 
 
 # ---- names of parameters, in a shell ------------------------------------------------------------
@@ -96,30 +82,6 @@ def test_a_number_out_of_range_is_named_by_its_option(capsys, folder, path, para
     result = run(capsys, *path, *words, param.opts[-1], "-1")
     assert result.code == 2
     assert any(f"{word} " in result.sentence for word in param.opts), result.sentence
-
-
-@each(
-    ("words", "said"),
-    [
-        ("fit d.h5 --covariance bad", "--covariance must be one of full, "),
-        ("fit d.h5 --topology ring", "--topology must be one of star, "),
-        ("fit d.h5 --consensus all", "--consensus must be one of auto, "),
-        ("fit d.h5 --step-size 0.6", "there are no batches; give --batch-size"),
-        ("fit d.h5 --dataset none", "2-D numeric datasets with --dataset: "),
-        ("fit d.h5 -o d.h5 --resume --checkpoint x", "d.h5 is the input"),
-        ("fit d.h5 --resume --checkpoint x", "out to begin, or give --resume-if-any"),
-        ("sample model.h5 -o model.csv --seed -1", "--seed must be an integer of at least 0"),
-        (
-            "fit d.h5 --topology cycle --rounds 5 --link-failure 0.1 --acceleration chebyshev",
-            "take --acceleration none",
-        ),
-        ("plot model.h5 --kind pear -o p.png", "--kind must be one of "),
-    ],
-)
-def test_other_sentences_name_options(capsys, folder, words, said):
-    result = run(capsys, *words.split())
-    assert result.code == 2
-    assert said in result.sentence
 
 
 # ---- names of parameters, in Python -------------------------------------------------------------
@@ -177,46 +139,6 @@ def test_sentences_in_parts():
 
 
 # ---- what was meant -----------------------------------------------------------------------------
-
-MEANT = {
-    "fit": {
-        "--clusters": "--components", "--n-clusters": "--components", "--k": "--components",
-        "-K": "--components", "--n_components": "--components", "--out": "--output",
-        "--output-file": "--output", "--max-iterations": "--max-iter", "--random-state": "--seed",
-        "--iterations": "--max-iter", "--n_jobs": "--threads", "--missing-values": "--missing",
-        "--cov": "--covariance", "--tolerance": "--tol", "--overwrite": "--force",
-        "--regcovar": "--reg-covar", "-n": "--components' or '--n-init", "--zzz": None,
-        "--n-components": "--components", "--standardize": "--scale",
-    },
-    "kmeans": {"--components": "--clusters", "--num-clusters": "--clusters",
-               "-n": "--clusters' or '--n-init"},
-    "saem": {"--max-iterations": "--iterations", "--n-chains": "--chains"},
-    "evaluate": {"--label": "--label-column' or '--labels"},
-    "data import": {"--labels": "--label-column", "--sep": "--delimiter"},
-    "data simulate": {"--rows": "--samples", "--n-samples": "--samples", "--dim": None},
-    "": {"train": "fit", "cluster": "kmeans", "fitt": "fit",
-         "download": "vpem data fetch", "draw": "plot", "datasets": "vpem data list",
-         "zzz": None},
-}  # fmt: skip
-
-
-@each("path", MEANT)
-def test_what_was_meant(capsys, path):
-    for typed, wanted in MEANT[path].items():
-        said = run(capsys, *path.split(), typed, "3").sentence
-        assert said.startswith(f"no such {'option' if path else 'command'}: {typed}")
-        assert (f"(did you mean '{wanted}'?)" in said) if wanted else ("did you mean" not in said)
-
-
-@each(
-    ("words", "told"),
-    [("fit --verbose", "--quiet"), ("fit -v", "--quiet"), ("fit --input d.h5", "without an option"),
-     ("fit --no-color", "NO_COLOR"), ("version", "'vpem --version'")],
-)  # fmt: skip
-def test_what_there_is_in_place_of_words_of_other_programs(capsys, words, told):
-    said = run(capsys, *words.split()).sentence
-    assert said.startswith("no such ")
-    assert told in said
 
 
 def test_a_single_letter_is_never_near_by_spelling():

@@ -380,67 +380,6 @@ def test_what_parties_lack_is_integrated_out(capsys, tmp_path, network):
         assert told == pytest.approx(observed_scores(fitted.mixture, X).mean(), rel=1e-12)
 
 
-# ---- errors -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def faulty(capsys, monkeypatch, tmp_path):
-    """The working directory: parts of a dataset, and what cannot be joined to them."""
-    monkeypatch.chdir(tmp_path)
-    split(capsys, "parts", "--agents", 2, "--drop-ids", 0.5)
-    (tmp_path / "all.toml").write_text("[[party]")
-    (tmp_path / "key").write_text(secrets.token_hex(32))
-    (tmp_path / "short").write_text("abc")
-    for name, ids in (
-        ("bare", None), ("text", ["1", "2", "3"]), ("other", [-1, -2, -3]), ("twice", [1, 2, 1]),
-    ):  # fmt: skip
-        column = None if ids is None else np.array(ids)
-        write_dataset(f"{name}.h5", Dataset(np.ones((3, 1)), ("x",), ids=column))
-
-
-@each(
-    ("words", "sentence"),
-    [
-        (("0", "1"), "give one dataset, got 2 files; add --parties"),
-        (("0", "--align", "ids"), "--align is for data of several parties; add --parties"),
-        (("0", "--missing-parties"), "--missing-parties is for data of several parties"),
-        (("all.toml",), "is no dataset; add --parties"),
-        (("0", "0", "--parties"), "two parties are called 'party0'"),
-        (("0", "1", "--parties"), "party 'party1' has other ids than party 'party0'"),
-        (("0", "1", "--parties", "--align", "id"), "--align must be one of none, ids, hmac, psi"),
-        (("0", "1", "--parties", "--align", "hmac"), "--align hmac needs --align-key FILE"),
-        (("0", "1", "--parties", "--align-key", "key"), "--align-key is for --align hmac"),
-        (("0", "1", "--parties", "--align", "hmac", "--align-key", "short"), "has 3 bytes"),
-        (("0", "1", "--parties", "--align", "hmac", "--align-key", "no"), "does not exist"),
-        (("0", "1", "--parties", "--agents", "2"), "--agents is for one file"),
-        (("0", "1", "--parties", "--dataset", "X"), "--dataset is for one file"),
-        (("0", "1", "--parties", "--memory-limit", "1G"), "--memory-limit is for one file"),
-        (("0", "1", "--parties", "--split", "rows"), "has no feature 'area error', which"),
-        (("0", "--parties", "--split", "rows", "--workers", "2"), "--workers is for one file"),
-        (("0", "1", "--parties", "--split", "rows", "--align", "ids"), "with --split rows leave"),
-        (("0", "2", "--parties"), "party2.h5' does not exist"),
-        (("all.toml", "--parties"), "is not TOML"),
-        (("0", "bare.h5", "--parties", "--align", "ids"), "party 'bare' has no ids"),
-        (("0", "text.h5", "--parties", "--align", "ids"), "whole numbers, those of party 'text'"),
-        (("0", "other.h5", "--parties", "--align", "ids"), "'other' has no id in common with"),
-        (("0", "twice.h5", "--parties", "--align", "ids"), "rows 0 and 2 of party 'twice' have"),
-        (
-            ("0", "1", "--parties", "--align", "ids", "-o", "parts/party1.h5", "--force"),
-            "the input",
-        ),
-    ],
-)
-def test_errors(capsys, tmp_path, faulty, words, sentence):
-    before = listing(tmp_path)
-    words = [f"parts/party{word}.h5" if word in ("0", "1", "2") else word for word in words]
-    if "--agents" in words or "--workers" in words:
-        words[-1] = "2"
-    result = run(capsys, "fit", *words)
-    assert result.code == 2
-    assert sentence in result.sentence
-    assert listing(tmp_path) == before
-
-
 # ---- the page -----------------------------------------------------------------------------------
 
 
@@ -490,31 +429,3 @@ def test_split_by_a_file(capsys, tmp_path):
     assert np.array_equal(first.X, whole.X[:, [0, 5]])
     assert np.array_equal(first.ids, whole.ids)
     assert np.array_equal(first.labels, whole.labels)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--agents", 2, "--partition", "x.json"), "give --agents or --partition, not both"),
-        (("--agents", 31), "31 agents cannot share 6 features"),
-        (("--agents", 0), "--agents must be an integer of at least 1"),
-        ((), "does not say which party gets which features"),
-        (("--agents", 2, "--drop-ids", 1.5), "--drop-ids must be a number from 0"),
-        (("--agents", 2, "--drop-ids", 0.999), "leaves none"),
-        (("--agents", 2, "--shuffle", "--seed", -1), "seed must be an integer of at least 0"),
-    ],
-)
-def test_split_errors(capsys, tmp_path, words, sentence):
-    data = make_data(tmp_path / "whole.h5", named=False)
-    result = run(capsys, "data", "split", data, "-o", tmp_path / "parts", *words)
-    assert result.code == 2
-    assert sentence in result.sentence
-    assert not (tmp_path / "parts").exists()
-
-
-def test_split_into_a_file_or_its_own_source(capsys, tmp_path):
-    data = make_data(tmp_path / "clinic.h5")
-    result = run(capsys, "data", "split", data, "-o", data)
-    assert (result.code, "cannot be made" in result.sentence) == (2, True)
-    result = run(capsys, "data", "split", data, "-o", tmp_path, "--force")
-    assert (result.code, "is the input" in result.sentence) == (2, True)

@@ -1,7 +1,6 @@
 """Models used on data that parties have in files of their own, as on the same data in one."""
 
 import csv
-import re
 
 import h5py
 import numpy as np
@@ -11,8 +10,8 @@ from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.pictures import page
 
-from .cli_support import HELD, NAMES, done, listing, make_data, run
-from .tables import each, over
+from .cli_support import HELD, NAMES, done, make_data, run
+from .tables import over
 
 PARTIES = ("clinic", "registry", "lab")
 COMMANDS = {
@@ -119,27 +118,3 @@ def test_pictures_and_pages_of_parties(folder, capsys, monkeypatch):
     [data] = held
     assert data.X.shape == (140, 6)
     assert data.where == "parties.toml"
-
-
-REFUSED = [
-    (["score", "model.h5", "a", "b"], "give one dataset, got 2 files; add --parties"),
-    (["score", "model.h5", "a", "--align", "ids"], "--align is for data of several parties"),
-    (["score", "model.h5", "a", "--split", "rows"], "--split is for data of several parties"),
-    (["predict", "model.h5", "a", "b", "--parties", "--dataset", "X"], "--dataset is for one"),
-    (["predict", "model.h5", "a", "b", "--parties", "--align", "ids"], "lack features of the"),
-    (["evaluate", "model.h5", "b", "c", "--parties", "--align", "ids"], "lack features"),
-    (["evaluate", "model.h5", "a", "b", "c", "--parties", "--align", "ids", "--labels", "one.txt"],
-     "has one label a line, but parties are aligned by their ids"),
-    (["predict", "model.h5", "a", "b", "c", "--parties", "-o", "b"], "is the input"),
-    (["report", "model.h5", "--parties"], "--parties is about the data, but none are named"),
-]  # fmt: skip
-
-
-@each(("words", "sentence"), REFUSED)
-def test_what_is_refused(folder, capsys, words, sentence):
-    names = {"a": "clinic.h5", "b": "registry.h5", "c": "lab.h5"}
-    before = listing(folder)
-    found = run(capsys, *(names.get(word, word) for word in words))
-    assert (found.code, found.out) == (2, "")
-    assert re.search(sentence, found.err.splitlines()[-1])
-    assert listing(folder) == before

@@ -100,20 +100,8 @@ def test_all_in_one_folder(capsys, hub):
     begun(capsys, "--data", "-k", 2)
     done(capsys, "party", "request", "heart.toml", "--features", "iron, sugar")
     done(capsys, "study", "approve", "hub.request", "--yes")
-    (hub / "a.csv").write_text("id,iron\nb,1\n")
     (member,) = done(capsys, "study", "show", "heart.toml", "--json").json["members"]
     assert (member["features"], member["address"]) == (["iron", "sugar"], "hub.org:443")
-    for words, said in (
-        (("party", "request", "heart.toml", "--features", "a,,a"), "must be different names"),
-        (("fit", "--study", "heart.toml", "lap.csv"), "'lap.csv' does not exist"),
-        (("fit", "--study", "heart.toml", hub / "hub.crt", "--timeout", 0), "above 0, got 0.0"),
-        (("fit", "--study", "heart.toml", hub / "hub.crt", "--threads", 0), "--threads must be"),
-        (("fit", "--study", "heart.toml", hub / "hub.crt", "--labels", "l.txt"), "l.txt"),
-        (("fit", "--study", "heart.toml", hub / "a.csv", "--labels", "a.csv"), "is the input"),
-    ):
-        result = run(capsys, *words)  # at once, with nobody else there
-        assert (result.code, result.err.count("\n")) == (2, 1)
-        assert said in result.err
 
 
 OWN = {
@@ -304,9 +292,6 @@ def test_who_is_revoked_does_not_come_back(capsys, people, hub):
     assert [one.name for one in read_study("heart.toml").roster.members] == ["hub"]
     said = run(capsys, "study", "approve", "lab.request", "--yes").sentence
     assert said.startswith("the certificate of lab was revoked on ")
-    assert "who organises it cannot be revoked" in run(capsys, "study", "revoke", "hub").sentence
-    said = run(capsys, "study", "revoke", "clinic").sentence
-    assert said.startswith("'clinic' is no member of heart, edition 3; its members are hub")
 
 
 def test_a_changed_request_is_refused(capsys, people, hub):
@@ -333,61 +318,6 @@ def test_a_changed_request_is_refused(capsys, people, hub):
     path.write_text(good)
     said = run(capsys, "study", "approve", "lab.request", "--yes").sentence
     assert said == "lab.request is for another heart, not for heart.toml"
-
-
-@each(
-    ("words", "said"),
-    [
-        ("x --star h:1 --hop 0", "no such option: --hop (did you mean '--hops'?); see 'vpem fit -"),
-        ("x --star h:1 --hops a", "--hops must be an integer, got 'a'; see 'vpem fit --"),
-        ("x --star h:1 --hops -1", "--hops must be an integer of at least 0, got -1"),
-        ("x --star h:1 -k x", "--components must be numbers and ranges with commas between, such"),
-        ("x --star h:1 --hops 0 7", "'7' is neither an option of 'vpem fit' nor the value of one"),
-        ("x --star h:1 --rounds 5", "--rounds is about consensus rounds"),
-        ("x --star h:1 --link-failure 0.1", "--link-failure makes links fail or agents silent"),
-        ("x --star h:1 --sum consensus", "have no neighbours to agree with; leave --sum consen"),
-        ("x --topology cycle --sum server", "--sum server needs a server that every agent"),
-        ("x --star h:1 -o m.h5", "--output is not for a study: each member gives it itself"),
-        ("x --star h:1 --checkpoint c", "--checkpoint is not for a study"),
-        ("x --star h:1 --threads 2", "--threads is not for a study"),
-        ("x --star h:1 --engine mpi", "--engine is not for a study"),
-        ("x --star h:1 --agents 3", "--agents is for one file; with --parties leave it out"),
-        ("x --star h:1 --partition p", "--partition is for one file; with --parties leave it"),
-        ("x --star h:1 --workers 2", "--workers is for one file; with --parties leave it out"),
-        ("x --star h:1 --command fti", "--command must be one of fit, "),
-        ("--hops 0 x --star h:1", "the name of the study comes first: vpem study init"),
-        ("x y --star h:1", "'y' is neither an option nor its value"),
-        ("../x --star h:1", "the name of a study must be 1 to 40 letters"),
-        ("x", "how do members reach each other? Give --star HOST:PORT"),
-        ("x --star h", "an address must be a host and a port"),
-        ("x --star h:1 --topology cycle", "--star says where a star's server is; on other"),
-        ("x --topology cycle --address h:1 --star h:1", "--star says where a star's server is"),
-        ("x --star h:1 --address h:1", "give --star or --address, not both"),
-        ("x --relay h:1", "--relay goes with its certificate, which members pin; add --relay-c"),
-        ("x --topology cycle --listen h:1", "--listen is for a member that others dial"),
-        ("x --star h:1 --as lab", "lab.key does not exist; there is hub"),
-        ("x --star h:1 --if-lost go", "--if-lost must be one of wait, without, got 'go'"),
-        (
-            "x --star h:1 --if-lost without --hops 1",
-            "--if-lost without is not possible with --hops",
-        ),
-        ("x --star h:1 --if-lost without --command select", "is not possible with 'vpem select'"),
-        (
-            "x --star h:1 --if-lost without --split rows --secure-sum",
-            "is possible with --secure-sum",
-        ),
-        ("x --star h:1 --if-lost without --command saem --secure-sum", "is possible with --secure"),
-        (
-            "x --star h:1 --if-lost without --release-epsilon 4 --delta 1e-6 --bounds 0,1 --hops 0",
-            "--if-lost without is not possible with --release-epsilon",
-        ),
-    ],
-)
-def test_what_a_study_cannot_say(capsys, hub, words, said):
-    result = run(capsys, "study", "init", *words.split())
-    assert result.code == 2
-    assert said in result.sentence
-    assert sorted(file.name for file in hub.iterdir()) == ["hub.crt", "hub.key"]
 
 
 def test_options_go_to_the_commands_that_have_them(capsys, hub):
@@ -417,25 +347,8 @@ def test_what_is_run_is_changed(capsys, hub):
         "fit": {"topology": "star", "hops": 0, "align": "ids", "components": "2-6"},
         "kmeans": {"topology": "star", "clusters": 3},
     }
-    before = (hub / "heart.toml").read_bytes()
-    for words, said in (
-        ((), "nothing to change"),
-        (("--topology", "cycle"), "for another one make a new study"),
-        (("--agent-dropout", "0.1"), "a server's sum needs every agent"),
-        (("--if-lost", "go"), "--if-lost must be one of wait, without, got 'go'"),
-        (
-            ("--command", "fit", "--hops", "1"),
-            "--if-lost without is not possible with --hops above 0",
-        ),
-        (("--tol", "-1"), "--tol must be a finite number of at least 0"),
-        (("-o", "model.h5"), "each member gives it itself"),
-        (("-k", "x"), "--components must be numbers and ranges with commas between, such as 1-8"),
-        (("heart",), "'heart' is neither an option nor its value; the study comes first"),
-    ):
-        result = run(capsys, "study", "change", "heart.toml", *words)
-        assert result.code == 2
-        assert said in result.sentence, words
-    assert (hub / "heart.toml").read_bytes() == before
+    said = run(capsys, "study", "change", "heart.toml", "--command", "fit", "--hops", "1").sentence
+    assert "--if-lost without is not possible with --hops above 0" in said
 
 
 def test_a_relay_is_pinned(capsys, hub, people):

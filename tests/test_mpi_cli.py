@@ -211,19 +211,6 @@ def test_without_mpi4py_it_is_said_how_to_get_it(data, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--engine", "mpy"), "--engine must be one of simulator, mpi, tls, got 'mpy'"),
-        (("--shards",), "--shards is for processes of their own; add --engine mpi, or --study"),
-        (("--ranks", "2"), "--ranks is for processes of their own"),
-        (("--timeout", "2"), "--timeout is for processes of their own"),
-    ],
-)
-def test_options_of_ranks_need_the_engine(words, told, data, capsys):
-    assert told in run(capsys, "fit", data, *words).sentence
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
         (("--shards",), "--shards are named after --output"),
         (("--timeout", "-1"), "--timeout must be"),
     ],

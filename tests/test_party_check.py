@@ -440,11 +440,6 @@ def test_the_own_data_are_looked_at(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path / "lab")
     (tmp_path / "lab" / "lab.csv").write_text("patient,iron\na,1\nb,2\nc,4\n")
     (tmp_path / "lab" / "poor.csv").write_text("zinc,iron\n2,1\n3,\n3,4\n")
-    serving = ("lab.csv", "--serve", "--listen", "none")
-    assert (
-        "--listen must be PORT or HOST:PORT"
-        in run_words(capsys, "party", "check", "heart.toml", *serving).err
-    )
     for words, state, said in (
         (["lab.csv"], "ok", "3 rows, 1 feature, as the study takes them"),
         (["lab.csv", "--features", "patient"], "fails", "patient"),
@@ -455,10 +450,6 @@ def test_the_own_data_are_looked_at(tmp_path, capsys, monkeypatch):
         data = found.json["checks"][1]
         assert (data["with"], data["what"], data["state"]) == ("lab", "data", state), data
         assert re.search(said, data["sentence"] or data["found"])
-    monkeypatch.chdir(tmp_path / "hub")
-    said = run_words(capsys, "party", "check", "heart.toml", "../lab/lab.csv").sentence
-    only = "hub brings no data to the study heart, in which it only serves"
-    assert said == f"{only}; leave out ../lab/lab.csv"
 
 
 def test_own_files_that_are_no_tables_of_features(tmp_path, capsys, monkeypatch):

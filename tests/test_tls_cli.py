@@ -214,38 +214,6 @@ def test_what_a_file_holds_is_told_where_it_is(company):
         assert found[name].sentence == "lab ended: it cannot use its data; ask there"
 
 
-@each(
-    ("words", "sentence"),
-    [
-        (
-            ("fit", "--engine", "tls", "x.csv"),
-            "--engine tls is for members of a study; add --study",
-        ),
-        (("fit", "--as", "lab", "x.csv"), "--as is for members of a study; add --study FILE"),
-        (
-            ("kmeans", "--study", "heart.toml", "x.csv"),
-            "not vpem kmeans; its organiser, hub, can add that",
-        ),
-        (("fit", "--study", "heart.toml"), "lab brings data to the study heart; name its file"),
-        (("fit", "--study", "heart.toml", "x.csv", "--as", "labb"), "'labb' is no member of heart"),
-        (
-            ("fit", "--study", "heart.toml", "x.csv", "--engine", "mpi"),
-            "--study implies --engine tls",
-        ),
-        (("fit", "--study", "heart.toml", "x.csv", "--no-parties"), "leave out --no-parties"),
-        (("fit", "--study", "heart.toml", "x.csv", "-o", "heart.toml", "--force"), "--study"),
-        (("fit", "--study", "no.toml", "x.csv"), "'no.toml' does not exist"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_anybody_is_called(
-    words, sentence, company, monkeypatch, capsys
-):
-    monkeypatch.chdir(company.folders["lab"])
-    result = run(capsys, *words)
-    assert result.code == 2
-    assert sentence in result.sentence
-
-
 def test_the_study_says_options_and_whose_key_there_is(company, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(company.folders["hub"])
     own = tmp_path / "own.toml"
@@ -258,8 +226,6 @@ def test_the_study_says_options_and_whose_key_there_is(company, monkeypatch, cap
     assert lines["seed"].endswith("# command line")
     assert lines["threads"].endswith(f"# file {own}")
     assert 'engine = "tls"' in lines["engine"]
-    refused = run(capsys, "fit", "--study", "heart.toml", "x.csv").sentence
-    assert refused.startswith("hub brings no data to the study heart")
     for path in company.folders["hub"].iterdir():
         shutil.copy(path, tmp_path)
     make_identity(tmp_path, "other")

@@ -15,7 +15,7 @@ from vpem.errors import InputError, Setting
 from vpem.fits.settings import PrivacySettings
 from vpem.pictures.contents import plural
 from vpem.records import beside, changed, refused, unset
-from vpem.rules import UNCOUNTED, are_several
+from vpem.rules import UNCOUNTED, UNDRAWN, are_several
 from vpem.settings import (
     WEIGHT_PRIORS,
     FedMixtureSettings,
@@ -77,6 +77,12 @@ def known_to(
     return labels.of_components(names, task.settings.n_components, str(begin.init_model))
 
 
+SEEDED_START = (
+    "the start is that of --init-model, and --seed draws no other: it matters only where a "
+    "component becomes so small that it is reinitialised"
+)
+
+
 class FitChoices(
     ComponentSettings, PrivacySettings,
     rows=[
@@ -134,6 +140,9 @@ def fit(
         parties, networked = begin.families(parties), graph.is_asked or sums.is_asked
         source = task.load(data, parties, holding, graph, settings, memory_limit, networked)
         settings = task.settings = begin.begun(task.settings, source, given)
+        drawn = choices.batch_size or choices.n_factors or not UNDRAWN[0](vars(graph) | vars(sums))
+        if "seed" in given.names and begin.model is not None and not drawn:
+            screen.print_note(SEEDED_START)
         task.connect(sums, private=privacy.is_asked)
         shard_files = ShardFiles(task, task.local, task.names) if task.shards else None
         if privacy.epsilon is not None:
@@ -196,8 +205,6 @@ def _fit(
 
 
 class FedOutput(LabelledOutput, heading="Output", kept=False):
-    """What is written and printed."""
-
     plot: Path | None = unset(
         "Draw mean field and objective against epochs and bytes here.", file="written"
     )
@@ -261,8 +268,6 @@ def fedem(
 
 
 class ClusterChoices(KmeansSettings, PrivacySettings):
-    """How rows are clustered, and the privacy of rows."""
-
     epsilon: float | None = changed(idle=beside(
         " would have to hide every row's distances over features: at 1 noise of about 15 times "
         "the largest of them, which leaves no signal; take {split=rows}", split="features",
@@ -270,8 +275,6 @@ class ClusterChoices(KmeansSettings, PrivacySettings):
 
 
 class ClusterOutput(LabelledOutput, heading="Output", kept=False):
-    """What a clustering writes."""
-
     output: Path | None = changed(help="Write centres and labels here (HDF5).")
     digits: int = changed(hidden=True, idle=None)  # of files of an earlier --show-config
 

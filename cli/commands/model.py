@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import FileError, InputError, Setting, brief, check_choice, printable
+from vpem.errors import FileError, InputError, Setting, VpemError, brief, check_choice, printable
 from vpem.pictures.contents import number, plural, table_of
 from vpem.records import Settings, Table, beside, changed, not_both, off, setting, words_in
 from vpem.settings import OF_DATA, lacks_data
 
 from ..data import OF_A_FIT
 from ..display import Screen, plain, print_json, show
-from ..names import in_options, name_of
+from ..names import in_options, name_of, speak_of
 from ..options import Force, Json, Quiet, Without, refuse_beside
 from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
 from .use import CORPUS_MODEL, INDIVIDUALS, RUNNING, StoredFile, UseRequest, UseSettings
@@ -84,12 +85,13 @@ def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> An
                 raise InputError(*parts) from None
             return stored
         holds, instead = kind.holds, kind.instead
+    elif encoding == "vpem-checkpoint" and _beside_fits(path).get("algorithm") == "selection":
+        holds = "the state of a search, which goes on by 'vpem select' with the same --state"
     why = instead.get(command, f"which 'vpem {command}' cannot use")
     raise InputError(f"{path} holds {holds}, {why}")
 
 
 def show_fit(file: Path, json: bool) -> None:
-    """Print what a page on a fit says."""
     stored = stored_at(file)
     if json:
         print_json(stored.as_json())
@@ -228,8 +230,6 @@ def score(
 
 
 class DrawSettings(Settings, kept=False):
-    """How many rows are drawn."""
-
     n: int = setting(100, "Rows to draw.", flags="-n --samples", least=1)
     seed: int = setting(0, "Seed of the draw.", least=0)
 
@@ -248,8 +248,6 @@ def sample(
 
 
 class EvaluateSettings(UseSettings, kept=False):
-    """Options about labels."""
-
     secure_sum: bool = changed(  # of files of an earlier --show-config
         hidden=True,
         idle=beside(" has no effect here, where one process has all data; leave it out"),
@@ -285,8 +283,6 @@ class PictureSettings(
             "another {kind}", shows_data=False)),
     ],
 ):  # fmt: skip
-    """What is drawn, and where the picture goes."""
-
     output: Path | None = changed(
         help="Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
         often=False,
@@ -295,8 +291,6 @@ class PictureSettings(
 
 
 class PageSettings(PictureSettings, kept=False):
-    """What a page is about, and where it goes."""
-
     output: Path | None = changed(
         help="Write here: .html. Default: beside the model, as model.html."
     )
@@ -416,11 +410,27 @@ def show_any(context: typer.Context, file: AnyFile, json: Json = False) -> None:
     with Screen():
         found = _shown(file)
         if isinstance(found, str):
-            context.obj(found)([file] if found == "log" else file, json=json)
+            with _reading_as_described(context) if found == "data" else nullcontext():
+                context.obj(found)([file] if found == "log" else file, json=json)
         elif json:
             print_json(found)
         else:
             show(*_tables_of(context, found))
+
+
+@contextmanager
+def _reading_as_described(context: typer.Context) -> Iterator[None]:
+    """Name options of 'vpem data describe' in what is said of a table: `show` has none of them."""
+    data: Any = context.find_root().command
+    for name in ("data", "describe"):
+        data = data.get_command(context, name)
+    speak_of(data.params)
+    try:
+        yield
+    except VpemError as error:
+        if any(isinstance(part, Setting) for part in error.parts):
+            error.add_note("'vpem data describe' has that option")
+        raise
 
 
 def _tables_of(context: typer.Context, found: Report) -> Iterator[Table]:
@@ -565,7 +575,6 @@ def best(
 
 
 def _judged(file: Path) -> Report:
-    """Return what a model is judged and compared by."""
     from vpem.files.models import read_model
 
     model = read_model(file)

@@ -49,7 +49,7 @@ EXTRAS = {
 """Optional distributions: a module, the extra of vpem, and what uses it."""
 
 KERNELS = (".so", ".pyd", ".pyx")
-LIBRARY_VARIABLES = ("VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "VPEM_READ_LIMIT")
+LIBRARY_VARIABLES = ("VPEM_CACHE", "VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "VPEM_READ_LIMIT")
 
 FAILS = {
     "kernels": "the kernels cannot be loaded: {}; build them: pip install .",
