@@ -212,8 +212,6 @@ class Command(_Manners, TyperCommand):
 
 
 class Group(_Manners, TyperGroup):
-    """A group of commands."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
             print(ctx.get_help(), file=sys.stderr)
@@ -401,7 +399,6 @@ study    study.study:app         Make, sign and show studies: who takes part, an
 
 
 def command() -> Any:
-    """Return the parser of the whole tree."""
     lines = (line.split(maxsplit=2) for line in COMMANDS.strip().splitlines())
     return tree(app, {name: (home, summary) for name, home, summary in lines})
 

@@ -72,7 +72,6 @@ class StartSettings(Settings, heading="Start"):
 
     @property
     def rows(self) -> list[int] | None:
-        """The rows to start at."""
         from vpem.checks import read_int
 
         words = [] if self.init_rows is None else self.init_rows.split(",")
@@ -86,7 +85,6 @@ class StartSettings(Settings, heading="Start"):
 
     @cached_property
     def model(self) -> Model | None:
-        """The model to start from."""
         from vpem.files.models import read_model
 
         return None if self.init_model is None else read_model(self.init_model)
@@ -393,7 +391,6 @@ class FileSettings(TableSettings, PartySettings, heading="Data"):
 
     @property
     def table(self) -> TableSettings:
-        """How each is read."""
         return self.into(self.kind)
 
 
@@ -411,8 +408,6 @@ class FitFiles(FileSettings, LabelledTable, heading="Data"):
 
 
 class FedWorkers(WorkerSettings, heading="Data"):
-    """Who holds which rows."""
-
     workers: int | None = changed(often=True)
     sort_by_label: bool = off(
         "Sort rows by label before they are dealt out, so that workers differ.",

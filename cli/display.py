@@ -340,7 +340,6 @@ def tell(line: str) -> None:
 
 
 def fail(message: str, code: int = 2) -> int:
-    """Print one sentence on stderr and return the exit code."""
     tell(f"vpem: error: {message}")
     return code
 

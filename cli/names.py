@@ -99,7 +99,6 @@ def name_of(option: Any) -> str:
 
 
 def is_flag(param: Any) -> bool:
-    """Whether a parameter is an option without a value."""
     return bool(getattr(param, "is_flag", False))
 
 

@@ -93,7 +93,6 @@ def _found(value: Any) -> Any:
 
 
 def written() -> list[tuple[str, str]]:
-    """Return the files that the command will write, with their options."""
     uses = chain.from_iterable(_uses.values())
     return [(option, os.path.realpath(path)) for option, path, role in uses if role.writes]
 
@@ -171,15 +170,11 @@ switch = partial(off, local=True)
 
 
 class Printing(Settings, heading="Output", kept=False):
-    """What a command prints."""
-
     json: bool = switch("Print one JSON object instead of tables.", often=True)
     quiet: bool = switch("Print only errors, and the output of --json.", flags="-q --quiet")
 
 
 class Output(Printing, heading="Output", kept=False):
-    """What a fitting command writes and prints, and its exit code."""
-
     output: Path | None = unset(
         "Write the model here (HDF5).",
         flags="-o --output",
@@ -206,8 +201,6 @@ class Output(Printing, heading="Output", kept=False):
 
 
 class TableOutput(Output, heading="Output", kept=False):
-    """What a command writes that also writes tables."""
-
     quote_formulas: bool = switch(
         "In CSV, put an apostrophe before text that begins with =, +, - or @, which spreadsheets "
         "would compute.",
@@ -249,8 +242,6 @@ class ResultSettings(Printing, heading="Output", kept=False):
 
 
 class LabelledOutput(TableOutput, heading="Output", kept=False):
-    """What a fit of rows writes."""
-
     labels_file: Path | None = unset(
         "Write the component or cluster of each row here: .csv, .parquet, .h5. With --parties a "
         "file for each, named after it (clusters.lab.csv), with all its rows in its own order.",

@@ -106,7 +106,6 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
     )
 
     def saver(self, run: CommandRun) -> FileSaver | None:
-        """Return a writer of checkpoints, if any."""
         if self.checkpoint is None:
             return None
         from vpem.files.checkpoints import EVERY, FileSaver
@@ -215,7 +214,6 @@ class CommandRun:
             progress.close()
 
     def finish(self, result: FitOutcome) -> None:
-        """Write the model, print the report, and exit with the code of the outcome."""
         self.where.tell_warnings()
         code = 3 if self.out.strict and not result.converged else 0
         if not self.where.speaks:
@@ -479,7 +477,6 @@ class Task(CommandRun):
         return fit if self.workers is not None or not self.engine.apart else gathered(fit)
 
     def options(self, given: Given, result: Any, **more: Any) -> Report:
-        """Return what the file of a result keeps of options."""
         options = dict(given.record)
         if self.table is not None:
             options["id_column"] = self.table.id_column

@@ -222,7 +222,6 @@ def launched() -> list[str]:
 
 
 def join_job() -> Job:
-    """Join the MPI job that this process was started in."""
     from vpem.checks import check_int
 
     def refuse(sentence: str) -> NoReturn:
@@ -277,8 +276,6 @@ def check_alike(
 
 
 class Job(Where):
-    """A rank of an MPI job."""
-
     word = "mpi"
 
     def __init__(self, engine: Engine) -> None:
@@ -392,8 +389,6 @@ of_members = partial(unset, local=True, idle=NO_STUDY)
 
 
 class EngineSettings(Settings, heading="Running", kept=False):
-    """Where a command runs."""
-
     engine: str = setting(
         "simulator",
         "simulator: one process holds all agents. mpi: each agent is a rank of its own, or some "

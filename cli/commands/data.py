@@ -41,8 +41,6 @@ Output = Annotated[Path, WRITTEN, typer.Option("--output", "-o", help="The HDF5 
 
 
 class Writing(Settings, kept=False):
-    """Whether files are replaced, and messages printed."""
-
     force: bool = off("Replace an existing output.")
     quiet: bool = off("Print only errors, and the output of --json.", flags="-q --quiet")
 
@@ -131,8 +129,6 @@ def import_(
 
 
 class SimulationSettings(Settings, kept=False):
-    """Which data are drawn."""
-
     n_samples: int = setting(1000, "Number of examples.", flags="--samples -n")
     n_features: int = setting(10, "Number of features.", flags="--features -d")
     n_components: int = setting(3, "Number of components.", flags="--components -k")
@@ -211,8 +207,6 @@ def _targets(value: Path | None, options: Mapping[str, Any]) -> Iterable[Path]:
 
 
 class CopySettings(Settings, kept=False):
-    """Where copies go."""
-
     output: Path | None = unset(
         "Write here; a name that ends in .csv makes a table. Default: the dataset's own name, in "
         "this folder; for all, the folder data.",

@@ -110,8 +110,6 @@ HELD = "an imputation"
 
 
 class ImputeOutput(TableOutput, heading="Output", kept=False):
-    """What is written and printed."""
-
     output: Path | None = changed(
         help="Write matrices, factors and trends here (HDF5), or the completed matrix: .csv or "
         ".parquet."
@@ -206,8 +204,6 @@ def impute(
 
 
 class ImputedFile(StoredFile):
-    """What `vpem impute` has written."""
-
     holds = f"{HELD}, a completed matrix (see 'vpem model export')"
     facts: Report = {"holds": "entries"}  # noqa: RUF012
 

@@ -185,7 +185,6 @@ class RowFile(StoredFile):
         return models.match_features(self.stored.feature_names, names, ordered=not apart)
 
     def labels(self, needed: bool = True) -> Any:
-        """Read labels from the dataset, another place in its file, or a text file."""
         settings, files = self.settings, self.request.files
         where, named = settings.labels, ", ".join(map(str, files))
         if where == "labels" and (self.source.labels is not None or not needed):
@@ -288,8 +287,6 @@ class RowFile(StoredFile):
 
 
 class ClustersFile(RowFile):
-    """What `vpem kmeans` has written."""
-
     holds = "clusters"
     facts: Report = {"holds": "rows", "classes": False}  # noqa: RUF012
     instead: ClassVar = {
@@ -321,8 +318,6 @@ class ClustersFile(RowFile):
 
 
 class MixtureFile(RowFile):
-    """What `vpem fit` and `vpem fedem` have written."""
-
     holds = "a mixture"
 
     @cached_property

@@ -64,8 +64,6 @@ def stopping(what: Callable[[], str]) -> Iterator[None]:
 
 
 class SearchProgress(ProgressLine):
-    """Progress of a search: a live line in a terminal, a line from time to time in logs."""
-
     def start(self, to_do: int) -> None:
         self.to_do, self.ended = to_do, Counter[str]()
         self.began = self.last_line = time.monotonic()
@@ -238,8 +236,6 @@ def _state_of(state: Path | None, output: Path | None) -> Path | None:
 
 
 class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
-    """A grid of models and how they are judged, where, and what is written and printed."""
-
     n_jobs: int | None = changed(idle=unless(
         " is for one process: those of an engine share each fit, one after another; leave it out",
         engine="simulator",

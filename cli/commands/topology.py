@@ -47,8 +47,6 @@ class PlannedGraph(
 
 
 class PlannedSettings(Printing, HoldingSettings, heading="Data", kept=False):
-    """Who holds what, with data or without; what is printed and drawn."""
-
     agents: int | None = changed(
         help="Number of agents, or workers; of a dataset, contiguous, nearly equal parts.",
         flags="-n --agents",

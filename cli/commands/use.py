@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 class RowSettings(Settings, heading="Data", kept=False):
-    """Options about rows of data."""
-
     labels: str = setting(
         "labels",
         "Where the labels are: a dataset inside the HDF5 file, or a text file with one a line; "
@@ -65,8 +63,6 @@ class RowSettings(Settings, heading="Data", kept=False):
 
 
 class IndividualSettings(Settings, heading="Individuals", kept=False):
-    """Options about individuals."""
-
     individual: list[str] | None = unset(
         "Fits of SAEM: this individual of DATA only. Several: repeat it.", often=True
     )
@@ -133,8 +129,6 @@ class UseSettings(
 
 @dataclass
 class UseRequest:
-    """What a command does with a fit."""
-
     command: str
     model: Path
     files: Sequence[Path]  # the data
@@ -168,7 +162,6 @@ class UseRequest:
             raise typer.Exit
 
     def tell(self, report: Report, lines: Lines, *tables: Table | str) -> None:
-        """Print a report as JSON, or a table of its facts, and others."""
         if self.settings.json:
             print_json(report)
         else:
@@ -225,5 +218,4 @@ class StoredFile:
         return saved_of(str(self.path), self.stored)
 
     def command(self, root: Any) -> str | None:
-        """Return the command that fitted it, where that is known."""
         return None

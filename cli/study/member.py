@@ -447,7 +447,6 @@ class Meeting(Where):
         """Leave warnings with the user of each member."""
 
     def close(self) -> None:
-        """Close the links, once all messages have arrived."""
         join(None)
         self.guard.end()
         self._post.close()

@@ -52,8 +52,6 @@ NUMBER = re.compile(r"-\.?\d.*")
 
 
 class Agreed(NamedTuple):
-    """One command of a study."""
-
     command: str
     table: Report  # the given options, by their names in files
     values: Report  # all options, by names of parameters

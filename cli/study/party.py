@@ -386,8 +386,6 @@ def budget(
 
 
 class Checking(Settings, kept=False):
-    """How links are checked."""
-
     idle: float = setting(
         3.0,
         "Leave each link without data for so many seconds: some networks cut links that are silent "

@@ -33,7 +33,6 @@ VARIADIC = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
 def show_study(report: Report) -> None:
-    """Print a study."""
     relay, revoked = report["relay"], len(report["revoked"])
     facts = {
         "study": f"{report['name']}, edition {report['edition']} of {report['signed'][:10]}",

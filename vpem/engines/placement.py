@@ -159,7 +159,6 @@ class Placement:
 
     @classmethod
     def here(cls, n_agents: int) -> Self:
-        """Place all agents in this process."""
         return cls(Engine(), np.zeros(n_agents, dtype=np.intp))
 
     @classmethod
@@ -189,7 +188,6 @@ class Placement:
         return cls(engine, np.repeat(np.arange(used), np.diff(ends)))
 
     def mine(self, agent: int) -> bool:
-        """Whether an agent lives in this process."""
         return bool(self.nodes[agent] == self.engine.rank)
 
     def begin(self, kind: str, n_rows: int) -> None:
@@ -231,7 +229,6 @@ class Placement:
         return dict(sorted(gathered.items()))
 
     def allgather(self, values: dict[int, T]) -> dict[int, T]:
-        """Bring together, in every process, what agents have."""
         gathered = self.gather(values, None)
         assert gathered is not None
         return gathered

@@ -81,7 +81,6 @@ class Met:
 
     @property
     def where(self) -> str:
-        """The other end, as sentences call it."""
         return f"{self.member.name} ({written_address((self.host, self.port))})"
 
 
@@ -319,8 +318,6 @@ class LeftOut(VpemError):
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that was sent or received."""
-
     time: float  # seconds since 1970
     sent: bool  # by this member
     peer: str

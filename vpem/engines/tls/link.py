@@ -79,13 +79,11 @@ class Link:
     # ---- what the thread of the program has done -------------------------------------------------
 
     def add(self, message: TaggedMessage) -> None:
-        """Send a message as soon as can be."""
         self.out.kept.append(message)
         self.need()
         self._wake.set()
 
     def need(self) -> None:
-        """Open the link if it has not been."""
         if self._open is not None and self._keeper is None and not self._ended:
             self._keeper = asyncio.create_task(self._keep(self._open))
 
@@ -346,7 +344,6 @@ class Link:
             connection.cut()
 
     async def end(self) -> None:
-        """Close the link."""
         self._ended = True
         if self.connection is not None:
             await self.connection.leave()

@@ -128,7 +128,6 @@ class Post:
         self._thread.start()
 
     def _call(self, work: Callable[..., object], *given: object) -> None:
-        """Let something be done in the links' thread."""
         self._loop.call_soon_threadsafe(work, *given)
 
     def put(
@@ -143,7 +142,6 @@ class Post:
         self._call(self._links[to].add, TaggedMessage(tag, topic, data))
 
     def arrived(self, source: int, tag: int) -> bool:
-        """Whether a message has come."""
         with self._changed:
             return bool(self._boxes.get((source, tag)))
 
@@ -306,24 +304,20 @@ class Post:
     # ---- what links report, in their thread ------------------------------------------------------
 
     def take(self, source: int, message: TaggedMessage) -> None:
-        """Take a message, whole."""
         with self._changed:
             self._boxes[source, message.tag].append(message)
             self._changed.notify_all()
 
     def changed(self) -> None:
-        """Note that a link came up, went down, or ended."""
         with self._changed:
             self._changed.notify_all()
 
     def fail(self, error: VpemError) -> None:
-        """Note the error that ends the run."""
         if self._failed is None:
             self._failed = error
         self.changed()
 
     def say(self, sentence: str) -> None:
-        """Say who was turned away."""
         self._sentences.append(sentence)
         self._turned_away = sentence
         self.changed()

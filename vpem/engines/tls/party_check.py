@@ -112,8 +112,6 @@ async def _count(connection: Answered) -> int:
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a check."""
-
     peer: str  # with whom
     what: str  # was looked at
     state: str  # "ok", "note" or "fails"
@@ -151,7 +149,6 @@ class Examination:
         self.findings.append(Finding(self.peer, what, state, found, sentence, value))
 
     async def run(self) -> list[Finding]:
-        """Return what was found."""
         try:
             if self.relay is None:
                 await self._look_at_way()

@@ -116,7 +116,6 @@ class Lobby:
             self._here.discard(connection)
 
     async def leave(self, why: str) -> None:
-        """End all connections."""
         await asyncio.gather(*(each.leave(1001, why[:REASON]) for each in list(self._here)))
 
     def _member(self, connection: Answered) -> Member | None:
@@ -188,7 +187,6 @@ class Door:
             self.admit(accepted, _home(str(address[0])) if address else "a relay")
 
     def admit(self, accepted: socket.socket, address: str) -> None:
-        """Take a connection from somewhere."""
         accepted.setblocking(False)
         self._make_place(begun=False, most=WAITING)
         task = asyncio.create_task(self._meet(accepted, address))

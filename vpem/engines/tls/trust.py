@@ -94,7 +94,6 @@ class Member:
 
     @property
     def where(self) -> str | None:
-        """Its address as people write it."""
         return None if self.address is None else written_address(self.address)
 
     def describe(self) -> dict[str, str]:
@@ -153,7 +152,6 @@ class Roster:
         return ""
 
     def rank_of(self, name: str) -> int | None:
-        """Return the number of the member that is called so, if there is one."""
         names = [member.name for member in self.members]
         return names.index(name) if name in names else None
 

@@ -87,7 +87,6 @@ class Hello:
     without: tuple[str, ...] = ()  # who is left out of what runs
 
     def pack(self) -> bytes:
-        """Write it down."""
         return bytes([KIND_HELLO]) + json.dumps(vars(self)).encode()
 
 
@@ -105,7 +104,6 @@ class Refusal:
     left_out: bool = False
 
     def pack(self) -> bytes:
-        """Write it down."""
         shown = {"sentence": self.sentence[:TEXT], "exit_code": self.exit_code}
         shown |= {"taken": self.taken, "left_out": self.left_out}
         return bytes([KIND_REFUSAL]) + json.dumps(shown).encode()
@@ -119,12 +117,10 @@ class Missed:
     sentence: str
 
     def pack(self) -> bytes:
-        """Write it down."""
         return json.dumps([self.name, self.sentence[:TEXT]]).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Missed:
-        """Read it."""
         try:
             name, sentence = json.loads(data)
             return cls(_text(name, 256), _text(sentence, TEXT))
@@ -140,7 +136,6 @@ class Ack:
     room: int
 
     def pack(self) -> bytes:
-        """Write it down."""
         return ACK.pack(KIND_ACK, *self.got, self.room)
 
 
@@ -157,7 +152,6 @@ class Data:
     piece: memoryview
 
     def pack(self) -> bytes:
-        """Write it down."""
         topic = self.topic.encode()
         head = ACK.pack(KIND_DATA, *self.ack.got, self.ack.room)
         about = DATA.pack(self.number, self.begin, self.size, self.tag, len(topic))
@@ -175,7 +169,6 @@ class Heard:
 
 
 def parse(frame: bytes | str) -> Heard:
-    """Read a frame."""
     if isinstance(frame, str) or not frame:
         raise Damaged
     try:
@@ -252,7 +245,6 @@ class _Speaking(ssl.SSLObject):
     outgoing: ssl.MemoryBIO | None = None
 
     def do_handshake(self) -> None:
-        """Go on with the handshake."""
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -272,7 +264,6 @@ class SpeakingContext(ssl.SSLContext):
     def wrap_bio(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any
     ) -> ssl.SSLObject:
-        """Begin a handshake."""
         handshake = super().wrap_bio(incoming, outgoing, *args, **options)
         if isinstance(handshake, _Speaking):
             handshake.line, handshake.outgoing = _line.get(), outgoing
@@ -368,11 +359,9 @@ class Incoming:
 
     @property
     def got(self) -> Got:
-        """How far messages have been received."""
         return Got(self.messages, len(self._part))
 
     def ack(self) -> Ack:
-        """Return the acknowledgement of that."""
         return Ack(self.got, self.room)
 
     def ask(self, tags: Iterable[int]) -> None:
@@ -482,12 +471,10 @@ class Line(Connection):
             self.cut()  # an end that asks and asks, and reads no answer
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remember why it ended."""
         self.lost = exc
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        """End it at once."""
         self.transport.abort()
 
     async def leave(self, code: int = 1000, reason: str = "") -> None:
