@@ -124,17 +124,17 @@ def test_files_are_subjects(house):
 
 
 def test_the_ground_stands_on_itself_only(script, house):
-    for each in house.modules:
-        if each.room in script.GROUND and each.name != "vpem":
-            ours = {name.split(".")[1] for name in each.imports if name.startswith("vpem.")}
-            assert ours <= set(script.GROUND), each.path
+    for one in house.modules:
+        if one.room in script.GROUND and one.name != "vpem":
+            ours = {name.split(".")[1] for name in one.imports if name.startswith("vpem.")}
+            assert ours <= set(script.GROUND), one.path
 
 
 def test_nothing_in_the_library_imports_the_command_line(house):
-    for each in house.modules:
-        if each.room != "cli":
-            outside = {name.split(".")[0] for name in each.imports}
-            assert not outside & {"cli", "vpem_cli", "typer", "rich", "tests"}, each.path
+    for one in house.modules:
+        if one.room != "cli":
+            outside = {name.split(".")[0] for name in one.imports}
+            assert not outside & {"cli", "vpem_cli", "typer", "rich", "tests"}, one.path
 
 
 # ---- what is imported of others -----------------------------------------------------------------
@@ -150,7 +150,7 @@ def at_the_top(module):
 
 
 def test_heavy_packages_are_loaded_when_they_are_used(house):
-    top = {each.name: set(at_the_top(each)) for each in house.modules if each.room != "cli"}
+    top = {one.name: set(at_the_top(one)) for one in house.modules if one.room != "cli"}
     packages = {"sklearn", "networkx", "pyarrow"}
     heavy = {name for name, loaded in top.items() if packages & {x.split(".")[0] for x in loaded}}
     for name in top.keys() - heavy:
@@ -163,8 +163,8 @@ def test_what_is_imported_is_what_is_required(house):
     for extra in ("sdp", "mpi", "tls", "secure", "psi", "fetch"):
         needed += project["optional-dependencies"][extra]
     names = {"scikit-learn": "sklearn", "openmined-psi": "private_set_intersection"}
-    required = {each.split(">")[0].strip().lower() for each in needed}
-    used = {name.split(".")[0] for each in house.modules for name in each.imports}
+    required = {one.split(">")[0].strip().lower() for one in needed}
+    used = {name.split(".")[0] for one in house.modules for name in one.imports}
     ours = {*sys.stdlib_module_names, "vpem", "vpem_cli", "cli"}
     assert used - ours == {names.get(name, name) for name in required}
 
