@@ -20,8 +20,8 @@ from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.individuals import from_counts, from_long
 from vpem.saem.models.lda import LdaModel, TopicNames
 from vpem.saem.prediction import Predictor
+from vpem.saem.results import Topics
 from vpem.saem.samplers import sampler_of
-from vpem.saem.topics import Topics
 
 from .cli_support import ROOT, done, run
 from .tables import each

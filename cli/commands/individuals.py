@@ -570,7 +570,7 @@ class TopicsFile(SaemFile):
     }
 
     def heard(self, request: UseRequest, individuals: Individuals | None) -> Report:
-        from vpem.saem.topics import heard_in
+        from vpem.saem.results import heard_in
 
         if individuals is None:
             return {}

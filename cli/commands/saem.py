@@ -399,7 +399,7 @@ class SaemCounter(ProgressLine):
 def _write(fit: SaemFit, out: SaemOutput) -> Report:
     """Write the requested files of individuals, topics and the course of a fit."""
     from vpem.files.results import write_columns
-    from vpem.saem.topics import Topics
+    from vpem.saem.results import Topics
 
     topics = None if fit.corpus is None else Topics(fit)
     tables = {"individuals": (fit.columns, fit.latents.kind)}

@@ -35,8 +35,7 @@ from vpem.pictures.figure import (
 from vpem.saem.diagnostics import Check, CheckedShare, residuals_of, visual_checks
 from vpem.saem.individuals import Individuals
 from vpem.saem.prediction import Maker, Predictor
-from vpem.saem.results import SaemFit, SavedSaem
-from vpem.saem.topics import TOP, Topics
+from vpem.saem.results import TOP, SaemFit, SavedSaem, Topics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -36,8 +36,7 @@ from vpem.saem.estimates import Figure, Summary, criteria_of, doubts
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import OWN
 from vpem.saem.prediction import Predictor
-from vpem.saem.results import SaemFit, SavedSaem
-from vpem.saem.topics import Topics
+from vpem.saem.results import SaemFit, SavedSaem, Topics
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report

@@ -585,7 +585,7 @@ def _saved_saem(path: str, stored: SavedSaem | SaemFit) -> Saved:
             path, stored.saved, holds="a fit of SAEM", plural="fits of SAEM", units="individuals",
             contents="saem_contents.contents_of_latents",
         )  # fmt: skip
-    from vpem.saem.topics import Topics
+    from vpem.saem.results import Topics
 
     return Saved(
         path, Topics(stored), holds="topics", plural="topics", units="documents",

@@ -21,8 +21,7 @@ from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.saem.conditional import covariance_of
 from vpem.saem.models.model import POSITIVE, triangle_names
-from vpem.saem.results import SaemFit, SavedSaem, rows_of
-from vpem.saem.topics import Topics, is_wide
+from vpem.saem.results import SaemFit, SavedSaem, Topics, rows_of
 
 FLAT = 0.9
 """Shrinkage above which a latent hardly varies between individuals."""
@@ -102,7 +101,7 @@ class Summary:
     shrinkage: dict[str, tuple[float, float]]  # of each latent's variance and sd
 
     def __init__(self, saved: SavedSaem) -> None:
-        if is_wide(saved):
+        if saved.wide:
             none = np.empty(0)
             saved = replace(saved, parameters=(), theta=none, standard_errors=none)
         names, latents = saved.parameters, saved.latents
@@ -227,7 +226,7 @@ def criteria_of(saved: SavedSaem, value: float, n_individuals: int, n_rows: obje
     Lavielle and Poursat 2014); None where there are no rows, or no variances.
     """
     minus, p = -2 * value, len(saved.parameters)
-    if is_wide(saved):  # of a bound, and parameters that a prior holds
+    if saved.wide:  # of a bound, and parameters that a prior holds
         return {"minus_2_log_likelihood": None, "aic": None, "bic": None, "bicc": None}
     vary = [one for one in saved.latents if f"var({one})" in saved.parameters]
     prefixes = ("var(", "cov(", *(f"beta({one}, " for one in vary))

@@ -27,11 +27,17 @@ from vpem.saem.conditional import (
 )
 from vpem.saem.individuals import AllIndividuals, Individuals
 from vpem.saem.models.model import INCOMPLETE, OWN, SaemModel, all_options, make_model, model_class
-from vpem.saem.results import SaemFit, SavedSaem, individuals_of, spread_of, warn_of_few
+from vpem.saem.results import (
+    SaemFit,
+    SavedSaem,
+    corpus_facts,
+    individuals_of,
+    spread_of,
+    warn_of_few,
+)
 from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, exact_at, run_saem
 from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, keeper_of
-from vpem.saem.topics import corpus_facts
 from vpem.settings import SaemSettings
 from vpem.steps.fedem_sums import check_masked
 from vpem.steps.recovery import Saver

@@ -36,10 +36,9 @@ from vpem.saem.models.model import (
     make_model,
     model_class,
 )
-from vpem.saem.results import Latents, SaemFit, SavedSaem, rows_of
+from vpem.saem.results import Latents, SaemFit, SavedSaem, heard_in, perplexity_of, rows_of
 from vpem.saem.samplers import Gibbs, Metropolis
 from vpem.saem.structures.formulas import is_own
-from vpem.saem.topics import heard_in, perplexity_of
 
 MOST_TIMES = 100_000
 

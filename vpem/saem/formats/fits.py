@@ -44,8 +44,7 @@ from vpem.saem.estimates import Summary, criteria_of
 from vpem.saem.formats import FIT
 from vpem.saem.models.lda import TopicNames
 from vpem.saem.models.model import MODELS, OWN, model_class
-from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem
-from vpem.saem.topics import Topics, is_wide
+from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem, Topics
 
 if TYPE_CHECKING:
     import h5py
@@ -167,7 +166,7 @@ def save_saem(path: PathLike, fit: SaemFit | SavedSaem, *, force: bool = False) 
         If a name cannot be stored, or the settings have what no reader takes.
     """
     saved = fit.saved
-    wide, doses = is_wide(saved), saved.doses
+    wide, doses = saved.wide, saved.doses
     table = np.array(list(saved.covariates.values()))
     values = vars(saved) | {
         # Names of very many parameters follow from those of words.
