@@ -150,6 +150,7 @@ def test_show_and_export(capsys, home, tmp_path, name):
     assert all(parameter in text for parameter in saved.parameters)
     assert f"{saved.theta[0]:.5g}" in text
     assert ("shrinkage" in text) == (name != "mixture")
+    assert ("metropolis, 2 steps, target acceptance 0.44" in text) == (name in ("growth", "drug"))
     done(capsys, "model", "export", home / f"{name}.h5", "-o", tmp_path / f"{name}.json")
     told = done(capsys, "model", "show", home / f"{name}.h5", "--json").json
     assert told["estimates"] == saved.estimates

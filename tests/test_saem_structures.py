@@ -127,18 +127,6 @@ def test_begins_are_near_the_truth(theophylline):
     assert np.abs(start - truth[0]).mean() < 0.25
 
 
-def test_names_and_scales_are_checked(theophylline):
-    assert Compartments(("ka", "cl", "v")).latents == ("log ka", "log cl", "log v")
-    for wrong in (("cl", "ka"), ("cl", "v", "tlag"), ("ka", "cl", "v1", "q", "v2")):
-        with pytest.raises(InputError, match="compartments"):
-            Compartments(wrong)
-    late = replace(
-        theophylline, doses=Doses.from_lists(12, np.arange(12), np.ones(12), np.ones(12))
-    )
-    with pytest.raises(InputError, match="has a time before the dose, 0;"):
-        Compartments().check(late)
-
-
 # ---- formulas -----------------------------------------------------------------------------------
 
 TRUTH = {
@@ -165,11 +153,10 @@ def test_formulas_begin_near_what_made_the_rows(name):
     assert not made.predict(phi + 1e9, data).shape[0] - 1
 
 
-def test_scales_of_formulas_may_be_others():
+def test_names_are_on_scales_and_those_of_formulas_may_be_others():
     made = Formula("logistic", {"asymptote": "log"})
     assert made.latents == ("log asymptote", "midpoint", "scale")
-    with pytest.raises(InputError, match="parameter of logistic"):
-        Formula("logistic", {"asymtote": "log"})
+    assert Compartments(("ka", "cl", "v")).latents == ("log ka", "log cl", "log v")
 
 
 def test_linear_predictors_are_sums_of_columns():
@@ -231,30 +218,43 @@ def test_solutions_that_grow_without_end_have_no_value():
     assert found[3] == pytest.approx(np.tan(1.0), rel=1e-5)
 
 
-@each(["name", "message"], [
-    ("lin", r"has no function 'lin' \(did you mean 'line'\?\)"),
-    ("number", "has no function 'number'"),
-])  # fmt: skip
-def test_names_that_are_none_are_refused(own, name, message):
-    with pytest.raises(InputError, match=message):
-        structure_of(f"{own}:{name}")
+# ---- what is refused ----------------------------------------------------------------------------
 
 
-def test_faults_of_a_user_are_told(tmp_path, theophylline):
-    with pytest.raises(FileError, match="does not exist"):
-        structure_of(f"{tmp_path}/none.py:f")
-    with pytest.raises(InputError, match=r"no curve 'logstic' \(did you mean"):
-        structure_of("logstic")
-    for text, message in (
-        ("1 / 0", "fails: ZeroDivisionError"),
-        ("def f(time, a): pass", "give the parameter a a value to begin with, a=1.0"),
-        ("def f(*time): pass", "must take 1 argument and then its parameters"),
-    ):
-        (tmp_path / "wrong.py").write_text(text)
-        with pytest.raises(InputError, match=f"wrong.py.* ?{message}"):
-            structure_of(f"{tmp_path}/wrong.py:f")
-    with pytest.raises(InputError, match="begin where their scales have no value"):
-        curve(a="log")(lambda time, a=-1.0: a)
-    wrong = curve()(lambda time, a=1.0: np.zeros(3))
-    with pytest.raises(InputError, match=r"fails: ValueError: .*one of shape"):
-        wrong.predict(np.zeros((1, 12, 1)), theophylline)
+def late(data):
+    """Doses that are given after the first row."""
+    every = np.arange(12)
+    Compartments().check(replace(data, doses=Doses.from_lists(12, every, np.ones(12), np.ones(12))))
+
+
+def misshapen(data):
+    curve()(lambda time, a=1.0: np.zeros(3)).predict(np.zeros((1, 12, 1)), data)
+
+
+REFUSED = [  # names of curves ({own}: a user's file; a line of Python: one with that), or a call
+    ("{own}:lin", r"has no function 'lin' \(did you mean 'line'\?\)"),
+    ("{own}:number", "has no function 'number'"),
+    ("{own}.none.py:f", "does not exist"),
+    ("logstic", r"no curve 'logstic' \(did you mean"),
+    ("1 / 0", "wrong.py.* ?fails: ZeroDivisionError"),
+    ("def f(time, a): pass",
+     "wrong.py.* ?give the parameter a a value to begin with, a=1.0"),
+    ("def f(*time): pass", "wrong.py.* ?must take 1 argument and then its parameters"),
+    (lambda data: Formula("logistic", {"asymtote": "log"}), "parameter of logistic"),
+    (lambda data: Compartments(("cl", "ka")), "compartments"),
+    (lambda data: Compartments(("cl", "v", "tlag")), "compartments"),
+    (lambda data: Compartments(("ka", "cl", "v1", "q", "v2")), "compartments"),
+    (late, "has a time before the dose, 0;"),
+    (lambda data: curve(a="log")(lambda time, a=-1.0: a), "begin where their scales have no value"),
+    (misshapen, r"fails: ValueError: .*one of shape"),
+]  # fmt: skip
+
+
+@each(("make", "message"), REFUSED)
+def test_faults_of_a_user_are_told(own, tmp_path, theophylline, make, message):
+    name = "" if callable(make) else make.format(own=own)
+    if " " in name:
+        (tmp_path / "wrong.py").write_text(name)
+        name = f"{tmp_path}/wrong.py:f"
+    with pytest.raises((InputError, FileError), match=message):
+        make(theophylline) if callable(make) else structure_of(name)
