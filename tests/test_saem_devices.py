@@ -174,6 +174,31 @@ def test_some_devices_at_a_time(boys, feedback):
     assert server.ledger.of_kind("server")["messages"] == 2 * sum(found.n_active)
 
 
+def test_devices_that_are_seldom_active_take_larger_steps(boys):
+    """So that all forget alike: by the step over the participation, or all of the way."""
+    kept = []
+
+    class Noting(SaemServer):
+        def begin(self, local, *others):
+            kept.append(local.copy())
+            super().begin(local, *others)
+
+        def gather(self, local, smoothed, step):
+            before, active = kept[-1], self.members.senders
+            rate = min(1.0, step / 0.4)
+            kept.append(before.copy())
+            kept[-1][active] = before[active] + rate * (local - before[active])
+            np.testing.assert_allclose(smoothed, kept[-1][active], rtol=1e-12)
+            super().gather(local, smoothed, step)
+
+    held = evenly(26, 5)
+    server = Noting(held.counts / 26, None, "memory", boys.pieces)
+    few = {"n_iter": 12, "burn_in": 2, "tol": 0.0, "n_chains": 2}
+    found = run_saem(boys, held, Exact(), server, participation=0.4, **few)
+    assert len(kept) > 6
+    assert min(found.steps) < 0.4
+
+
 @each_once(feedback=["none", "memory"], participation=[0.15, 0.5])
 def test_seldom_active_devices_of_different_sizes(boys, feedback, participation):
     uneven = Workers((np.arange(18), np.arange(18, 24), np.arange(24, 26)), ("a", "b", "c"))
