@@ -35,7 +35,7 @@ def made(path, **items):
 # Opening ------------------------------------------------------------------------------------------
 
 
-NO_HDF5 = [b"a,b\n1,2\n", b"\x89HDF\r\n\x1a", b"\0" * 4096]
+NO_HDF5 = [b"a,b\n1,2\n", b"\x89HDF\r\n\x1a", b"\x89HDG\r\n\x1a\n" * 99, b"\0" * 4096]
 
 
 @each(
@@ -67,16 +67,6 @@ def test_a_file_cut_anywhere_is_refused(path):
         said.append(str(caught.value))
     assert all(str(path) in sentence for sentence in said)
     assert "cut short" in said[-1]
-
-
-@each("position", range(8))
-def test_a_changed_signature_is_refused(path, position):
-    made(path, X=np.ones((2, 2)))
-    content = bytearray(path.read_bytes())
-    content[position] ^= 0xFF
-    path.write_bytes(content)
-    with pytest.raises(FileError, match="not an HDF5 file"), hdf5.open_read(path):
-        pass
 
 
 # Reading ------------------------------------------------------------------------------------------
@@ -137,17 +127,6 @@ def test_shapes_are_checked(path):
             hdf5.read_array(file, "/")
 
 
-def test_a_declared_size_that_the_file_cannot_hold_is_refused(path):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("X", (10**12, 30), dtype="f4", chunks=(1000, 30))
-        file.create_dataset("words", (10**12,), dtype=h5py.string_dtype(), chunks=(1000,))
-    with hdf5.open_read(path) as file:
-        with pytest.raises(FileError, match=r"1000000000000 x 30 values.* stores 0 bytes of it"):
-            hdf5.read_array(file, "X")
-        with pytest.raises(FileError, match=r"1000000000000 values.* stores 0 bytes of it"):
-            hdf5.read_strings(file, "words")
-
-
 def test_more_than_the_memory_is_refused():
     with pytest.raises(InputError, match="the matrix needs 1e\\+09 GB"):
         hdf5.check_memory(10**18, "the matrix")
@@ -168,11 +147,14 @@ def test_strings(path):
 
 def test_bad_strings_are_refused(path):
     made(path, latin=np.array([b"\xe9"]), long=["x" * 5000], flat="one")
+    with h5py.File(path, "a") as file:
+        file.create_dataset("many", (10**12,), dtype=h5py.string_dtype(), chunks=(1000,))
     with hdf5.open_read(path) as file:
         for name, sentence in (
             ("latin", "cannot be read"),
             ("long", "more than 4096"),
             ("flat", "1 dimension"),
+            ("many", r"1000000000000 values.* stores 0 bytes of it"),
         ):
             with pytest.raises(FileError, match=sentence):
                 hdf5.read_strings(file, name)

@@ -34,6 +34,7 @@ from vpem.files.data import read_dataset
 from vpem.files.json_text import as_toml
 from vpem.files.models import read_model
 from vpem.files.observations import read_observations, write_observations
+from vpem.files.parties.opening import KEYS, read_manifest
 from vpem.files.results import read_clustering, read_imputed
 from vpem.files.studies.identities import key_of, read_identity, read_request, write_request
 from vpem.files.studies.logs import MessageLog, Spent, read_log
@@ -557,13 +558,24 @@ def test_no_field_of_what_is_signed_can_be_something_else_or_gone(tmp_path, make
     assert count > 25
 
 
-def test_no_rule_of_a_policy_can_be_something_else(tmp_path):
+def of_policy():
     every = "\n".join(line.removeprefix("# ") for line in EXAMPLE.splitlines() if "=" in line)
-    record, path = tomllib.loads(every), tmp_path / "policy.toml"
+    return tomllib.loads(every), read_policy, ""
+
+
+def of_manifest():
+    return dict.fromkeys(KEYS, "x"), read_manifest, "[[party]]\n"
+
+
+@pytest.mark.parametrize("make", [of_policy, of_manifest])
+def test_no_key_of_what_people_write_can_be_something_else(tmp_path, make):
+    record, read, head = make()
+    path = tmp_path / "one.toml"
     for name, value in record.items():
-        for other in (*others(value), [], 0):
-            if other == 0 and type(value) is int:
-                continue
-            path.write_text(f"{name} = {as_toml(other)}")
-            with pytest.raises(VpemError, match=re.escape(f"{path}: {name} m")):
-                read_policy(path)
+        for other in (*others(value), [], [[1]]):
+            if head and (other == [1] or other is (name == "no_header")):
+                continue  # a place is a column, too
+            file = 'file = "x.csv"\n' if head and name != "file" else ""
+            path.write_text(f"{head}{file}{name} = {as_toml(other)}")
+            with pytest.raises(VpemError, match=f"{path}: (party 0: )?{name} (must|may have) "):
+                read(path)
