@@ -54,6 +54,19 @@ def agree(ids, level="ids", **options):
         )
 
 
+def apart(ids, level, kind=ThreadEngine, holder_of=None, keys=None):
+    """Align ids of parties in a process each, or where they live: what each found or raised."""
+    holder_of = range(len(ids)) if holder_of is None else holder_of
+
+    def work(engine):
+        holders = Placement(engine, holder_of)
+        held = {party: ids[party] for party in holders.own.tolist()}
+        own = {party: KEY if keys is None else keys[party] for party in held}
+        return align(held, NAMES[: len(ids)], holders, level, keys=own)
+
+    return together(max(holder_of) + 1, work, kind)
+
+
 def spelled(text):
     return unicodedata.normalize("NFC", text).strip()
 
@@ -133,13 +146,7 @@ def test_many_processes_find_what_one_does(level, holder_of):
     if level == "none":
         ids = [ids[0]] * 3
     alone = agree(ids, level)
-
-    def work(engine):
-        holders = Placement(engine, holder_of)
-        held = {party: ids[party] for party in holders.own.tolist()}
-        return align(held, NAMES[:3], holders, level, keys=dict.fromkeys(held, KEY))
-
-    for rank, found in enumerate(together(max(holder_of) + 1, work)):
+    for rank, found in enumerate(apart(ids, level, holder_of=holder_of)):
         assert set(found.rows) == {party for party in range(3) if holder_of[party] == rank}
         assert found.describe() == alone.describe()
         for party, rows in found.rows.items():
@@ -163,14 +170,8 @@ def test_an_error_of_one_process_is_the_error_of_all(ids, level):
     keys = [KEY, KEY, KEY]
     if level == "hmac-keys":
         level, keys[2] = "hmac", KEY[::-1]
-
-    def work(engine):
-        mine = ids[engine.rank]
-        held = {engine.rank: mine if mine == 2 else np.array(mine)}
-        own = {party: keys[party] for party in held}
-        return align(held, NAMES[:3], Placement(engine, range(3)), level, keys=own)
-
-    errors = together(3, work)
+    columns = [one if one == 2 else np.array(one) for one in ids]
+    errors = apart(columns, level, keys=keys)
     assert all(type(error) is InputError for error in errors)
     assert len({str(error) for error in errors}) == 1
 
@@ -239,13 +240,7 @@ def test_an_id_that_others_lack_is_sent_by_no_level_but_ids(level):
     if level == "none":
         ids[1] = ids[0]
     sent = []
-
-    def work(engine):
-        held = {engine.rank: ids[engine.rank]}
-        keys = dict.fromkeys(held, KEY)
-        return align(held, NAMES[:2], Placement(engine, (0, 1)), level, keys=keys)
-
-    found = together(2, work, recorder(sent))
+    found = apart(ids, level, recorder(sent))
     assert all(not isinstance(one, Exception) for one in found)
     assert sent
     assert not any("only" in words for words in sent)
@@ -259,12 +254,7 @@ def test_what_the_first_party_gets_tells_nothing_of_the_order_of_files():
     got = []
     for order in (np.arange(20), rng.permutation(20)):
         sent = []
-
-        def work(engine, order=order):
-            held = {engine.rank: ids[1][order] if engine.rank else ids[0]}
-            return align(held, NAMES[:2], Placement(engine, (0, 1)), "ids")
-
-        together(2, work, recorder(sent))
+        apart([ids[0], ids[1][order]], "ids", recorder(sent))
         got.append(sorted(sent))
     assert got[0] == got[1]
 
@@ -398,10 +388,7 @@ def test_other_peoples_ids_are_not_compared_unless_that_is_said():
     class Apart(recorder(sent)):
         open = False
 
-    def work(engine, level):
-        return align({engine.rank: ids}, NAMES[:2], Placement(engine, (0, 1)), level)
-
-    errors = together(2, partial(work, level=None), Apart)
+    errors = apart([ids, ids], None, Apart)
     assert all(type(error) is InputError for error in errors)
     said = "party 'hospital' has ids, but whether to match rows by them was not specified; align"
     assert all(str(error).startswith(said) for error in errors)
@@ -409,7 +396,7 @@ def test_other_peoples_ids_are_not_compared_unless_that_is_said():
     assert not any(re.search("[0-9a-f]{64}", one) for one in sent)
     for _ in range(2):
         sent.clear()
-        together(2, partial(work, level="none"), Apart)
+        apart([ids, ids], "none", Apart)
         runs.append(set(re.findall("[0-9a-f]{64}", " ".join(sent))))
     assert [len(run) for run in runs] == [2, 2]
     assert not runs[0] & runs[1]
