@@ -19,6 +19,7 @@ from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.models import read_model, write_model
 from vpem.fits.answer import compare
+from vpem.pictures.contents import size
 from vpem.pictures.page import contents_of, kinds_of, show_item, text
 from vpem.pictures.saved import read_saved
 from vpem.records import Table
@@ -244,6 +245,10 @@ def test_the_page_says_what_the_model_says(home, written):
     report = model.report
     source = read_dataset(home / "data.h5")
     agreement = compare(source.labels, model.mixture.predict(source.X), 2)
+    by_iteration = report["communication"]["bytes_by_iteration"]
+    mean = (by_iteration[-1] - by_iteration[0]) / (len(by_iteration) - 1)
+    busiest = report["communication"]["busiest_link"]
+    ends = " - ".join(f"agent {end}" for end in busiest["between"])
     for told in (
         "graph.h5: 2 components, 4 features", "VP-EM over split features", "cycle", "90 rows",
         f"{report['log_likelihood']:.6f} per sample",
@@ -252,6 +257,8 @@ def test_the_page_says_what_the_model_says(home, written):
         "full covariance in hubs",
         *(f"{weight:.4f}" for weight in report["mixing_weights"]),
         f"{report['communication']['messages']:,}",
+        f"An iteration took {size(mean)} on average",
+        f"both directions link payload {ends} {size(busiest['bytes'])}",
         "has not converged: it still changed after 6 iterations", "differs most in",
         f"{agreement.accuracy:.4f}", f"{agreement.adjusted_rand_index:.4f}",
         *source.feature_names,
