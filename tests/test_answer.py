@@ -1,4 +1,4 @@
-"""What fits say: sizes and differences of components, reports as JSON, agreement with labels."""
+"""What fits say: sizes and differences of components, reports, and agreement with labels."""
 
 import json
 from dataclasses import replace

@@ -203,20 +203,25 @@ def test_links_and_kinds_and_agents_count_the_same_bytes(home, name):
     assert out.sum() == into.sum() == sent["bytes"]
 
 
-def test_bars_of_links_are_their_bytes_busiest_first(home):
-    saved, _ = load(home, "graph")
-    axes = draw("communication", saved).figure.axes[2]
-    total = sum(saved.links()[1].values())
-    unit = of_bytes([total.max()])[0]
+def stacked(axes, unit):
+    """Bytes of each bar, from above."""
     ends = {}
     for box in axes.patches:
         place = round(box.get_y() + box.get_height() / 2)
         ends[place] = ends.get(place, 0) + box.get_width() * unit
-    wanted = np.sort(total)[::-1]
-    np.testing.assert_allclose([ends[place] for place in sorted(ends)], wanted)
-    names = [tick.get_text() for tick in axes.get_yticklabels()]
+    return [ends[place] for place in sorted(ends)]
+
+
+def test_bars_of_links_and_agents_are_their_bytes_busiest_first(home):
+    saved, _ = load(home, "graph")
+    *_, links, agents = draw("communication", saved).figure.axes
+    total = sum(saved.links()[1].values())
+    np.testing.assert_allclose(stacked(links, of_bytes([total.max()])[0]), np.sort(total)[::-1])
+    names = [tick.get_text() for tick in links.get_yticklabels()]
     assert len(names) == 4
     assert all(" \N{EN DASH} " in name for name in names)
+    both = sum(saved.sent_by_agent())
+    np.testing.assert_allclose(stacked(agents, of_bytes([both.max()])[0]), np.sort(both)[::-1])
 
 
 def test_what_many_links_carry_besides_is_in_one_bar():

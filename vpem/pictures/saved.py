@@ -131,6 +131,12 @@ class SavedFit(Saved, ABC):
     centre: ClassVar[str]
     """What the parameters are: "mean of", a component."""
 
+    def __init__(self, path: str, stored: Model | StoredClustering) -> None:
+        super().__init__(path, stored)
+        self.report: Report = stored.report
+        self.n_components = stored.n_components
+        self.feature_names = tuple(stored.feature_names)
+
     @abstractmethod
     def parts(self) -> DrawnParts:
         """The components or clusters in the user's units."""
@@ -157,22 +163,10 @@ class SavedFit(Saved, ABC):
         """The family of each feature; None of clusters, and where all are Gaussian."""
         return None
 
-    @property
-    def report(self) -> Report:
-        return self.stored.report
-
-    @property
-    def n_components(self) -> int:
-        return self.stored.n_components
-
     @cached_property
     def answer(self) -> Answer:
         """How large components or clusters are, and in which features each differs."""
         return answer_of(self.stored)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return tuple(self.stored.feature_names)
 
     @property
     def over_rows(self) -> bool:
