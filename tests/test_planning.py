@@ -61,29 +61,33 @@ def of_fit(told, n_iter):
     }
 
 
+def foretold(overlapping, topology, n, d, options, *, rows, draw=0, link=None, **how):
+    """A plan, and a fit of d features that n agents hold over the same network."""
+    graph, held = make_graph(topology, n, seed=1), contiguous(d, n)
+    asked = {name: how[name] for name in ("n_components", "n_factors", "dtype", "batch_size")
+             if name in how} | {"hops": 0, **options}  # fmt: skip
+    told = plan(graph, held, n_samples=rows, link=link, **asked)
+    network = connect(graph, held, **{"hops": 0, **options})
+    init = range(how.get("n_components", 2))
+    fit = fit_vpem(overlapping(draw, rows, d), network, init=init, **how)
+    assert fit.recoveries == []
+    return told, fit
+
+
 @each_once(graph=CASES, mixture=[(2, "float64"), (3, "float32")])
 def test_the_prediction_is_what_a_fit_sends(graph, mixture, overlapping):
-    topology, n, options = graph
-    n_components, dtype = mixture
-    graph = make_graph(topology, n, seed=1)
-    held = contiguous(2 * n + 1, n)
-    X = overlapping(0, n_samples=400, n_features=2 * n + 1)
-    told = plan(
-        graph, held, n_samples=400, n_components=n_components, dtype=dtype, seed=2, **options
-    )
-    network = connect(graph, held, seed=2, **options)
+    (topology, n, options), (k, dtype) = graph, mixture
     # No component has too few rows for its hub, of which all would hear.
-    fit = fit_vpem(
-        X, network, n_components=n_components, init=range(n_components), tol=1e-3, dtype=dtype,
-        reg_covar=0.01,
+    told, fit = foretold(
+        overlapping, topology, n, 2 * n + 1, {"seed": 2, **options}, rows=400, n_components=k,
+        dtype=dtype, tol=1e-3, reg_covar=0.01,
     )  # fmt: skip
     assert fit.n_iter > 1
-    sent = told["communication"]
+    sent, network = told["communication"], fit.network
     if network.total.way == "consensus":
-        hops = options.get("hops", 0)
         tree = plan(
-            graph, held, n_samples=400, n_components=n_components, dtype=dtype, seed=2, hops=hops,
-            sum="tree",
+            network.graph, contiguous(2 * n + 1, n), n_samples=400, n_components=k, dtype=dtype,
+            seed=2, hops=options.get("hops", 0), sum="tree",
         )  # fmt: skip
         wanted = tree["communication"]["iteration"]
         assert told["along_a_tree"] == {name: wanted[name] for name in told["along_a_tree"]}
@@ -114,17 +118,17 @@ def test_the_prediction_is_what_a_fit_sends(graph, mixture, overlapping):
 )
 def test_factors_are_foretold_with_what_goes_ahead_of_rows(network, model, overlapping):
     (topology, options), (k, q) = network, model
-    graph, held = make_graph(topology, 5), contiguous(10, 5)
-    how = {"n_components": k, "n_factors": q}
-    told = plan(graph, held, n_samples=120, link="8Mbit,5ms", **how, **options)
-    fit = fit_vpem(
-        overlapping(0, 120, 10), connect(graph, held, **{"hops": 0, **options}), init=range(k),
-        tol=1e-12, max_iter=3, reg_covar=0.01, labels=range(5), **how,
+    told, fit = foretold(
+        overlapping, topology, 5, 10, options, rows=120, link="8Mbit,5ms", n_components=k,
+        n_factors=q, tol=1e-12, max_iter=3, reg_covar=0.01, labels=range(5),
     )  # fmt: skip
     wanted = of_fit(told["communication"], 3)
     wanted["labels"] = told["communication"]["labels"]["by_kind"]["labels"]
     compare_counts(fit.communication["by_kind"], wanted, "compress" in options)
-    plain = plan(graph, held, n_samples=120, link="8Mbit,5ms", **{**how, "n_factors": 0}, **options)
+    plain = plan(
+        fit.network.graph, contiguous(10, 5), n_samples=120, link="8Mbit,5ms", n_components=k,
+        **options,
+    )  # fmt: skip
     for what in ("bytes", "latencies", "flops", "transfer"):
         assert told["time"][what] > plain["time"][what]
 
@@ -147,22 +151,12 @@ COMPRESSED = [
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 @each_once(graph=COMPRESSED, mixture=[(2, "float64"), (3, "float32")])
 def test_compressed_messages_have_their_true_size(graph, mixture, overlapping):
-    topology, n, options = graph
-    n_components, dtype = mixture
-    graph = make_graph(topology, n, seed=1)
-    held = contiguous(n + 3, n)
-    told = plan(graph, held, n_samples=401, n_components=n_components, dtype=dtype, **options)
-    network = connect(graph, held, **{"hops": 0, **options})
-    fit = fit_vpem(
-        overlapping(1, 401, n + 3),
-        network,
-        n_components=n_components,
-        init=range(n_components),
-        tol=1e-2,
-        max_iter=4,
-        dtype=dtype,
-    )
-    sent = told["communication"]
+    (topology, n, options), (k, dtype) = graph, mixture
+    told, fit = foretold(
+        overlapping, topology, n, n + 3, options, rows=401, draw=1, n_components=k, dtype=dtype,
+        tol=1e-2, max_iter=4,
+    )  # fmt: skip
+    sent, network = told["communication"], fit.network
     estimated = network.total.way == "consensus" or len(network.hubs) > 1
     compare_counts(fit.communication["by_kind"], of_fit(sent, fit.n_iter), estimated)
     assert (told["rounds"], told["compress"]) == (network.n_rounds, network.compress)
@@ -170,7 +164,7 @@ def test_compressed_messages_have_their_true_size(graph, mixture, overlapping):
     if len(network.hubs) > 1:
         # A codec that would send as much is expected to leave it to float64.
         codecs = parse_codec(options["compress"]), parse_codec("float64")
-        sizes = [8 + one.message_size(401 * (n_components - 1)) for one in codecs]
+        sizes = [8 + one.message_size(401 * (k - 1)) for one in codecs]
         kind = sent["last"]["by_kind"]["estep" if network.total.way != "server" else "server"]
         assert kind["bytes"] / kind["messages"] == sizes[options["compress"].startswith("topk")]
 
@@ -204,23 +198,14 @@ def compare_counts(found, wanted, estimated):
 )
 def test_batches_are_counted_by_the_pass(graph, batch_size, step_size, overlapping):
     topology, n, options = graph
-    graph = make_graph(topology, n, seed=1)
-    held = contiguous(2 * n, n)
-    told = plan(graph, held, n_samples=120, batch_size=batch_size, **options)
-    network = connect(graph, held, **{"hops": 0, **options})
-    fit = fit_vpem(
-        overlapping(0, 120, 2 * n),
-        network,
-        init=[0, 1],
-        tol=1e-2,
-        batch_size=batch_size,
+    told, fit = foretold(
+        overlapping, topology, n, 2 * n, options, rows=120, tol=1e-2, batch_size=batch_size,
         step_size=step_size,
-    )
-    assert fit.recoveries == []
-    sent = told["communication"]
+    )  # fmt: skip
+    sent, held = told["communication"], contiguous(2 * n, n)
     assert told["batch_size"] == batch_size
-    estimated = "compress" in options
-    compare_counts(fit.communication["by_kind"], of_fit(sent, fit.n_iter), estimated)
+    compare_counts(fit.communication["by_kind"], of_fit(sent, fit.n_iter), "compress" in options)
+    graph = fit.network.graph
     whole = plan(graph, held, n_samples=min(batch_size, 120), **options)["communication"]
     assert sent["batch"] == whole["last"]
     if "compress" not in options:
@@ -249,14 +234,12 @@ FAULTS = [
 
 def faulty(topology, n, options, seed, overlapping, max_iter):
     """Return a plan with faults, and a fit of so many iterations."""
-    graph = make_graph(topology, n, seed=1)
-    held = contiguous(n, n)
-    told = plan(graph, held, n_samples=60, seed=seed, **options)
-    network = connect(graph, held, seed=seed, **{"hops": 0, **options})
-    fit = fit_vpem(overlapping(0, 60, n), network, init=[0, 1], tol=1e-14, max_iter=max_iter)
-    assert fit.recoveries == []
-    assert told["rounds"] == network.n_rounds
-    assert told["faults"] == asdict(network.faults)
+    told, fit = foretold(
+        overlapping, topology, n, n, {"seed": seed, **options}, rows=60, tol=1e-14,
+        max_iter=max_iter,
+    )  # fmt: skip
+    assert told["rounds"] == fit.network.n_rounds
+    assert told["faults"] == asdict(fit.network.faults)
     return told["communication"], fit
 
 
@@ -310,13 +293,11 @@ def test_means_are_of_the_sums_that_the_fit_draws(topology, n, options, overlapp
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 def test_batches_with_faults(overlapping, monkeypatch):
     monkeypatch.setattr(forecast, "MOST_DRAWN", 80)
-    options = {"link_failure": 0.1, "stragglers": 0.05}
-    graph, held = make_graph("cycle", 8), contiguous(8, 8)
-    told = plan(graph, held, n_samples=100, batch_size=30, **options)["communication"]
-    network = connect(graph, held, hops=0, **options)
-    fit = fit_vpem(
-        overlapping(0, 100, 8), network, init=[0, 1], batch_size=30, tol=1e-14, max_iter=5
-    )
+    told, fit = foretold(
+        overlapping, "cycle", 8, 8, {"link_failure": 0.1, "stragglers": 0.05}, rows=100,
+        batch_size=30, tol=1e-14, max_iter=5,
+    )  # fmt: skip
+    told = told["communication"]
     expected = of_fit(told, fit.n_iter)
     for kind, row in fit.communication["by_kind"].items():
         for what, value in row.items():
@@ -348,10 +329,8 @@ def test_a_network_that_falls_apart_is_warned_of(monkeypatch):
 
 
 def test_agents_and_links_too(overlapping):
-    graph = make_graph("geometric", 15, seed=0)
-    held = contiguous(15, 15)
-    told = plan(graph, held, hops=1, n_samples=80)["communication"]
-    fit = fit_vpem(overlapping(1, 80, 15), connect(graph, held, hops=1), init=[0, 1], tol=1e-3)
+    told, fit = foretold(overlapping, "geometric", 15, 15, {"hops": 1}, rows=80, draw=1, tol=1e-3)
+    told = told["communication"]
     setup, iteration, last = (told[part]["by_agent"] for part in ("setup", "iteration", "last"))
     for name, found in fit.communication["by_agent"].items():
         expected = np.add(setup[name], last[name]) + fit.n_iter * np.array(iteration[name])
