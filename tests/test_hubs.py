@@ -246,6 +246,14 @@ def test_hubs_of_few_agents_are_the_best_of_all_partitions(topology, hops, seed,
     assert search_hubs(graph, hops, gains, widths, seed)[0] == others
 
 
+@QUIET
+def test_the_root_is_that_to_which_features_have_the_shortest_ways():
+    path = make_graph("path", 3)
+    for widths, root in (([2, 1, 2], 1), ([5, 1, 1], 0), ([1, 1, 5], 2)):
+        ((hub,), _) = search_hubs(path, 2, lambda agents: len(agents) - 1.0, widths)
+        assert hub == Hub(root, (0, 1, 2))
+
+
 @over(topology=("cycle", "geometric", "complete"), hops=(1, 2))
 def test_features_of_every_two_that_could_share_a_hub_meet_once_or_more(topology, hops):
     graph = make_graph(topology, 9, seed=1)
