@@ -72,9 +72,9 @@ def test_pictures_are_written(capsys, model, data, tmp_path, kind, ending, begin
      (("plot", "fit.1.h5", "--kind", "graph"), "fit.1-graph.png"),
      (("report", "fit.1.h5"), "fit.1.html")],
 )  # fmt: skip
-def test_without_an_output_it_lies_beside_the_model(capsys, model, tmp_path, words, name):
+def test_without_an_output_it_lies_beside_the_model(capsys, home, tmp_path, words, name):
     path = tmp_path / "fit.1.h5"
-    shutil.copy(model, path)
+    shutil.copy(fitted(home, "kmeans"), path)
     words = (words[0], path, *words[2:])
     assert done(capsys, *words).err.splitlines()[0] == f"wrote {tmp_path / name}"
     assert {file.name for file in tmp_path.iterdir()} == {path.name, name}
@@ -318,12 +318,13 @@ def test_results_come_first_and_settings_last(written):
 
 
 def test_the_only_pair_of_two_features_is_drawn_once(capsys, tmp_path):
-    data = make_labelled(tmp_path / "two.h5", names=("age", "weight"))
-    run(capsys, "fit", data, "--agents", "1", "-k", "2", "-o", tmp_path / "two.model.h5")
-    run(capsys, "report", tmp_path / "two.model.h5", data, "-o", tmp_path / "two.html")
-    listed = [attrs["href"] for attrs in Page((tmp_path / "two.html").read_text()).all("a")]
-    assert "#picture-projection" in listed
-    assert "#picture-pairs" not in listed
+    data, model = make_labelled(tmp_path / "two.h5", names=("age", "weight")), tmp_path / "m.h5"
+    done(capsys, "fit", data, "--agents", "1", "-k", "2", "-o", model)
+    drawn = [
+        kind for section in contents_of(read_saved(model)).sections for kind in section.pictures
+    ]
+    assert "projection" in drawn
+    assert "pairs" not in drawn
 
 
 def test_the_page_needs_nothing_else(written):
