@@ -17,6 +17,7 @@ from vpem.files.results import StoredClustering, read_clustering, write_clusteri
 from vpem.fits.answer import (
     NOT_MEASURED,
     Answer,
+    CategoryLevels,
     answer_of,
     as_table,
     compare,
@@ -66,6 +67,11 @@ def test_features_are_ordered_by_the_share_of_variance_between_components():
     standardized = standardized_means(weights, means, np.sqrt([1.0, 2.0, 1.0]))
     np.testing.assert_allclose(telling_shares(weights, standardized), [0, 0.5, 1])
     assert most_telling(weights, standardized).tolist() == [2, 1, 0]
+    # Of two levels differences are in standard deviations too, of one there are none.
+    levels = CategoryLevels(("no", "yes"), np.array([[0.8, 0.2], [0.1, 0.9]]))
+    away = standardized_means(weights, levels.shares[:, 1:], np.sqrt([0.55 * 0.45]))
+    np.testing.assert_allclose(levels.away(weights), np.abs(away[:, 0]))
+    assert not CategoryLevels(("yes",), np.ones((2, 1))).away(weights).any()
     # A constant feature tells nothing.
     assert not standardized_means(weights, np.ones((2, 1)), np.zeros(1)).any()
 
@@ -86,6 +92,10 @@ def test_clusters_of_standardized_features_differ_in_their_deviations():
         answer.standardized, (found.centres - X.mean(axis=0)) / X.std(axis=0), atol=1e-9
     )
     assert answer.sizes.tolist() == np.bincount(found.labels).tolist()
+    stored = found.kept(WINE, found.describe(WINE, ["u", "w"]), {})
+    labels, distances = stored.assign(X)
+    assert labels.tolist() == found.labels.tolist()
+    np.testing.assert_allclose(distances, found.distances)
 
 
 @pytest.mark.filterwarnings("ignore:standard deviations of features differ")

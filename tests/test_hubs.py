@@ -18,7 +18,16 @@ from vpem.files.models import read_model
 from vpem.fits.likely_hubs import connect_by_likelihood
 from vpem.fits.plan import plan
 from vpem.network.graph import from_edges, from_networkx, make_graph
-from vpem.network.hubs import Hub, find_hubs, find_meetings, gains, search_hubs
+from vpem.network.hubs import (
+    Hub,
+    charge_features,
+    find_hubs,
+    find_meetings,
+    find_routes,
+    gains,
+    search_hubs,
+)
+from vpem.network.ledger import Ledger
 from vpem.network.partition import contiguous, from_lists
 from vpem.settings import TOPOLOGIES, FitSettings, SumSettings
 from vpem.sums.connect import connect, spread
@@ -146,6 +155,14 @@ def test_hops_and_seeds_that_are_none_are_refused(hops):
         find_hubs(make_graph("cycle", 5), hops)
     with pytest.raises(InputError, match="seed must be an integer"):
         find_hubs(make_graph("cycle", 5), 1, -3)
+
+
+def test_features_are_sent_to_their_root_hop_by_hop():
+    graph = make_graph("path", 5)
+    ledger, routes = Ledger(graph), find_routes(graph, [Hub(2, (0, 1, 2, 3, 4))])
+    charge_features(ledger, routes, [1, 2, 0, 3, 1], n_samples=10, itemsize=8)
+    assert ledger.summary()["by_link"]["bytes"]["setup"] == [80, 240, 320, 80]
+    assert ledger.of_kind("setup")["messages"] == 6
 
 
 @each("seed", range(6))

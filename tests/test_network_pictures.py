@@ -275,6 +275,9 @@ def test_what_an_older_file_lacks_is_said(home, name):
         old, _ = stripped(home, "lloyd", "roots")
         with pytest.raises(InputError, match="which agents formed hubs"):
             draw("graph", old)
+    if name == "fedem":
+        old, _ = stripped(home, name, "recorded")
+        assert old.history().iteration.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_an_older_model_file_is_read(home, tmp_path):
