@@ -113,12 +113,19 @@ def test_a_step_that_a_sum_shows_to_be_too_long_is_taken_back(monkeypatch):
     monkeypatch.setattr(accelerate, "REACH", 1e6)
     monkeypatch.setattr(accelerate, "BEGINS_BELOW", np.inf)
     plain = fit_vpem(X, network(), **HOW | {"max_iter": 4, "tol": 0})
-    monkeypatch.setattr(accelerate.Accelerated, "_lengths", lambda self, lines: [np.full(1, 20.0)])
-    fast = fit_vpem(X, network(), accelerate="squarem", **HOW | {"max_iter": 6, "tol": 0})
+    reached = []
+
+    def far(self, lines):
+        reached.append(self.reach)
+        return [np.full(1, 20.0)]
+
+    monkeypatch.setattr(accelerate.Accelerated, "_lengths", far)
+    fast = fit_vpem(X, network(), accelerate="squarem", **HOW | {"max_iter": 8, "tol": 0})
+    assert reached[:2] == [1e6, 1.0]  # the next one may not go as far
     # The fourth sum is of a step far out: the fifth is of the M-step of the third.
     assert fast.lost[:1] == [4]
     np.testing.assert_array_equal(fast.history[:4], plain.history[:4])
-    assert fast.n_iter + len(fast.lost) == 6
+    assert fast.n_iter + len(fast.lost) == 8
     assert np.diff(fast.history[:, 0]).min() >= 0
     # What was only tried when the iterations ran out is not what the run ends with.
     assert fast.log_likelihood >= per_sample(fast)[-1, 0]

@@ -316,15 +316,17 @@ def test_mean_and_variance(name, spread):
 @each(
     ("name", "d", "odd"),
     [
+        ("qsgd:4bits", 4, 1.0),
         ("qsgd:2bits", 256, 1.0), ("qsgd:3bits", 256, 1.0), ("blockp:64", 64, 1.0),
         ("randk:0.25", 80, 1.0), ("blockp:64:inf", 64, 1 + sqrt(64)),
     ],
 )  # fmt: skip
 def test_the_variance_bound_is_attained(name, d, odd):
-    """Where all values are equal; of the largest norm where one is so much larger."""
+    """Where all values are equal, half-way between levels if these are fine; of the largest norm
+    where one is so much larger."""
     codec, rng = parse_codec(name), np.random.default_rng(3)
     vector = np.full(d, 0.7)
-    vector[5] *= odd
+    vector[-1] *= odd
     received, _ = codec.transmit(np.tile(vector, (4000, 1)), draw_keys(rng, 4000))
     ratio = ((received - vector) ** 2).sum(axis=1).mean() / (vector @ vector)
     assert ratio == pytest.approx(codec.variance(d), rel=0.05)

@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import nbinom
 
-from vpem import (
-    connect,
-    connect_workers,
-    find_hubs,
-    fit_vpem,
-    kmeans_features,
-    make_graph,
-)
+from vpem import connect, connect_workers, find_hubs, fit_vpem, kmeans_features, make_graph
 from vpem.network.codecs import parse_codec
 from vpem.network.graph import from_edges
 from vpem.network.hubs import charge_features, charge_flooding, find_routes
@@ -178,25 +171,6 @@ def test_flooding_message_by_message(made, seed):
     assert ledger.of_kind("flooding")["rounds"] == ledger.rounds == rounds
 
 
-@each(
-    ("topology", "n", "expected"),
-    [
-        (
-            "cycle",
-            4,
-            (8 * 3, 8 * 48, 3),
-        ),  # 8 directed links, 3 rounds, 4 agents with 8 ends of links
-        ("path", 3, (3 + 2 * 2 + 3, 4 * 28, 3)),
-        ("path", 2, (4, 2 * 16, 2)),
-    ],
-)
-def test_flooding_by_hand(topology, n, expected):
-    graph = make_graph(topology, n)
-    ledger = Ledger(graph)
-    charge_flooding(ledger, graph)
-    assert (ledger.messages, ledger.bytes, ledger.rounds) == expected
-
-
 # ---- features to their roots --------------------------------------------------------------------
 
 
@@ -210,13 +184,6 @@ def test_features_on_a_path_by_hand():
         (0, 1): (1, 1 * 80), (1, 2): (2, 3 * 80), (4, 3): (1, 5 * 80), (3, 2): (2, 9 * 80),
     }  # fmt: skip
     assert ledger.of_kind("setup") == {"messages": 6, "bytes": 1440, "rounds": 2}
-
-
-def test_relays_without_features_send_none_of_their_own():
-    graph = make_graph("path", 5)
-    ledger = Ledger(graph)
-    charge_features(ledger, find_routes(graph, find_hubs(graph, 2)), (1, 0, 3, 0, 0), 10, 4)
-    assert by_link(ledger) == {(0, 1): (1, 40), (1, 2): (1, 40)}
 
 
 @over(made=GRAPHS, hops=[0, 1, 2, 3], seed=[0, 1])

@@ -124,16 +124,12 @@ def test_the_others_go_on_from_their_own_parameters(fit, held, options, n_iter):
     found = together(4, onward, over_queues, seats=(1, 2, 3))
     (ours, lost), done = found[0], min(kept[0])
     assert lost == [("d", done)]
-    starts, one = joined(fit, kept, done, held), {"n_init": 1} if "n_init" in options else {}
+    starts = begun_at([one[done] for one in kept[1:4]], held)
     assert len(starts) == options.get("n_init", 1)
-    start = starts[getattr(ours, "best_restart", 0)]
-    if "centres" in start:
-        init = start["centres"]
-    else:
-        d = start["means"].shape[1]
-        blocks = contiguous(d, 3).features if held is over_features else (np.arange(d),)
-        blocks = Blocks(blocks, tuple(range(len(blocks))), tuple((b,) for b in range(len(blocks))))
-        init = Mixture(blocks, "full", **start, scaling=Scaling.none(d))
+    init, one = (
+        starts[getattr(ours, "best_restart", 0)],
+        {"n_init": 1} if "n_init" in options else {},
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VpemWarning)
         alone = held(fit, 3, **(options | one | {"init": init}))
@@ -160,26 +156,21 @@ def test_those_who_went_on_are_resumed(fit, held, width):
     np.testing.assert_allclose(resumed.centres, whole.centres, rtol=1e-13)
 
 
-def joined(fit, kept, done, held):
-    """What the three who are left have kept, together as one process would have it."""
-    own = [one[done] for one in kept[1:4]]
-    if held is over_rows:
-        return own[0]
-
-    def along(name, number):
-        return np.concatenate([one[number][name] for one in own], axis=-1)
-
-    starts = {}
-    for number in own[0]:
-        if fit is kmeans_features:
-            starts[number] = {"centres": along("centres", number)}
-        else:
-            starts[number] = {
-                "weights": own[0][number]["weights"],
-                "means": along("means", number),
-                "covariances": along("covariances", number),
-            }
-    return starts
+def begun_at(parts, held):
+    """What parameters of parties are together, by restart: centres, or a mixture."""
+    found = {}
+    for number in parts[0]:
+        own = [part[number] for part in (parts if held is over_features else parts[:1])]
+        whole = {name: np.concatenate([one[name] for one in own], axis=-1)
+                 for name in own[0] if name != "weights"}  # fmt: skip
+        if "centres" in whole:
+            found[number] = whole["centres"]
+            continue
+        n, d = len(own), whole["means"].shape[1]
+        blocks = Blocks(contiguous(d, n).features, tuple(range(n)), tuple((b,) for b in range(n)))
+        weights, units = own[0]["weights"], Scaling.none(d)
+        found[number] = Mixture(blocks, "full", weights=weights, scaling=units, **whole)
+    return found
 
 
 def test_they_go_on_from_a_checkpoint_of_all(tmp_path):
@@ -433,15 +424,7 @@ def opened(monkeypatch):
     return found
 
 
-SHORT_EM = {
-    "n_components": 3,
-    "tol": 0.0,
-    "reg_covar": 1e-3,
-    "n_threads": 1,
-    "seed": 3,
-    "max_iter": 4,
-}
-SHORT_LLOYD = {"n_clusters": 3, "n_threads": 1, "seed": 3, "max_iter": 4}
+SHORT_EM, SHORT_LLOYD = EM | {"n_init": 1, "max_iter": 4}, LLOYD | {"max_iter": 4}
 
 
 def twice(fit, moment, opened, **options):
@@ -484,7 +467,7 @@ def twice(fit, moment, opened, **options):
     [
         (fit_vpem, SHORT_EM | {"init": "random", "n_init": 2}),
         (fit_vpem, SHORT_EM | {"init": "random", "scale": "standard"}),
-        (kmeans_features, SHORT_LLOYD | {"init": "random", "n_init": 2}),
+        (kmeans_features, SHORT_LLOYD),
     ],
 )
 def test_at_any_moment_they_go_on_rightly_or_stop(fit, options, opened, monkeypatch):
@@ -501,22 +484,11 @@ def test_at_any_moment_they_go_on_rightly_or_stop(fit, options, opened, monkeypa
         runs, starts = found
         assert not any(isinstance(run, Exception) for run in runs), (moment, runs)
         if starts:
-            parts = starts[max(starts)]
-            (number,) = parts[0]
-            begun = {name: np.concatenate([one[number][name] for one in parts], axis=-1)
-                     for name in parts[0][number] if name != "weights"}  # fmt: skip
-            if fit is kmeans_features:
-                init = begun["centres"]
-            else:
-                blocks = contiguous(6, 3).features
-                blocks = Blocks(blocks, (0, 1, 2), tuple((b,) for b in range(3)))
-                weights = parts[0][number]["weights"]
-                init = Mixture(blocks, "full", weights=weights, scaling=Scaling.none(6), **begun)
+            (init,) = begun_at(starts[max(starts)], over_features).values()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", VpemWarning)
                 alone = over_features(fit, 3, **(options | {"init": init, "n_init": 1}))
             np.testing.assert_allclose(runs[0].history, alone.history, rtol=1e-7)
-    print("".join("x" if e else "." for e in ends))
     # It stops where starts are drawn, in first iterations, and at ends.
     assert not ends[0]
     assert 0 < sum(ends) < len(ends), ends

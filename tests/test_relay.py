@@ -91,8 +91,7 @@ def test_streams_are_passed_on_both_ways_and_end_together(tmp_path):
             for (_, writer), name in ((near, "clinic"), (far, "lab")):
                 writer.write(content[name])
             got = await asyncio.gather(
-                far[0].readexactly(len(content["clinic"])),
-                near[0].readexactly(len(content["lab"])),
+                far[0].readexactly(len(content["clinic"])), near[0].readexactly(len(content["lab"]))
             )
             assert got == [content["clinic"], content["lab"]]
             near[1].close()

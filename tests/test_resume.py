@@ -69,7 +69,7 @@ EM = {"n_components": 3, "seed": 1, "n_threads": 1, "reg_covar": 1e-3}
 
 
 def vpem(name, data=X, **options):
-    options = {**EM, "max_iter": 12, "tol": 1e-4, **options}
+    options = {**EM, "max_iter": 8, "tol": 1e-4, **options}
     return lambda saver: fit_vpem(data, agents(name), saver=saver, **options)
 
 
@@ -90,7 +90,7 @@ def lloyd_of_rows(name, data=X, **options):
 
 
 def fed(network=None, **options):
-    options = {"n_components": 3, "max_iter": 14, "seed": 5, "n_threads": 1, **options}
+    options = {"n_components": 3, "max_iter": 10, "seed": 5, "n_threads": 1, **options}
     return lambda saver: fit_fedem(X, evenly(len(X), 5), network, saver=saver, **options)
 
 
@@ -134,8 +134,8 @@ def ended(found):
     return found.run.converged
 
 
-RESTARTS = {"n_init": 3, "max_iter": 5, "tol": 1e-2}
-PASSES = {"batch_size": 17, "max_iter": 3, "n_init": 2}
+RESTARTS = {"n_init": 2, "max_iter": 4, "tol": 1e-2}
+PASSES = {"batch_size": 17, "max_iter": 2, "n_init": 2}
 POINTS = np.repeat(np.random.default_rng(1).standard_normal((6, 6)), 20, axis=0)
 EMPTY = np.vstack([POINTS[0], POINTS[20], POINTS[0] + [[90.0], [91.0], [99.0]]])
 """Centres of which some are of no row."""
