@@ -45,46 +45,22 @@ def ring(d, n_rounds=80):
 # ---- stopping ------------------------------------------------------------------------------------
 
 
-class Scripted:
+def scripted(script):
     """Terms whose log-likelihoods per sample, one a root, are written down in advance."""
-
-    n_samples = 10
-    total_weight = 10.0
-    row_weights = None
-    n_threads = 1
-    log_constant = 0.0
-    itemsize = 8
-    resolution = 0.0
-    least_rows = 0.5
-    constant_in_sums = False
-
-    def __init__(self, script):
-        self.script = iter([*script, script[-1]])
-        self.n_roots = len(script[0])
-
-    def chunks(self, n_values):
-        yield slice(0, 10)
-
-    def prepare(self, mixture):
-        return SimpleNamespace(failed=np.zeros((2, self.n_roots), np.uint8))
-
-    def local(self, factors, rows):
-        return np.zeros((self.n_roots, 10, 2))
-
-    def responsibilities(self, mixture, sums, rows):
-        return np.full((self.n_roots, 10, 2), 0.5), 10 * np.array(next(self.script), dtype=float)
-
-    def empty(self, centres, n_roots):
-        return SimpleNamespace(counts=np.full((n_roots, 2), 5.0))
-
-    def summarize(self, statistics, responsibilities, rows):
-        pass
-
-    def update(self, statistics):
-        return anything()
-
-    def log_prior(self, mixture):
-        return 0.0
+    left, n_roots = iter([*script, script[-1]]), len(script[0])
+    halves = np.full((n_roots, 10, 2), 0.5)
+    return SimpleNamespace(
+        n_samples=10, total_weight=10.0, row_weights=None, n_threads=1, itemsize=8, least_rows=0.5,
+        log_constant=0.0, resolution=0.0, constant_in_sums=False,
+        chunks=lambda n_values: iter([slice(0, 10)]),
+        prepare=lambda mixture: SimpleNamespace(failed=np.zeros((2, n_roots), np.uint8)),
+        local=lambda factors, rows: np.zeros((n_roots, 10, 2)),
+        responsibilities=lambda *_: (halves, 10 * np.array(next(left), dtype=float)),
+        empty=lambda centres, n: SimpleNamespace(counts=np.full((n, 2), 5.0)),
+        summarize=lambda *_: None,
+        update=lambda statistics: anything(),
+        log_prior=lambda mixture: 0.0,
+    )  # fmt: skip
 
 
 def anything():
@@ -109,7 +85,7 @@ class Passed(ServerSum):
 def run_script(script, tol=0.1):
     total = Passed(len(script[0]))
     return em.fit(
-        Scripted(script),
+        scripted(script),
         total,
         anything(),
         FitSettings(tol=tol, max_iter=len(script)),
