@@ -2,13 +2,16 @@
 
 import numpy as np
 
-from vpem import fit_fedem
+from vpem import FitSettings, fit_fedem
 from vpem.network.partition import Blocks, Workers, evenly
+from vpem.steps.em import fit
+from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.fedem_statistics import MixtureStatistics
 from vpem.terms.units import Scaling
 
 ROWS = [3, 90, 170]
+REG = 1e-6
 EXACT = {"step_size": 1.0, "memory": "none"}
 
 
@@ -32,3 +35,13 @@ def mixture_model(
         reg_covar=reg_covar,
     )  # fmt: skip
     return MixtureStatistics(terms, evenly(len(X), workers).runs, k, second, **options)
+
+
+def em(X, n_iter, covariance_type):
+    """EM of pooled rows: its log-likelihoods a row before each step, and the mixture."""
+    terms = FeatureTerms(
+        X, Blocks.one(X.shape[1]), covariance_type, scaling=Scaling.none(X.shape[1]), reg_covar=REG
+    )
+    wanted = fit(terms, ServerSum(1), terms.start(X[ROWS]), FitSettings(tol=0, max_iter=n_iter),
+                 draw_row=lambda: 0)  # fmt: skip
+    return [float(value[0]) / len(X) for value in wanted.history], wanted.mixture

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+import vpem
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import read_observations, write_observations
 from vpem.fits.imputation import fit_imputation
@@ -70,12 +71,6 @@ def test_what_the_json_says(capsys, folder):
     assert found["communication"]["bytes"] > 0
     assert (found["holdout"], found["model"], found["seed"]) == (None, None, 0)
     assert found["n_copies"] == 3
-
-
-def test_a_table_and_hdf5_are_the_same(capsys, folder):
-    one, two = (done(capsys, "impute", f"birds.{end}", *POISSON, "--json").json
-                for end in ("csv", "h5"))  # fmt: skip
-    assert one["history"] == two["history"]
 
 
 def test_what_is_written(capsys, folder):
@@ -200,17 +195,19 @@ def test_the_same_seed_gives_the_same_file(capsys, folder):
     assert not np.array_equal(files[0], files[2])
 
 
-@pytest.mark.parametrize("split", ["random", "rows"])
+@each("split", ["random", "rows"])
 def test_workers_find_what_one_finds(capsys, folder, split):
-    alone = done(capsys, "impute", "one.h5", "--json").json
-    parts = done(capsys, "impute", "one.h5", "--workers", 5, "--split", split, "--json").json
+    alone = done(capsys, "impute", "one.h5", "--rank", 2, "--json").json
+    parts = done(
+        capsys, "impute", "one.h5", "--rank", 2, "--workers", 5, "--split", split, "--json"
+    ).json
     np.testing.assert_allclose(parts["column_trend"], alone["column_trend"], rtol=1e-8)
     assert alone["communication"]["bytes"] == 0
     assert parts["communication"]["bytes"] > 0
     assert parts["n_workers"] == 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "losses"),
     [
         (("birds.csv", "--law", "poisson"), {"rmse", "deviance"}),
@@ -219,7 +216,8 @@ def test_workers_find_what_one_finds(capsys, folder, split):
     ],
 )
 def test_holdout(capsys, folder, words, losses):
-    found = done(capsys, "impute", *words, "--holdout", "0.1", "--json").json["holdout"]
+    words = ("impute", *words, "--rank", 2, "--holdout", "0.1")
+    found = done(capsys, *words, "--json").json["holdout"]
     for name in ("model", "column_means", "iterative_imputer"):
         assert set(found[name]) == losses
         assert all(np.isfinite(list(found[name].values())))
@@ -231,15 +229,14 @@ def test_holdout(capsys, folder, words, losses):
         if found["n_values"] == found["n_entries"]:
             squares = np.square([one[name]["rmse"] for one in by_column])
             assert counts @ squares / counts.sum() == pytest.approx(found[name]["rmse"] ** 2)
-    shown = done(capsys, "impute", *words, "--holdout", "0.1").out
-    assert f"Error on {found['n_entries']} hidden entries" in shown
-    assert "iterative imputer" in shown
 
 
 def test_the_peer_that_is_not_run_says_why(capsys, folder, monkeypatch):
     monkeypatch.setattr("vpem.fits.observers.MOST_WORK", 1)
     words = ("impute", "birds.csv", *POISSON, "--holdout", "0.1")
     shown = done(capsys, *words).out
+    assert "Error on " in shown
+    assert " hidden entries" in shown
     assert "iterative imputer was not run: it regresses each of 8 columns on all others" in shown
     assert "skipped" in done(capsys, *words, "--json").json["holdout"]["iterative_imputer"]
 
@@ -259,7 +256,7 @@ def test_names_that_look_like_formulas(capsys, folder):
     matrix = counts(n_observers=1)["ann"]
     names = [f"$x_{j}" for j in range(8)]
     write_dataset("odd.h5", Dataset(matrix, tuple(names)))
-    assert "$x_0" in done(capsys, "impute", "odd.h5", "--plot", "odd.png").out
+    assert "$x_0" in done(capsys, "impute", "odd.h5", "--rank", 1, "--plot", "odd.png").out
 
 
 def test_progress_calls_the_objective_by_its_name(capsys, folder, monkeypatch):
@@ -276,7 +273,7 @@ def test_an_interrupt_leaves_nothing(capsys, folder, monkeypatch):
 
     monkeypatch.setattr("vpem.fits.imputation.run_fedem", stop)
     before = listing(folder)
-    result = run(capsys, "impute", "birds.csv", "-o", "out.h5", "--plot", "p.svg")
+    result = run(capsys, "impute", "birds.csv", "--rank", 1, "-o", "out.h5", "--plot", "p.svg")
     assert (result.code, result.out) == (130, "")
     assert listing(folder) == before
 
@@ -300,91 +297,6 @@ def test_not_converged(capsys, folder):
     assert result.code == 3
     assert not result.json["converged"]
     assert "not converged after 2 iterations" in result.json["warnings"][0]
-
-
-SENTENCES = [
-    ("none.csv", "'none.csv' does not exist"),
-    ("one.h5 --law poisson", "values must be counts"),
-    ("birds.csv --law bernoulli", "values must be 0 or 1"),
-    ("birds.csv --law normal", "law must be one of gaussian, poisson, bernoulli"),
-    ("birds.csv --rank 0", "rank must be an integer of at least 1"),
-    ("birds.csv --rank 9", "12 x 8 has at most rank 8"),
-    ("birds.csv --ridge -1", "ridge must be"),
-    ("birds.csv --law poisson --ridge 0", "needs a ridge above 0"),
-    ("birds.csv --law poisson --variance 2", "only the gaussian law has a variance"),
-    ("birds.csv --law poisson --scale standard", "take scale none"),
-    ("birds.csv --participation 0", "from 1e-06 to 1"),
-    ("birds.csv -p 1.1", "participation must be a number from 1e-06 to 1"),
-    ("birds.csv --compress zip", "codec"),
-    ("birds.csv --compress qsgd:0bits", "bits"),
-    ("birds.csv --step-size constant:2", "above 0 and at most 1"),
-    ("birds.csv --batch-size 0", "--batch-size must be"),
-    ("birds.csv --max-iter 0", "--max-iter must be"),
-    ("birds.csv --holdout 0", "holdout must be above 0 and below 1"),
-    ("birds.csv --holdout 1", "holdout must be above 0 and below 1"),
-    ("birds.csv --workers 3", "has 3 observers of its own"),
-    ("one.h5 --workers 0", "--workers must be"),
-    ("one.h5 --workers 1000", "1000 workers cannot share"),
-    ("one.h5 --workers 13 --split rows", "cannot share 12 rows"),
-    ("one.h5 --split rows", "--split says how --workers deals entries out"),
-    ("birds.csv --rounds 3", "--rounds is about consensus rounds"),
-    ("gaps.h5", "any entry of row 'row 3' and of column 'b', so"),
-    ("birds.csv --copies some", "copies must be one of auto, observers, fewest"),
-    ("birds.csv --dataset X", "is a CSV table"),
-    ("one.h5 --dataset Z", "has no Z"),
-    ("birds.csv --seed -1", "--seed must be"),
-    ("birds.csv -o birds.csv --force", "is the input"),
-    ("birds.csv -o one.h5", "exists"),
-    ("birds.csv --plot p.txt", "pictures are written to"),
-    ("birds.csv -o a.svg --plot a.svg", "are one file; give two names"),
-    ("birds.csv --init-rows 1,2", "no such option: --init-rows"),
-    ("hidden.csv", "has the value ''"),
-    ("gap.h5", "no observer saw any entry of row 'row 3'"),
-    ("infinite.h5", "is inf; leave out what was not seen"),
-    ("birds.csv birds.h5", "add --parties if each is one party's"),
-    (
-        "birds.csv --parties",
-        "has a column 'observer', but a party is one; leave --parties",
-    ),
-    ("one.h5 bits.h5 --parties", "the rows of party 'bits' have no ids"),
-    ("bits.h5 gap.h5 --parties", "party 'bits' has 12 rows and party 'gap' 6, without ids"),
-    ("gap.h5 --parties", "no observer saw any entry of row 'row 3', so"),
-    ("one.h5 empty.csv --parties", "party 'empty': empty.csv has a header but no entries"),
-    ("one.h5 twice.csv --parties", "observer 'twice' has row 'a', column 'b' twice (1 and 2)"),
-    ("one.h5 --parties --workers 2", "--workers is for one file; with --parties leave it out"),
-    ("one.h5 --parties --sample-weight w", "party 'one' has no sample weights called 'w'"),
-    ("birds.csv --sample-weight w", "has no column 'w'"),
-    ("wide.csv --features a,c", "there is no column 'c'"),
-    ("heavy.csv --sample-weight W", "what a saw at row 'b', column 'c' weighs -1"),
-    ("light.csv --sample-weight w", "no observer saw a single entry"),
-]
-
-
-@pytest.fixture
-def gaps(folder):
-    """Matrices that cannot be completed."""
-    (folder / "hidden.csv").write_text("observer,row,column,value\na,b,c,\n")
-    (folder / "heavy.csv").write_text("observer,row,column,value,w\na,b,c,1,-1\n")
-    (folder / "light.csv").write_text("observer,row,column,value,w\na,b,c,1,0\n")
-    (folder / "wide.csv").write_text("a,b\n1,\n,2\n")
-    (folder / "empty.csv").write_text("row,column,value\n")
-    (folder / "twice.csv").write_text("row,column,value\na,b,1\na,b,2\n")
-    gap = np.ones((6, 3))
-    gap[3] = np.nan
-    write_dataset("gap.h5", Dataset(gap, ("a", "b", "c")))
-    gap[:, 1] = np.nan
-    write_dataset("gaps.h5", Dataset(gap, ("a", "b", "c")))
-    write_dataset("infinite.h5", Dataset(np.array([[1.0, np.inf]]), ("a", "b")))
-
-
-@each(("words", "sentence"), SENTENCES)
-def test_one_sentence_for_what_is_wrong(capsys, folder, gaps, words, sentence):
-    before = listing(folder)
-    result = run(capsys, "impute", *words.split())
-    assert result.code == 2
-    assert result.out == ""
-    assert sentence in result.sentence
-    assert listing(folder) == before
 
 
 def test_noise_that_outgrows_the_steps(capsys, folder):
@@ -419,3 +331,106 @@ def test_a_file_shows_what_the_command_printed_and_has_a_page(capsys, folder):
     assert "an imputation by a mixture has no picture" in why
     for words in (("plot", "shown.h5", "one.h5"), ("plot", "shown.h5", "--features", "a")):
         assert "leave it out" in run(capsys, *words).sentence
+
+
+SENTENCES = [
+    ("none.csv", "'none.csv' does not exist"),
+    ("one.h5 --law poisson", "values must be counts"),
+    ("birds.csv --law bernoulli", "values must be 0 or 1"),
+    ("birds.csv --rank 9", "12 x 8 has at most rank 8"),
+    ("birds.csv --law poisson --ridge 0", "needs a ridge above 0"),
+    ("birds.csv --law poisson --variance 2", "only the gaussian law has a variance"),
+    ("birds.csv --law poisson --scale standard", "take scale none"),
+    ("birds.csv --compress zip", "codec"),
+    ("birds.csv --compress qsgd:0bits", "bits"),
+    ("birds.csv --step-size constant:2", "above 0 and at most 1"),
+    ("birds.csv --holdout 1", "holdout must be above 0 and below 1"),
+    ("birds.csv --workers 3", "has 3 observers of its own"),
+    ("one.h5 --workers 1000", "1000 workers cannot share"),
+    ("one.h5 --workers 13 --split rows", "cannot share 12 rows"),
+    ("one.h5 --split rows", "--split says how --workers deals entries out"),
+    ("gaps.h5", "any entry of row 'row 3' and of column 'b', so"),
+    ("birds.csv --dataset X", "is a CSV table"),
+    ("one.h5 --dataset Z", "has no Z"),
+    ("birds.csv -o birds.csv --force", "is the input"),
+    ("birds.csv -o one.h5", "exists"),
+    ("birds.csv --plot p.txt", "pictures are written to"),
+    ("birds.csv -o a.svg --plot a.svg", "are one file; give two names"),
+    ("birds.csv --init-rows 1,2", "no such option: --init-rows"),
+    ("hidden.csv", "has the value ''"),
+    ("gap.h5", "no observer saw any entry of row 'row 3'"),
+    ("infinite.h5", "is inf; leave out what was not seen"),
+    ("birds.csv birds.h5", "add --parties if each is one party's"),
+    (
+        "birds.csv --parties",
+        "has a column 'observer', but a party is one; leave --parties",
+    ),
+    ("one.h5 bits.h5 --parties", "the rows of party 'bits' have no ids"),
+    ("bits.h5 gap.h5 --parties", "party 'bits' has 12 rows and party 'gap' 6, without ids"),
+    ("gap.h5 --parties", "no observer saw any entry of row 'row 3', so"),
+    ("one.h5 empty.csv --parties", "party 'empty': empty.csv has a header but no entries"),
+    ("one.h5 twice.csv --parties", "observer 'twice' has row 'a', column 'b' twice (1 and 2)"),
+    ("one.h5 --parties --workers 2", "--workers is for one file; with --parties leave it out"),
+    ("one.h5 --parties --sample-weight w", "party 'one' has no sample weights called 'w'"),
+    ("birds.csv --sample-weight w", "has no column 'w'"),
+    ("wide.csv --features a,c", "there is no column 'c'"),
+    ("heavy.csv --sample-weight W", "what a saw at row 'b', column 'c' weighs -1"),
+    ("light.csv --sample-weight w", "no observer saw a single entry"),
+    ("one.h5 --rank some", "rank must be an integer of at least 1, or auto"),
+    ("one.h5 --ridge=-1", "ridge must be"),
+    ("one.h5 --method mixture --workers 3 --split random", "whole columns or whole rows"),
+    ("one.h5 --method mixture --agents 9", "9 agents cannot share 8 features"),
+    ("one.h5 --method mixture -k 2-3 --checkpoint c.h5", "but a checkpoint holds one"),
+    ("one.h5 --method mixture --draws 2000", "--draws must be"),
+    ("one.h5 --parties --agents 2", "--agents is for one file"),
+]
+"""What no rule (tests/test_rules.py) and no range (tests/test_cli_naming.py) says."""
+
+
+@pytest.fixture
+def gaps(folder):
+    """Matrices that cannot be completed."""
+    (folder / "hidden.csv").write_text("observer,row,column,value\na,b,c,\n")
+    (folder / "heavy.csv").write_text("observer,row,column,value,w\na,b,c,1,-1\n")
+    (folder / "light.csv").write_text("observer,row,column,value,w\na,b,c,1,0\n")
+    (folder / "wide.csv").write_text("a,b\n1,\n,2\n")
+    (folder / "empty.csv").write_text("row,column,value\n")
+    (folder / "twice.csv").write_text("row,column,value\na,b,1\na,b,2\n")
+    gap = np.ones((6, 3))
+    gap[3] = np.nan
+    write_dataset("gap.h5", Dataset(gap, ("a", "b", "c")))
+    gap[:, 1] = np.nan
+    write_dataset("gaps.h5", Dataset(gap, ("a", "b", "c")))
+    write_dataset("infinite.h5", Dataset(np.array([[1.0, np.inf]]), ("a", "b")))
+
+
+@each(("words", "sentence"), SENTENCES)
+def test_one_sentence_for_what_is_wrong(capsys, folder, gaps, words, sentence):
+    before = listing(folder)
+    result = run(capsys, "impute", *words.split())
+    assert result.code == 2
+    assert result.out == ""
+    assert sentence in result.sentence
+    assert listing(folder) == before
+
+
+def test_the_choice_of_method_rank_and_ridge_is_told_by_every_door(capsys, folder):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 8)) + 0.3 * rng.normal(size=(30, 8))
+    X = np.where(rng.random(X.shape) < 0.15, np.nan, X).round(4)
+    rows = [",".join("" if np.isnan(v) else f"{v}" for v in row) for row in X]
+    Path("t.csv").write_text("\n".join([",".join("abcdefgh"), *rows]))
+    found = done(capsys, "impute", "t.csv", "--json", "-q").json["choice"]
+    assert [one["column"] for one in found["by_column"]] == list("abcdefgh")
+    model = vpem.FedMissEM().fit(X)
+    assert model.imputation_.choice["candidates"] == found["candidates"]
+    np.testing.assert_array_equal(model.transform(X)[~np.isnan(X)], X[~np.isnan(X)])
+    shown = done(capsys, "impute", "t.csv", "--plot", "p.svg").out
+    assert "on held-out entries, column means" in shown
+    assert "Entries held out to choose" in shown
+    assert done(capsys, "impute", "t.csv", "--rank", 2, "-q", "-o", "x.h5").out == ""
+    assert "held-out" not in done(capsys, "impute", "t.csv", "--rank", 2).out
+    parts = done(capsys, "impute", "t.csv", "--workers", 3, "--json").json
+    assert parts["algorithm"] == "fedmissem"
+    best = min(parts["choice"]["candidates"], key=lambda one: one["error"])
+    assert parts["rank"] == best["rank"]

@@ -1,4 +1,8 @@
-"""Imputation: the soft-thresholded SVD that it must equal, descent, laws, scores, the estimator."""
+"""Imputation by a matrix of low rank: soft-thresholded SVD, descent, laws, scores, the estimator.
+
+And method, rank and ridge, chosen by entries that all hide. Ways, engines and splits are cells of
+the table (cells_fedmissem.py).
+"""
 
 import pickle
 import warnings
@@ -7,28 +11,27 @@ import numpy as np
 import pytest
 import scipy.stats
 from sklearn.base import clone
+from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 import vpem
 from vpem import InputError, NotConvergedWarning, VpemWarning
-from vpem.fits.observers import score_holdout
+from vpem.fits.mixture_imputation import MixtureImputation
+from vpem.fits.observers import Observers, score_holdout
 from vpem.network.codecs import parse_codec
+from vpem.network.graph import make_graph
+from vpem.network.ledger import Ledger
 from vpem.settings import LAWS
-from vpem.steps.fedem_steps import (
-    MOST_ITERATIONS,
-    WHOLE_STEPS,
-    enough_iterations,
-    noise_of,
-    safe_step,
-    step_ceiling,
-)
-from vpem.sums.quantizer import Quantizer
+from vpem.steps.fedem_steps import WHOLE_STEPS, enough_iterations
+from vpem.sums.connect import connect_workers, spread_workers
 from vpem.terms.lowrank.entries import from_matrices, hide, split
 from vpem.terms.lowrank.model import ImputationModel, LowRank, descend, fit_rows, objective, shrink
 from vpem.terms.lowrank.observations import make_law
 
+from .resume_support import check_resumes
 from .tables import each, each_once, over
+from .thread_engine import ThreadEngine, together
 
 PLAIN = {"rank": 2, "ridge": 1.0, "scale": "none"}
 """FedMissEM as the paper has it: nothing is chosen by the data."""
@@ -69,7 +72,7 @@ def threshold(S, ridge, rank):
     return (left[:, :rank] * np.maximum(s[:rank] - ridge, 0)) @ right[:rank]
 
 
-# ---- identities ---------------------------------------------------------------------------------
+# ---- identities ----------------------------------------------------------------------------------
 
 
 def soft_impute(X, ridge, rank, n_iter):
@@ -79,32 +82,15 @@ def soft_impute(X, ridge, rank, n_iter):
     return theta
 
 
-@over(seed=range(3), n_iter=[1, 2, 25])
-def test_one_observer_is_iterated_soft_thresholding(seed, n_iter):
-    X = draw("gaussian", seed)
-    fit = quiet(from_matrices(X), rank=3, ridge=0.8, max_iter=n_iter, tol=0)
-    np.testing.assert_allclose(fit.factors.theta, soft_impute(X, 0.8, 3, n_iter), atol=1e-10)
-
-
-@over(by=["random", "rows"], n=[2, 5, 18])
-def test_parts_of_a_matrix_find_what_it_does_whole(n, by):
+@each_once(dealt=[None, (5, "random"), (18, "rows")], n_iter=[1, 25], variance=[1.0, 2.0])
+def test_however_entries_are_dealt_it_is_iterated_soft_thresholding(dealt, n_iter, variance):
     X = draw("gaussian", 1)
-    parts = split(from_matrices(X), n, by, np.random.default_rng(0))
-    fit = quiet(parts, rank=3, ridge=0.8, max_iter=20, tol=0)
-    np.testing.assert_allclose(fit.factors.theta, soft_impute(X, 0.8, 3, 20), atol=1e-10)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_observers_average_their_filled_copies(seed):
-    matrices = [draw("gaussian", 10 * seed + i, seen=0.4) for i in range(4)]
-    theta = np.zeros(matrices[0].shape)
-    for _ in range(20):
-        filled = [np.where(np.isnan(Y), theta, Y) for Y in matrices]
-        theta = threshold(np.mean(filled, axis=0), 0.3 * 2.0, 3)
-    given = from_matrices(matrices)
-    fit = quiet(given, rank=3, ridge=0.3, variance=2.0, max_iter=20, tol=0)
-    assert fit.n_copies == 4
-    np.testing.assert_allclose(fit.factors.theta, theta, atol=1e-10)
+    given = from_matrices(X)
+    if dealt:
+        given = split(given, *dealt, np.random.default_rng(0))
+    fit = quiet(given, rank=3, ridge=0.8, variance=variance, max_iter=n_iter, tol=0)
+    wanted = soft_impute(X, 0.8 * variance, 3, n_iter)
+    np.testing.assert_allclose(fit.factors.theta, wanted, atol=1e-10)
 
 
 def test_fewer_copies_come_to_the_same_end_sooner():
@@ -120,7 +106,7 @@ def test_fewer_copies_come_to_the_same_end_sooner():
     assert fast.run.n_iter < slow.run.n_iter
 
 
-@pytest.mark.parametrize("law", LAWS)
+@each("law", LAWS)
 def test_nothing_missing_and_no_ridge_to_speak_of_is_the_matrix(law):
     X = draw(law, 0, seen=1.1)
     if law == "bernoulli":
@@ -131,7 +117,7 @@ def test_nothing_missing_and_no_ridge_to_speak_of_is_the_matrix(law):
     np.testing.assert_array_equal(fit.imputed, X)
 
 
-# ---- the M-step ---------------------------------------------------------------------------------
+# ---- the M-step ----------------------------------------------------------------------------------
 
 
 @over(shape=[(5, 9), (205, 201), (1, 4), (4, 1)], rank=[1, 3])
@@ -178,7 +164,7 @@ def test_the_other_laws_descend_to_a_point_of_rest(law, seed, start):
         assert objective(entry, near, S, 1.5) > values[-1]
 
 
-@pytest.mark.parametrize("law", ["poisson", "bernoulli"])
+@each("law", ["poisson", "bernoulli"])
 def test_full_rank_reaches_the_minimum_of_the_convex_problem(law):
     """There the gradient's singular values are at most the ridge (and equal it where theta's are
     not zero)."""
@@ -215,10 +201,10 @@ def test_rows_of_a_factor_by_ridge_regression():
         np.testing.assert_allclose(found[row], wanted, atol=1e-12)
 
 
-# ---- under FedEM --------------------------------------------------------------------------------
+# ---- under FedEM ---------------------------------------------------------------------------------
 
 
-@over(law=LAWS, copies=["fewest", "observers"])
+@each_once(law=LAWS, copies=["fewest", "observers"])
 def test_the_objective_never_falls(law, copies):
     given = from_matrices([draw(law, i, seen=0.4) for i in range(3)])
     fit = quiet(given, rank=2, ridge=1.0, law=law, copies=copies, max_iter=40, tol=0)
@@ -228,7 +214,7 @@ def test_the_objective_never_falls(law, copies):
     assert fit.run.projections == 0
 
 
-@pytest.mark.parametrize("law", LAWS)
+@each("law", LAWS)
 def test_log_likelihood_is_that_of_scipy(law):
     given = from_matrices([draw(law, i) for i in range(2)])
     variance = 0.6 if law == "gaussian" else 1.0
@@ -261,7 +247,7 @@ def test_a_fit_to_one_part_is_the_same_bits_whatever_parts_share_its_process(law
     np.testing.assert_array_equal(fits(own), [fits([one])[0] for one in own])
 
 
-@pytest.mark.parametrize("law", LAWS)
+@each("law", LAWS)
 def test_statistics_are_means_over_entries(law):
     given = from_matrices([draw(law, 0), draw(law, 1)])
     model = ImputationModel(given, make_law(law), 2, 1.0, 2)
@@ -281,7 +267,7 @@ def test_statistics_are_means_over_entries(law):
     np.testing.assert_allclose(weights @ halves, whole, atol=1e-10)
 
 
-@pytest.mark.parametrize(("law", "low", "high"), [("poisson", 0, np.inf), ("bernoulli", 0, 1)])
+@each(("law", "low", "high"), [("poisson", 0, np.inf), ("bernoulli", 0, 1)])
 def test_means_outside_the_law_are_moved_to_its_edge(law, low, high):
     given = from_matrices(draw(law, 0))
     entry = make_law(law)
@@ -291,45 +277,6 @@ def test_means_outside_the_law_are_moved_to_its_edge(law, low, high):
     assert projected == ((low > S) | (high < S)).sum()
     assert none == 0
     np.testing.assert_array_equal(point.theta, other.theta)
-
-
-@each_once(
-    law=LAWS,
-    options=[
-        {"compress": "qsgd:8bits"},
-        {"participation": 0.5},
-        {"compress": "natural:12bits", "participation": 0.7},
-    ],
-)
-def test_noise_settles(law, options):
-    X = draw(law, 2, shape=(12, 8))
-    parts = split(from_matrices(X), 4, "random", np.random.default_rng(0))
-    exact = quiet(parts, rank=2, ridge=1.5, law=law, tol=1e-4)
-    fit = quiet(parts, rank=2, ridge=1.5, law=law, max_iter=300, tol=1e-4, seed=0, **options)
-    best = exact.run.history.objective[-1]
-    assert fit.run.history.objective[-1] == pytest.approx(best, abs=3e-3)
-    assert np.sqrt(np.mean((fit.fitted - exact.fitted) ** 2)) < 0.05 * exact.fitted.std()
-
-
-def test_the_server_keeps_the_mean_of_the_memories():
-    parts = split(from_matrices(draw("gaussian", 2)), 4, "random", np.random.default_rng(0))
-    apart = []
-
-    def follow(progress):
-        apart.append(np.abs(progress.memory - progress.memories.mean(axis=0)).max())
-
-    quiet(parts, rank=2, compress="qsgd:4bits", participation=0.5, max_iter=30, callback=follow)
-    assert len(apart) == 30
-    assert max(apart) < 1e-10
-
-
-@pytest.mark.parametrize("options", [{"batch_size": 20}, {"variance_reduction": True}], ids=str)
-def test_batches(options):
-    parts = split(from_matrices(draw("gaussian", 2)), 2, "random", np.random.default_rng(0))
-    exact = quiet(parts, rank=2, ridge=1.5)
-    fit = quiet(parts, rank=2, ridge=1.5, max_iter=300, tol=0, **options)
-    gap = exact.run.history.objective[-1] - fit.run.history.objective[-1]
-    assert gap < 0.05 * (exact.run.history.objective[-1] - exact.run.history.objective[0])
 
 
 def test_bytes_are_counted():
@@ -345,38 +292,6 @@ def test_bytes_are_counted():
     assert alone.communication["bytes"] == 0
 
 
-@each("codec", [None, "qsgd:8bits", "qsgd:2bits", "randk:0.1", "topk:0.1"])
-def test_safe_steps_are_steps(codec):
-    codec = None if codec is None else parse_codec(codec)
-    omega = noise_of(Quantizer(codec, 600))
-    steps = [safe_step(omega, p) for p in (1.0, 0.5, 0.1)]
-    assert 0 < steps[2] < steps[1] < steps[0] <= 1
-    assert codec is not None or steps[0] == 1
-
-
-def growth(step, p, omega):
-    """Largest eigenvalue of what an iteration makes of the second moments in `safe_step`."""
-    alpha = 1 / (1 + omega)
-    idle = np.array([[1, -step], [0, 1.0]])
-    mean = np.array([[1 - step / p, step / p - step], [alpha, 1 - alpha]])
-    noise = np.array([[-step / p, step / p], [alpha, -alpha]])
-    parts = ((1 - p, idle), (p, mean), (p * omega, noise))
-    return np.abs(np.linalg.eigvals(sum(w * np.kron(A, A) for w, A in parts))).max()
-
-
-@over(
-    p=[1.0, 0.95, 0.9, 0.8, 0.5, 0.2, 0.05],
-    codec=[None, "qsgd:8bits", "qsgd:4bits", "randk:0.5", "randk:0.1"],
-)
-def test_noise_does_not_outgrow_safe_steps(codec, p):
-    codec = None if codec is None else parse_codec(codec)
-    omega = 0.0 if codec is None else codec.variance(600)
-    step, ceiling = safe_step(omega, p), step_ceiling(omega, p)
-    assert growth(ceiling, p, omega) == pytest.approx(1.0, abs=1e-6)
-    assert growth(step, p, omega) < 1 - 0.3 * step
-    assert growth(min(1.0, 3 * step), p, omega) > growth(step, p, omega) or step > 0.9
-
-
 @each_once(law=LAWS, noise=[(0.8, None), (0.5, None), (0.2, None), (1.0, "randk:0.5")])
 def test_defaults_come_to_rest_where_all_who_take_part_do(law, noise):
     p, codec = noise
@@ -386,6 +301,7 @@ def test_defaults_come_to_rest_where_all_who_take_part_do(law, noise):
     common = {"rank": 2, "ridge": 1.5 if law == "bernoulli" else 3.0, "law": law, "tol": 1e-3}
     exact = fit_imputation(parts, **common)
     fit = fit_imputation(parts, participation=p, compress=codec, seed=0, **common)
+    assert fit.options["max_iter"] == enough_iterations(fit.options["step_size"])
     assert exact.run.converged
     assert fit.run.converged
     field = np.sqrt(fit.run.history.mean_field[-1])
@@ -395,18 +311,6 @@ def test_defaults_come_to_rest_where_all_who_take_part_do(law, noise):
         for found in (exact, fit)
     ]
     assert losses[1] == pytest.approx(losses[0], rel=0.03)
-
-
-def test_most_iterations_follow_from_the_steps():
-    assert enough_iterations("constant:1") == WHOLE_STEPS
-    assert enough_iterations("constant:0.1") == enough_iterations(0.1) == 10 * WHOLE_STEPS
-    assert enough_iterations("constant:0.001") == MOST_ITERATIONS
-    assert enough_iterations("decreasing:1,1") == MOST_ITERATIONS
-    assert enough_iterations("constant:0.1", noise_stays=True) == WHOLE_STEPS
-    assert enough_iterations(lambda iteration: 0.1) == WHOLE_STEPS
-    given = split(from_matrices(draw("gaussian", 0)), 3, "random", np.random.default_rng(0))
-    fit = fit_imputation(given, rank=2, ridge=2.0, participation=0.5)
-    assert fit.options["max_iter"] == enough_iterations(fit.options["step_size"])
 
 
 def test_batches_end_where_noise_alone_moves_them_and_say_so():
@@ -422,14 +326,6 @@ def test_batches_end_where_noise_alone_moves_them_and_say_so():
         fit_imputation(given, rank=2, batch_size="20")
 
 
-def test_the_same_seed_gives_the_same():
-    parts = split(from_matrices(draw("poisson", 2)), 3, "random", np.random.default_rng(0))
-    options = {"rank": 2, "law": "poisson", "compress": "qsgd:8bits", "participation": 0.6}
-    one, two, other = (quiet(parts, max_iter=20, seed=s, **options) for s in (1, 1, 2))
-    np.testing.assert_array_equal(one.fitted, two.fitted)
-    assert not np.array_equal(one.fitted, other.fitted)
-
-
 def test_standardized_columns():
     X = draw("gaussian", 5) * 10.0 ** np.arange(-3, 9) + 10.0 ** np.arange(-6, 6)[::-1]
     X[:, 3] = np.where(np.isnan(X[:, 3]), np.nan, 7.0)
@@ -443,48 +339,6 @@ def test_standardized_columns():
     assert setup["bytes"] == 3 * 12 * 8 * 5 + 3 * 8 * 18 * 12
     units = (~np.isnan(X) * np.log(sd)).sum() / parts.n_entries
     assert fit.log_likelihood == pytest.approx(whole.log_likelihood - units, abs=1e-4)
-
-
-def test_trends():
-    fit = quiet(from_matrices(draw("poisson", 0)), rank=2, law="poisson")
-    np.testing.assert_allclose(fit.row_trend, fit.fitted.mean(axis=1))
-    np.testing.assert_allclose(fit.column_trend, np.exp(fit.factors.theta).mean(axis=0))
-
-
-@each(
-    ("options", "words"),
-    [
-        ({"rank": 0}, "rank must be an integer of at least 1"),
-        ({"rank": 13}, "18 x 12 has at most rank 12, got 13"),
-        ({"rank": 2.5}, "rank must be an integer"),
-        ({"ridge": -1}, "ridge must be"),
-        ({"ridge": np.nan}, "ridge must be"),
-        ({"law": "poisson", "ridge": 0}, "needs a ridge above 0"),
-        ({"law": "normal"}, "law must be one of"),
-        ({"copies": 2}, "copies must be one of"),
-        ({"scale": "std"}, "scale must be one of"),
-        ({"participation": 0}, "from 1e-06 to 1"),
-        ({"participation": 1.5}, "participation must be"),
-        ({"compress": "zip"}, "codec"),
-        ({"step_size": "slow"}, "step_size must be like"),
-        ({"step_size": 2}, "above 0 and at most 1"),
-        ({"batch_size": 0}, "batch_size must be"),
-        ({"max_iter": 0}, "max_iter must be"),
-        ({"tol": -1}, "tol must be"),
-        ({"seed": -1}, "seed must be"),
-        ({"law": "poisson"}, "must be counts"),
-        ({"law": "bernoulli"}, "must be 0 or 1"),
-    ],
-)
-def test_options_that_are_refused(options, words):
-    with pytest.raises(InputError) as caught:
-        fit_imputation(from_matrices(draw("gaussian", 0)), **({"rank": 2} | options))
-    assert words in str(caught.value)
-
-
-def test_what_has_no_units_is_not_scaled():
-    with pytest.raises(InputError, match="take scale none"):
-        fit_imputation(from_matrices(draw("poisson", 0)), rank=2, law="poisson", scale="standard")
 
 
 def test_warnings():
@@ -515,7 +369,30 @@ def test_a_table_that_is_moved_keeps_its_likelihood(weighted, moved):
     assert model.log_likelihood(point) == pytest.approx(expected, rel=1e-7)
 
 
-# ---- hidden entries -----------------------------------------------------------------------------
+@each(
+    ("options", "words"),
+    [
+        ({"rank": 13}, "18 x 12 has at most rank 12, got 13"),
+        ({"rank": 2.5}, "rank must be an integer"),
+        ({"ridge": np.nan}, "ridge must be"),
+        ({"law": "poisson", "ridge": 0}, "needs a ridge above 0"),
+        ({"compress": "zip"}, "codec"),
+        ({"step_size": "slow"}, "step_size must be like"),
+        ({"step_size": 2}, "above 0 and at most 1"),
+        ({"batch_size": "20"}, "batch_size must be"),
+        ({"law": "poisson"}, "must be counts"),
+        ({"law": "bernoulli"}, "must be 0 or 1"),
+        ({"law": "poisson", "scale": "standard"}, "take scale none"),
+    ],
+)
+def test_options_that_are_refused(options, words):
+    X = draw("poisson" if "scale" in options else "gaussian", 0)
+    with pytest.raises(InputError) as caught:
+        fit_imputation(from_matrices(X), **({"rank": 2} | options))
+    assert words in str(caught.value)
+
+
+# ---- hidden entries ------------------------------------------------------------------------------
 
 
 @each_once(law=LAWS, seed=range(3))
@@ -560,19 +437,206 @@ def test_the_peer_is_run_where_it_can_be(monkeypatch):
     assert "each of 12 columns" in why
 
 
-# ---- the estimator ------------------------------------------------------------------------------
+# ---- method, rank and ridge that hidden entries choose -------------------------------------------
+
+
+class AtHome(ThreadEngine):
+    """A member of a study that is a thread: values stay where they are."""
+
+    open = False
+
+
+def low_rank(seed=0, shape=(30, 8), noise=0.3):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(shape[0], 2)) @ rng.normal(size=(2, shape[1]))
+    X = X * 10.0 ** rng.integers(-2, 3, size=shape[1]) + noise * X.std(axis=0) * rng.normal(
+        size=shape
+    )
+    return np.where(rng.random(shape) < 0.15, np.nan, X)
+
+
+def counts(seed=0, shape=(30, 10)):
+    rng = np.random.default_rng(seed)
+    theta = 1 + 0.8 * rng.normal(size=(shape[0], 1)) @ rng.normal(size=(1, shape[1]))
+    return np.where(rng.random(shape) < 0.2, np.nan, rng.poisson(np.exp(theta)).astype(float))
+
+
+def standardized(found, kept, hidden):
+    """Error on hidden entries in standard deviations of what is left of their columns."""
+    mean, spread = np.nanmean(kept.mean, axis=0), np.nanstd(kept.mean, axis=0)
+    columns = hidden.places % kept.shape[1]
+    away = (found.ravel()[hidden.places] - hidden.values) / spread[columns]
+    return np.sqrt(np.mean(away**2)), mean
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@each("load", [load_iris, load_wine])
+def test_the_default_is_about_as_good_as_the_better_of_column_means_and_a_normal_law(load):
+    kept, hidden = hide(from_matrices(load().data), 0.1, np.random.default_rng(3))
+    ours, mean = standardized(vpem.fit_imputation(kept).fitted, kept, hidden)
+    means, _ = standardized(np.tile(mean, (kept.shape[0], 1)), kept, hidden)
+    normal, _ = standardized(vpem.fit_imputation(kept, method="mixture").fitted, kept, hidden)
+    assert ours <= 1.1 * min(means, normal)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+def test_what_is_explicit_is_taken_and_costs_nothing():
+    given = split(from_matrices(low_rank()), 3, "random", np.random.default_rng(0))
+    fit = vpem.fit_imputation(given, rank=2, max_iter=5, tol=0.0)
+    assert (fit.choice, fit.rank, fit.ridge) == (None, 2, 1.0)
+    assert vpem.fit_imputation(given, ridge=3.0, max_iter=5).rank == 2
+    open_ = vpem.fit_imputation(given, max_iter=5, tol=0.0)
+    chosen = open_.choice
+    assert chosen["error"] == min(one["error"] for one in chosen["candidates"])
+    assert {"rank": open_.rank, "ridge": open_.ridge}.items() <= min(
+        chosen["candidates"], key=lambda one: one["error"]
+    ).items()
+    again = vpem.fit_imputation(given, rank=open_.rank, ridge=open_.ridge, max_iter=5, tol=0.0)
+    np.testing.assert_array_equal(again.fitted, open_.fitted)
+    assert again.communication["bytes"] < open_.communication["bytes"]
+    ridge = vpem.fit_imputation(given, rank=2, ridge="auto", max_iter=5).choice["candidates"]
+    assert {one["rank"] for one in ridge} == {2}
+    rank = vpem.fit_imputation(given, rank="auto", ridge=2.0, max_iter=5).choice["candidates"]
+    assert {one["ridge"] for one in rank} == {2.0}
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+def test_a_mixture_is_compared_where_nothing_is_sent():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 1)) @ np.ones((1, 4)) + 0.05 * rng.normal(size=(80, 4))
+    X = np.where(rng.random(X.shape) < 0.2, np.nan, X)
+    alone = vpem.fit_imputation(from_matrices(X))
+    assert alone.choice["mixture"] == "tried"
+    assert {one["method"] for one in alone.choice["candidates"]} == {"lowrank", "mixture"}
+    parts = split(from_matrices(X), 2, "rows")
+    for given, how, why in (
+        (parts, {}, "several observers"),
+        (from_matrices(X), {"method": "lowrank"}, "the method was given"),
+        (from_matrices(X), {"copies": "fewest"}, "copies"),
+    ):
+        found = vpem.fit_imputation(given, **how)
+        assert why in found.choice["mixture"]
+        assert not isinstance(found, MixtureImputation)
+        assert {one["method"] for one in found.choice["candidates"]} == {"lowrank"}
+
+
+NETWORKS = {
+    "server": {},
+    "masked": {"secure_sum": True},
+    "path": {"graph": "path", "sum": "tree"},
+    "rounds": {"graph": "complete"},
+}
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@each_once(
+    way=["server", "masked", "path", "rounds"],
+    how=[{"participation": 0.7}, {"copies": "fewest"}, {"participation": 0.7}, {}],
+)
+def test_processes_choose_as_one_does_and_no_entry_is_gathered(way, how, monkeypatch):
+    options = dict(NETWORKS[way])
+    graph = make_graph(options.pop("graph", "star"), 3)
+    given = split(from_matrices(low_rank(shape=(12, 6))), 3, "random", np.random.default_rng(0))
+    how = {"max_iter": 4, "tol": 0.0, "n_threads": 1} | how
+    monkeypatch.setattr("vpem.fits.imputation.MOST_FOLDS", 2)
+    alone = vpem.fit_imputation(given, network=connect_workers(graph, **options), **how)
+
+    def fit(member):
+        network = spread_workers(connect_workers(graph, **options), member)
+        own = given.seen_by(set(network.total.holders.own.tolist()))
+        return vpem.fit_imputation(own, network=network, **how)
+
+    engine = ThreadEngine if way == "rounds" else AtHome
+    for found in together(3, fit, engine):
+        assert (found.rank, found.ridge) == (alone.rank, alone.ridge)
+        np.testing.assert_allclose(found.choice["error"], alone.choice["error"], rtol=1e-9)
+        np.testing.assert_allclose(found.fitted, alone.fitted, rtol=1e-7, atol=1e-9)
+        assert found.communication == alone.communication
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+def test_everybody_hides_the_same_places_and_keeps_an_entry():
+    X = low_rank()
+    given = from_matrices([X, np.where(np.arange(X.size).reshape(X.shape) % 3, X, np.nan)])
+    network = connect_workers(make_graph("star", 2))
+    ledger = Ledger(network.graph)
+    observers = Observers(given, network, ledger)
+    hidden = np.random.default_rng(1).random(X.size) < 0.2
+    rest, held, _ = observers.hold_out(hidden)
+    assert ledger.messages == 0
+    for one in range(2):
+        assert hidden[held.observations.places[one]].all()
+        assert not hidden[rest.observations.places[one]].any()
+        both = np.concatenate([held.observations.places[one], rest.observations.places[one]])
+        np.testing.assert_array_equal(np.sort(both), given.places[one])
+    rest, held, _ = observers.hold_out(np.ones(X.size, dtype=bool))
+    assert [len(own) for own in rest.observations.places] == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@each("law", ["poisson", "bernoulli"])
+def test_other_laws_choose_by_deviance(law):
+    X = counts()
+    X = X if law == "poisson" else np.where(np.isnan(X), np.nan, X > 2)
+    found = vpem.fit_imputation(from_matrices(X), law=law, max_iter=60)
+    chosen = found.choice
+    assert chosen["loss"] == {"poisson": "deviance", "bernoulli": "log_loss"}[law]
+    assert chosen["error"] < chosen["column_means"]
+    assert found.rank <= 3
+    worst = max(one["error"] for one in chosen["candidates"])
+    assert chosen["error"] < worst
+
+
+def test_where_columns_tell_nothing_of_each_other_their_means_are_taken():
+    X = np.random.default_rng(0).normal(size=(60, 5)) * [1, 10, 100, 1, 1] + 7
+    X[np.random.default_rng(1).random(X.shape) < 0.1] = np.nan
+    with pytest.warns(VpemWarning, match="means of their columns"):
+        found = vpem.fit_imputation(from_matrices(X), seed=2)
+    assert found.choice["column_means_win"]
+    expected = np.tile(np.nanmean(X, axis=0), (60, 1))
+    np.testing.assert_allclose(found.fitted, expected, rtol=1e-9)
+
+
+STRANGE = {
+    "one row": np.array([[1.0, 2.0, np.nan, 4.0]])[:, [0, 1, 3]],
+    "one column": np.array([[1.0], [2.0], [4.0]]),
+    "one entry": np.array([[5.0]]),
+    "constant": np.full((6, 3), 2.5),
+    "nearly empty": np.where(np.eye(5) > 0, 3.0, np.nan),
+    "huge": low_rank() * 1e60,
+    "two values": np.array([[1.0, np.nan], [np.nan, 2.0]]),
+    "wide": low_rank(shape=(4, 30)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+@each("name", list(STRANGE))
+def test_strange_tables_are_filled(name):
+    found = vpem.fit_imputation(from_matrices(STRANGE[name]))
+    assert np.isfinite(found.imputed).all()
+    assert found.choice is not None
+    assert "NaN" not in str(found.describe()["choice"])
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+def test_a_chosen_fit_goes_on_from_its_checkpoint_to_the_bit(monkeypatch):
+    monkeypatch.setattr("vpem.fits.imputation.MOST_FOLDS", 1)
+    given = split(from_matrices(low_rank(shape=(12, 6))), 2, "random", np.random.default_rng(0))
+    check_resumes(lambda saver: vpem.fit_imputation(
+        given, saver=saver, max_iter=6, tol=0.0, participation=0.6, seed=3, n_threads=1
+    ))  # fmt: skip
+
+
+# ---- the estimator -------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:Skipping check:")
-@pytest.mark.parametrize("options", [{}, {"rank": 1, "n_workers": 2, "scale": "standard"}], ids=str)
-def test_the_contract(options):
-    skip = {}
-    if options:
-        skip["check_fit2d_1sample"] = "more workers than entries"
-    check_estimator(FedMissEM(**options), expected_failed_checks=skip)
+def test_the_contract():
+    skip = {"check_fit2d_1sample": "more workers than entries"}
+    check_estimator(FedMissEM(rank=1, n_workers=2, scale="standard"), expected_failed_checks=skip)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@each("law", LAWS)
 def test_new_rows_are_imputed_as_those_of_the_fit(law):
     X = draw(law, 1, shape=(10, 6))
     model = FedMissEM(rank=2, ridge=1.0, law=law, tol=1e-7, max_iter=5000).fit(X)

@@ -12,6 +12,7 @@ from vpem.sums.connect import spread_workers
 from .cli_support import overlapping
 from .forks import ROOT
 from .resume_support import check_resumes
+from .tables import each
 from .thread_engine import together
 
 START = np.full(3, 1 / 3), np.array([1.0, 8.0, 20.0])
@@ -27,7 +28,13 @@ def page():
     return names
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def exact(fit):
+    """EM to its end."""
+    return fit(tol=1e-20)
+
+
+@pytest.fixture(scope="module")
 def fit(page):
     def call(workers=WORKERS, data=page["counts"], start=START, graph="star", network=None, **how):
         joined = None
@@ -48,8 +55,8 @@ def by_hand(family, X, parameters, n_iter):
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 7, WORKERS])
 @pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
+@each("workers", [1, 7, WORKERS])
 def test_without_noise_it_is_em_on_all_rows(page, fit, workers):
     family, X = page["PoissonMixture"](3), page["counts"].astype(float)
     wanted = by_hand(family, X, START, 13)
@@ -60,7 +67,7 @@ def test_without_noise_it_is_em_on_all_rows(page, fit, workers):
     assert (np.diff(found.run.history.objective) > -1e-13).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "tolerance"),
     [
         ({"compress": "qsgd:8bits:32"}, 1e-6),
@@ -72,15 +79,12 @@ def test_without_noise_it_is_em_on_all_rows(page, fit, workers):
         ({"network": {"secure_sum": True}}, 1e-5),
         ({"graph": "complete", "network": {"link_failure": 0.2}, "max_iter": 3000}, 1e-3),
     ],
-    ids=str,
 )
-def test_every_way_ends_where_em_does(fit, options, tolerance):
-    """Also the regressions of the page, which have found both lines."""
-    wanted = fit(tol=1e-20).parameters
+def test_every_way_ends_where_em_does(fit, exact, options, tolerance):
     found = fit(tol=1e-18, **options)
     assert found.converged
-    np.testing.assert_allclose(found.parameters[1], wanted[1], rtol=tolerance * 10)
-    assert abs(found.objective - fit(tol=1e-20).objective) < tolerance
+    np.testing.assert_allclose(found.parameters[1], exact.parameters[1], rtol=tolerance * 10)
+    assert abs(found.objective - exact.objective) < tolerance
 
 
 def test_regressions_of_the_page(page):
@@ -184,7 +188,7 @@ def test_rows_are_not_changed():
         vpem.fit_family(Rude(2, 1, 1.0), X, 2, (np.full(2, 0.5), X[:2]))
 
 
-@pytest.mark.parametrize("pieces", [slice(0, 4), (slice(None, 2), slice(2, None))])
+@each("pieces", [slice(0, 4), (slice(None, 2), slice(2, None))])
 def test_pieces_are_slices_as_of_numpy(pieces):
     X = np.random.default_rng(0).normal(size=(20, 1))
     start = np.full(2, 0.5), X[:2]
@@ -213,7 +217,7 @@ class Wrong(Normals):
         self.__dict__.update(what)
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "why"),
     [
         (
@@ -244,7 +248,7 @@ def test_wrong_models_are_one_sentence(changes, why):
         vpem.fit_family(Wrong(**changes), X, 2, (np.full(2, 0.5), X[:2]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "why"),
     [
         ({"X": np.ones((5, 1))}, "the workers hold 20 rows, but the data have 5"),
@@ -276,7 +280,7 @@ def test_the_example_of_its_description(capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e12])
+@each("scale", [1e-6, 1e12])
 def test_masks_suit_numbers_of_any_size(scale):
     """Rows times a factor have means times that factor, also where numbers are tiny."""
     X = np.random.default_rng(0).normal(size=(60, 1)) + 4 * (np.arange(60)[:, None] % 2)

@@ -12,7 +12,7 @@ from vpem.terms.missing import nearest
 from vpem.terms.units import Scaling
 
 from .missing_support import clusters, random_mixture, with_holes
-from .tables import each, over
+from .tables import each, each_once
 from .thread_engine import over_queues, together
 
 BLOCKS = Blocks((np.array([4, 0]), np.array([1, 5, 2]), np.array([3])), (0, 1, 2), ((0,),) * 3)
@@ -38,9 +38,9 @@ def over_ranks(n_ranks, work, data=X, **options):
     return together(n_ranks, run)
 
 
-@over(
+@each_once(
     kind=COVARIANCE_TYPES,
-    n_ranks=[1, 2, 4, 5],
+    n_ranks=[1, 2, 5, 4],
     missing=["refuse", "marginalize"],
     dtype=[np.float64, np.float32],
 )

@@ -27,7 +27,6 @@ from vpem.fits.local_rows import (
     agree_on_rows,
     charge_weights,
     codec_of_moments,
-    parts_to_seed,
 )
 from vpem.fits.prepare import Prepared, check_distinct, check_start, network_of_all, prepare
 from vpem.fits.results import (
@@ -51,10 +50,7 @@ from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.steps.row_sampling import PointStream, RowStream
 from vpem.steps.runs import Progress
-from vpem.steps.starts import (
-    Tell,
-    teller,
-)
+from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network
 from vpem.sums.partial import Uplink
 from vpem.sums.private import powers_above
@@ -210,7 +206,7 @@ class FedSetup:
             check_start(start, model.n_components)
             return first_statistics(model, start), None
         used, terms = self.used, model.terms
-        parts = parts_to_seed(terms.rows, used.own_runs, terms.observed)
+        parts = used.workers_rows(terms.rows, terms.observed)
         at_random = start_rows is not None or init == "random"
         rng, order = np.random.default_rng([seed, 0]), used.order if at_random else None
         stream = RowStream(rng, used.every_weight, used.n_samples, order)

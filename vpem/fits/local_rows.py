@@ -523,6 +523,10 @@ class UsedRows(LocalRows):
         """Return the numbers of such rows by their places."""
         return places if self.order is None else self.order[places]
 
+    def workers_rows(self, rows: Rows, observed: NDArray[np.uint8] | None) -> WorkerRows:
+        """Return these rows in units of fitting, worker by worker, as k-means takes them."""
+        return WorkerRows(rows, self.counts[self.own], observed)
+
     def stream(self, rng: np.random.Generator, reach: Reach | None) -> RowStream:
         """Return what draws rows, or points in their place where none may be shown."""
         if reach is not None:
@@ -665,14 +669,6 @@ ROUNDED = 2.0**-48
 
 WIDE = 1024
 """Features beyond which covariances are left out, which are only to draw points by."""
-
-
-def parts_to_seed(
-    rows: Rows, runs: Sequence[slice], observed: NDArray[np.uint8] | None
-) -> WorkerRows:
-    """Rows of this process's workers as k-means takes them, of those of all in units of fitting."""
-    counts = np.array([run.stop - run.start for run in runs], dtype=np.intp)
-    return WorkerRows(rows, counts, observed)
 
 
 def agree_on_rows(

@@ -50,7 +50,7 @@ from vpem.steps.lloyd import Lloyd, kept_of_lloyd
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Restart, Restarts
 from vpem.steps.row_lloyd import lloyd_rows
-from vpem.steps.row_sampling import RowStream, WorkerRows
+from vpem.steps.row_sampling import RowStream
 from vpem.steps.runs import DRAWN
 from vpem.steps.starts import teller
 from vpem.sums.connect import Network, uncompressed
@@ -144,7 +144,7 @@ class ClusteredRows:
                 observed = there.astype(np.uint8)
                 values = np.where(there, values, means.astype(values.dtype))
             rows = MemoryRows.wrap(values)
-        self.parts = WorkerRows(rows, used.counts[used.own], observed)
+        self.parts = used.workers_rows(rows, observed)
 
     def _means(self, values: Floats, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Means (d,) of the observed values of all workers' rows."""

@@ -26,7 +26,6 @@ from vpem.fits.local_rows import (
     UsedRows,
     agree_on_rows,
     charge_weights,
-    parts_to_seed,
     units_by_reach,
 )
 from vpem.fits.prepare import (
@@ -66,11 +65,7 @@ from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import ROW_BYTES, RowStream
 from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures
-from vpem.steps.starts import (
-    GivenStart,
-    Tell,
-    teller,
-)
+from vpem.steps.starts import GivenStart, Tell, teller
 from vpem.sums.connect import Network
 from vpem.sums.partial import HeardByNeighbours
 from vpem.sums.sum import Sum
@@ -181,7 +176,7 @@ class RowRestart:
         """
         terms, whole = self.terms, self.terms.whole
         starts = RowStarts(
-            parts_to_seed(terms.local, terms.runs, whole.observed), self.total, self.stream,
+            self.used.workers_rows(terms.local, whole.observed), self.total, self.stream,
             self.n_components, whole.n_threads, self.tell,
         )  # fmt: skip
         if terms.reach is None:

@@ -42,7 +42,6 @@ from vpem.steps.fedem_sums import (
     FedProgress,
     FedRun,
     StatisticKeeper,
-    StatisticModel,
     disagreement,
     parse_step_size,
     statistic_keeper,
@@ -52,6 +51,7 @@ from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import note_partition
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import ITEM, Basis, Quantizer
+from vpem.terms.statistics import StatisticModel
 
 ELSEWHERE = object()
 """Parameters of a root of another process."""
@@ -145,8 +145,7 @@ def run_fedem(
             f" must be 1, got {alpha:g}",
         )
     among = np.flatnonzero(model.counts)
-    bounds = getattr(model, "bounds", None)
-    keeper = statistic_keeper(network, ledger, weights, codec, settings.participation, bounds)
+    keeper = statistic_keeper(network, ledger, weights, codec, settings.participation, model.bounds)
     keeper.take_part(settings.participation, rng, later, among, first)
     counts = model.counts[model.counts > 0]
     # Whether corrections stay noisy however long the run is.
@@ -154,8 +153,7 @@ def run_fedem(
     stays_on = drawn and not settings.variance_reduction
     if settings.memory == "none":
         stays_on = stays_on or later.omega > 0 or settings.participation < 1
-    least = getattr(model, "least_batch", 1)
-    steps, settings = SafeSteps.choose(settings, alpha, later, counts, least, stays_on)
+    steps, settings = SafeSteps.choose(settings, alpha, later, counts, model.least_batch, stays_on)
     reduced = settings.variance_reduction and settings.batch_size is not None
     noisy = later.omega > 0 or settings.participation < 1 or settings.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, settings.participation, settings.inner or 0)

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, Setting
-from vpem.network.schema import As, Stateful
+from vpem.network.schema import As
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, is_diagonal
-from vpem.terms.statistics import Statistics
+from vpem.terms.statistics import StatisticModel, Statistics
 from vpem.terms.units import Reach, are_positive, lower_half, symmetric
 
 FLOOR = 1e-4
@@ -47,7 +47,7 @@ def in_order(values: Doubles) -> float:
     return float(sum(values.tolist()))
 
 
-class MixtureStatistics(Stateful):
+class MixtureStatistics(StatisticModel):
     """Mean statistics of a Gaussian mixture whose rows are held by workers, n in all processes.
 
     And the map from a mean statistic to the parameters. With a covariance a component the statistic
@@ -111,7 +111,6 @@ class MixtureStatistics(Stateful):
         """What rows weigh where they weigh more than 1."""
         self.own = np.flatnonzero(local_counts * self.counts)
         """Workers with rows in this process."""
-        self._held: list[int] = self.counts.tolist()
         self.weighs = terms.row_weights is not None
         self._prepared: tuple[Mixture, Factors] | None = None
         self._passes: dict[int, tuple[Mixture, Doubles, float]] = {}
@@ -141,12 +140,8 @@ class MixtureStatistics(Stateful):
         self._metric = np.linalg.pinv(matrix, hermitian=True)
         self._known = None if known is None else self._checked(known)
         self._lay_out()
-        self.least_batch = 1
-        """Rows that have second moments which are not singular, where statistics have such."""
         if self._has_squares:
             self.least_batch = 2 if self.is_diagonal else self.n_features + 1
-        self.bounds: Doubles | None = None
-        """Of a mean statistic (P,) of rows that are within reach."""
         if reach is not None:
             off, k = reach.off(np.zeros(self.n_features)), n_components
             parts = [np.ones(k), np.tile(off, k)]
@@ -249,9 +244,7 @@ class MixtureStatistics(Stateful):
         of independent draws.
         """
         if not self.weighs:
-            n_held = self._held[worker]
-            drawn: Indices = rng.choice(n_held, count, replace=False, shuffle=False)
-            return drawn
+            return super().draw(worker, count, rng)
         # In other processes too, so that the shared stream goes on alike.
         places = (np.arange(count) + rng.random(count)) / count
         if worker not in self.parts:
