@@ -41,7 +41,6 @@ from vpem.steps.fedem_steps import (
 from vpem.steps.fedem_sums import parse_step_size
 from vpem.sums.connect import connect_workers
 from vpem.sums.quantizer import Quantizer
-from vpem.terms.statistics import StatisticModel
 
 from .estimator_support import EXCUSED, check_as_scikit_learn_does
 from .fedem_support import EXACT, REG, ROWS, em, mixture_model, run
@@ -58,8 +57,10 @@ def X(overlapping):
     return overlapping(3, 210, 4) + 5.0
 
 
-class Toy(StatisticModel):
+class Toy:
     """Statistics that do not depend on parameters: each worker has a constant vector."""
+
+    bounds, least_batch = None, 1
 
     def __init__(self, values, counts=None, pieces=None):
         self.values = np.asarray(values, dtype=float)
@@ -67,6 +68,9 @@ class Toy(StatisticModel):
         self.counts = np.array(counts or [1] * len(self.values))
         self.pieces = pieces or (slice(0, self.size),)
         self.masses = self.counts
+
+    def draw(self, worker, count, rng):
+        return rng.choice(int(self.counts[worker]), count, replace=False, shuffle=False)
 
     def expect(self, worker, parameters, rows):
         return self.values[worker]
@@ -76,9 +80,6 @@ class Toy(StatisticModel):
 
     def objective(self, parameters):
         return -float((parameters**2).sum())
-
-    def parameters_schema(self):
-        raise NotImplementedError
 
 
 # ---- identities ----------------------------------------------------------------------------------

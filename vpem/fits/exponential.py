@@ -29,7 +29,7 @@ from vpem.fits.results import SUMMED, Result, reported
 from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers, evenly, from_worker_of_row
-from vpem.network.schema import NOTHING, Array, As, Report, State
+from vpem.network.schema import NOTHING, Array, As, Report, State, Stateful
 from vpem.records import changed
 from vpem.settings import FedMixtureSettings, FedSettings
 from vpem.steps.fedem import first_statistics, run_fedem
@@ -39,7 +39,6 @@ from vpem.steps.restarts import OneRun
 from vpem.sums.connect import Network
 from vpem.sums.private import powers_above
 from vpem.terms.rows import check_missing
-from vpem.terms.statistics import StatisticModel
 
 ROOM = 2.0**16
 """Masked statistics may grow to so many times the largest number at the start."""
@@ -398,8 +397,8 @@ def _plain(value: Any, depth: int = 0) -> Iterator[Any]:
             yield from _plain(one, depth + 1)
 
 
-class _FamilyStatistics(StatisticModel):
-    """A user's model, checked, and worker by worker."""
+class _FamilyStatistics(Stateful):
+    """A user's model as `vpem.steps.fedem_sums.StatisticModel`: checked, and worker by worker."""
 
     def __init__(
         self, family: ExponentialFamily, X: Doubles, workers: Workers, holders: Placement
@@ -413,6 +412,7 @@ class _FamilyStatistics(StatisticModel):
         self.size = check_int(f"{type(family).__name__}.size", size, least=1)
         self.pieces = self._pieces(family.pieces)
         self.least_batch = check_int("least_batch", family.least_batch, least=1)
+        self.bounds: Doubles | None = None
         if family.bounds is not None:
             self.bounds = self._checked("bounds", family.bounds, (self.size,), must="be")
             if not (self.bounds > 0).all():
@@ -470,6 +470,10 @@ class _FamilyStatistics(StatisticModel):
                 + (f"shape {values.shape}" if values.shape != shape else "NaN or infinity")
             )
         return values
+
+    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
+        drawn: Indices = rng.choice(self.counts[worker], count, replace=False, shuffle=False)
+        return drawn
 
     def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
         """Mean expected statistic (P,) of some of a worker's rows; zero of other processes'."""

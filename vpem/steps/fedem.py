@@ -42,6 +42,7 @@ from vpem.steps.fedem_sums import (
     FedProgress,
     FedRun,
     StatisticKeeper,
+    StatisticModel,
     disagreement,
     parse_step_size,
     statistic_keeper,
@@ -51,7 +52,6 @@ from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import note_partition
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import ITEM, Basis, Quantizer
-from vpem.terms.statistics import StatisticModel
 
 ELSEWHERE = object()
 """Parameters of a root of another process."""

@@ -1,4 +1,4 @@
-"""What FedEM returns (history, run), its steps, and its sums.
+"""What FedEM works on and returns (the model's protocol, steps, history, run), and its sums.
 
 The statistic moves at a server that keeps it (`StatisticKeeper`), or at every worker on a graph
 (`NeighbourKeepers`).
@@ -9,25 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from vpem.checks import Doubles, Indices, read_float
+from vpem.checks import AnyArray, Doubles, Indices, read_float
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.network.codecs import Codec
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
-from vpem.network.schema import Report
+from vpem.network.schema import As, Report, Stateful
 from vpem.rules import MASKED_ABSENT, MASKED_CODES
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
 from vpem.sums.partial import Uplink
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
-from vpem.terms.statistics import StatisticModel
 from vpem.terms.units import exponents_of
 
 FEW = 10
@@ -41,6 +40,56 @@ StepSize = Callable[[int], float]
 
 ROOM = 2.0**8
 """Corrections may be so much larger than statistics are: they differ by memories and estimates."""
+
+
+class StatisticModel(Stateful, Protocol):
+    """A latent variable model whose EM is a map of one statistic, a vector of P numbers.
+
+    Expected statistics are linear in the rows, and an M-step that is given a convex combination of
+    them is valid; what noise pushes outside of that set is projected and counted. Its state has
+    what the next M-step depends on besides the statistic.
+    """
+
+    size: int
+    """Numbers of a statistic, P."""
+    pieces: tuple[slice, ...]
+    """Parts of it that are quantized with a scale of their own; together they cover it in order."""
+    counts: Indices
+    """Rows (or observations) that each worker holds, (n,)."""
+    bounds: Doubles | None
+    """What no worker's statistic is beyond (P,), as all know: masked sums need it where numbers are
+    beyond a million."""
+    least_batch: int
+    """Rows that have second moments which are not singular."""
+
+    @property
+    def masses(self) -> AnyArray:
+        """What they weigh, (n,)."""
+
+    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
+        """Draw some of a worker's rows, so that the mean of their statistics is unbiased.
+
+        The stream goes on alike in processes that have none of the worker's rows.
+        """
+
+    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
+        """Mean expected statistic (P,) of some of a worker's rows, counted from 0 in it; None: all.
+
+        It is never called for a worker without rows.
+        """
+
+    def maximize(self, statistic: Doubles, root: int = 0) -> tuple[Any, int]:
+        """Parameters of a statistic (P,), and how many things had to be projected to be valid.
+
+        Whose statistic it is counts where an M-step sets out from that root's last parameters: the
+        server's is 0, and on a graph of n workers the mean of theirs is n.
+        """
+
+    def objective(self, parameters: Any) -> float:
+        """What the history shows: a log-likelihood per sample, say. The larger the better."""
+
+    def parameters_schema(self) -> As:
+        """Parameters as arrays."""
 
 
 def parse_step_size(text: str | float | StepSize) -> StepSize:

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, Setting
-from vpem.network.schema import As
+from vpem.network.schema import As, Stateful
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, is_diagonal
-from vpem.terms.statistics import StatisticModel, Statistics
+from vpem.terms.statistics import Statistics
 from vpem.terms.units import Reach, are_positive, lower_half, symmetric
 
 FLOOR = 1e-4
@@ -47,7 +47,7 @@ def in_order(values: Doubles) -> float:
     return float(sum(values.tolist()))
 
 
-class MixtureStatistics(StatisticModel):
+class MixtureStatistics(Stateful):
     """Mean statistics of a Gaussian mixture whose rows are held by workers, n in all processes.
 
     And the map from a mean statistic to the parameters. With a covariance a component the statistic
@@ -77,9 +77,8 @@ class MixtureStatistics(StatisticModel):
     can have are projected. Raises InputError for known covariances that are not positive definite,
     or of another shape, and NumericalError if a feature is constant and ``reg_covar`` is 0.
 
-    A statistic has ``size`` numbers, P. Its ``pieces`` (weights, first moments, second moments of
-    each component) have a scale of their own each where statistics are quantized. The slices
-    ``first``, ``seen`` and ``squares`` are its parts, of which the last two may be empty.
+    Its ``pieces`` are weights, first moments, and second moments of each component; the slices
+    ``first``, ``seen`` and ``squares`` are parts, of which the last two may be empty.
     """
 
     def __init__(
@@ -111,6 +110,7 @@ class MixtureStatistics(StatisticModel):
         """What rows weigh where they weigh more than 1."""
         self.own = np.flatnonzero(local_counts * self.counts)
         """Workers with rows in this process."""
+        self._held: list[int] = self.counts.tolist()
         self.weighs = terms.row_weights is not None
         self._prepared: tuple[Mixture, Factors] | None = None
         self._passes: dict[int, tuple[Mixture, Doubles, float]] = {}
@@ -140,8 +140,12 @@ class MixtureStatistics(StatisticModel):
         self._metric = np.linalg.pinv(matrix, hermitian=True)
         self._known = None if known is None else self._checked(known)
         self._lay_out()
+        self.least_batch = 1
+        """Rows that have second moments which are not singular, where statistics have such."""
         if self._has_squares:
             self.least_batch = 2 if self.is_diagonal else self.n_features + 1
+        self.bounds: Doubles | None = None
+        """Of a mean statistic (P,) of rows that are within reach."""
         if reach is not None:
             off, k = reach.off(np.zeros(self.n_features)), n_components
             parts = [np.ones(k), np.tile(off, k)]
@@ -225,10 +229,7 @@ class MixtureStatistics(StatisticModel):
     # ---- what a worker computes ------------------------------------------------------------------
 
     def expect(self, worker: int, parameters: Mixture, rows: Indices | None) -> Doubles:
-        """Mean expected statistic (P,) of some of a worker's rows, or of all.
-
-        Some weigh alike: those that weigh more are drawn more often (`draw`).
-        """
+        """Some rows weigh alike here: those that weigh more are drawn more often (`draw`)."""
         part = self.parts.get(worker)
         if part is None:
             return np.zeros(self.size)  # Of another process.
@@ -244,7 +245,9 @@ class MixtureStatistics(StatisticModel):
         of independent draws.
         """
         if not self.weighs:
-            return super().draw(worker, count, rng)
+            n_held = self._held[worker]
+            drawn: Indices = rng.choice(n_held, count, replace=False, shuffle=False)
+            return drawn
         # In other processes too, so that the shared stream goes on alike.
         places = (np.arange(count) + rng.random(count)) / count
         if worker not in self.parts:

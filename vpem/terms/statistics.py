@@ -1,12 +1,10 @@
 """Sufficient statistics of every hub, and what follows from them without the rows.
 
-And models of which one statistic is enough (`StatisticModel`): FedEM is theirs. In checkpoints
-statistics of whatever kind are tables of arrays, within each other.
+In checkpoints statistics of whatever kind are tables of arrays, within each other.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
@@ -15,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import AnyArray, Doubles, Floats, Indices
+from vpem.checks import AnyArray, Doubles, Floats
 from vpem.network.partition import Blocks
-from vpem.network.schema import Array, As, Stateful
+from vpem.network.schema import Array, As
 from vpem.terms.units import MOST_NATS, Reach, lower_half, symmetric
 
 if TYPE_CHECKING:
@@ -170,58 +168,3 @@ def having_arrays(blank: Any, arrays: Any) -> Any:
     if isinstance(blank, tuple):
         return tuple(having_arrays(part, one) for part, one in zip(blank, arrays, strict=True))
     return arrays
-
-
-class StatisticModel(Stateful):
-    """A latent variable model whose EM is a map of one statistic, a vector of P numbers.
-
-    Expected statistics are linear in the rows, and an M-step that is given a convex combination of
-    them is valid; what noise pushes outside of that set is projected and counted. Its state has
-    what the next M-step depends on besides the statistic.
-    """
-
-    size: int
-    """Numbers of a statistic, P."""
-    pieces: tuple[slice, ...]
-    """Parts of it that are quantized with a scale of their own; together they cover it in order."""
-    counts: Indices
-    """Rows (or observations) that each worker holds, (n,)."""
-    masses: AnyArray
-    """What they weigh, (n,)."""
-    bounds: Doubles | None = None
-    """What no worker's statistic is beyond (P,), as all know: masked sums need it where numbers are
-    beyond a million."""
-    least_batch: int = 1
-    """Rows that have second moments which are not singular."""
-
-    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
-        """Draw some of a worker's rows, fewer than it has, so that the mean is unbiased.
-
-        The stream goes on alike in processes that have none of the worker's rows.
-        """
-        n_held = int(self.counts[worker])
-        drawn: Indices = rng.choice(n_held, count, replace=False, shuffle=False)
-        return drawn
-
-    @abstractmethod
-    def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:
-        """Mean expected statistic (P,) of some of a worker's rows, counted from 0 in it; None: all.
-
-        It is never called for a worker without rows, and is zero of other processes'.
-        """
-
-    @abstractmethod
-    def maximize(self, statistic: Doubles, root: int = 0) -> tuple[Any, int]:
-        """Parameters of a statistic (P,), and how many things had to be projected to be valid.
-
-        Whose statistic it is counts where an M-step sets out from that root's last parameters: the
-        server's is 0, and on a graph of n workers the mean of theirs is n.
-        """
-
-    @abstractmethod
-    def objective(self, parameters: Any) -> float:
-        """What the history shows: a log-likelihood per sample, say. The larger the better."""
-
-    @abstractmethod
-    def parameters_schema(self) -> As:
-        """Parameters as arrays."""

@@ -21,9 +21,8 @@ import numpy as np
 
 from vpem.checks import Doubles, Indices
 from vpem.errors import NumericalError
-from vpem.network.schema import Array, As, Schema, record
+from vpem.network.schema import Array, As, Schema, Stateful, record
 from vpem.terms.lowrank.observations import EntryLaw, Observations
-from vpem.terms.statistics import StatisticModel
 
 SMALL = 200
 """Rows or columns up to which all singular values are found, and not the largest alone."""
@@ -224,8 +223,8 @@ def fit_rows(
     return U
 
 
-class ImputationModel(StatisticModel):
-    """Imputation by FedEM; theta has a rank and a ridge.
+class ImputationModel(Stateful):
+    """Imputation as a `vpem.steps.fedem_sums.StatisticModel`; theta has a rank and a ridge.
 
     ``n_copies`` are copies of the matrix of which the observers saw parts: at least as many as
     observers saw any one entry, or what their weights of it add up to. ``n_roots`` keep a
@@ -253,11 +252,13 @@ class ImputationModel(StatisticModel):
         self.n_copies = n_copies
         self.shape = observations.shape
         self.size = self.shape[0] * self.shape[1]
-        self.pieces = (slice(0, self.size),)
+        self.pieces: tuple[slice, ...] = (slice(0, self.size),)
         self.counts = self.masses = observations.counts  # (n,): an entry weighs 1
         self.start = law.mean(np.zeros(self.size))
         # Observers n, copies c: each has n/c entries' worth of news where it saw one.
         self._share = observations.n_observers / n_copies
+        self.bounds: Doubles | None = None
+        self.least_batch = 1
         if most is not None:
             # What is foretold goes beyond what was seen, but not far.
             largest = 2.0 * (1.0 + self._share) * max(most, float(np.abs(self.start).max()), 1.0)
@@ -282,6 +283,11 @@ class ImputationModel(StatisticModel):
         self.total_weight: float = observations.n_entries
         if observations.weights is not None:
             self.total_weight = add_up(masses)
+
+    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
+        """Draw so many different entries of an observer's, fewer than it saw."""
+        drawn: Indices = rng.choice(int(self.counts[worker]), count, replace=False, shuffle=False)
+        return drawn
 
     def expect(self, worker: int, parameters: LowRank, rows: Indices | None) -> Doubles:
         """Fill an observer's copy (I J,): what it saw, and elsewhere what the parameters foretell.
