@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -309,17 +308,6 @@ def test_the_estimator_is_the_recipe():
     columns = FedMissEM(method="mixture", n_workers=2, split="features").fit(X)
     np.testing.assert_allclose(columns.transform(X), columns.impute(), rtol=1e-9)
     assert len(columns.imputation_.fit.mixture.blocks.features) == 2
-
-
-def test_files(tmp_path):
-    X = holed()
-    found = fit_imputation(from_matrices(X), method="mixture", draws=3)
-    write_imputation(tmp_path / "a.h5", found)
-    read = read_imputed(tmp_path / "a.h5")
-    np.testing.assert_array_equal(read.values, found.imputed)
-    np.testing.assert_array_equal(read.draws, [found.completed(draw) for draw in range(3)])
-    write_imputation(tmp_path / "b.h5", replace(found, draws=found.draws[:0]))
-    assert read_imputed(tmp_path / "b.h5").draws is None
 
 
 def test_an_iteration_is_told_by_those_who_took_part(tmp_path):

@@ -321,19 +321,6 @@ def test_from_a_model_of_other_blocks(target, overlapping, iterate):
     np.testing.assert_allclose(fit.history[0], start.score_samples(X).sum(), rtol=1e-6)
 
 
-def test_restarts_keep_the_best(overlapping):
-    X = overlapping(13, 200, 6, k=5)
-    network = network_of("star")
-    options = {"n_components": 5, "init": "random", "tol": 1e-4, "seed": 2}
-    best = fit_vpem(X, network, n_init=5, **options)
-    single = fit_vpem(X, network, n_init=1, **options)
-    assert best.log_likelihood >= single.log_likelihood
-    assert 0 <= best.best_restart < 5
-    assert best.total_iterations > best.n_iter
-    if best.best_restart == 0:
-        assert best.init_rows == single.init_rows
-
-
 @each(
     ("init", "match"),
     [
