@@ -150,30 +150,23 @@ def file(noise, tmp_path_factory):
     return path
 
 
-SPLITS = [("--agents", "1"), ("--split", "rows", "--workers", "3")]
-
-
-@each("split", SPLITS)
+@each("split", [("--agents", "1"), ("--split", "rows", "--workers", "3")])
 def test_noise_has_one_component(capsys, file, split):
-    told = done(capsys, "fit", file, "-k", "1-5", *split, "--json")
-    report = told.json
-    assert report["n_components"] == 1
-    assert report["degenerate"] == []
-    cells = report["selection"]["cells"]
+    words = (file, "-k", "1-5", *split, "--json")
+    told = done(capsys, "fit", *words)
+    report, cells = told.json, told.json["selection"]["cells"]
+    assert (report["n_components"], report["degenerate"]) == (1, [])
     assert cells[4]["degenerate"] > 0
     assert cells[4]["bic"] < cells[0]["bic"]
     assert "has degenerate components, and was passed over; --floor-fits keep" in told.err
-    again = done(capsys, "select", file, "-k", "1-5", *split, "--jobs", "1", "--json").json
+    again = done(capsys, "select", *words, "--jobs", "1").json
     assert again["best"] == again["chosen"] == 0
     assert again["passed_over"]
-    kept = done(capsys, "fit", file, "-k", "1-5", *split, "--floor-fits", "keep", "--json")
+    kept = done(capsys, "fit", *words, "--floor-fits", "keep")
     assert kept.json["n_components"] == 5
     assert "degenerate, their" not in kept.err
-    old = done(
-        capsys, "select", file, "-k", "1-5", *split, "--jobs", "1", "--floor-fits", "keep", "--json"
-    ).json
-    assert old["best"] == 4
-    assert old["passed_over"] == []
+    old = done(capsys, "select", *words, "--jobs", "1", "--floor-fits", "keep").json
+    assert (old["best"], old["passed_over"]) == (4, [])
 
 
 @quiet
@@ -243,26 +236,19 @@ def test_rows_and_features_are_in_the_sentence(noise):
 # ---- restarts -----------------------------------------------------------------------------------
 
 
-def starting_at(X, network, seeds, **how):
-    """Fits of a restart alone, each with what it was worth, and which is kept of all of them."""
-    alone = [fit_vpem(X, network, first_restart=r, n_init=1, **how) for r in seeds]
-    return alone, fit_vpem(X, network, n_init=len(seeds), **how)
-
-
 @quiet
 def test_a_degenerate_restart_is_kept_only_where_all_are(noise):
     X, network = noise[:, :6], joined(6)
     seen = set()
     for seed in range(6):
         how = {"n_components": 4, "init": "random", "seed": seed}
-        alone, best = starting_at(X, network, range(4), **how)
+        alone = [fit_vpem(X, network, first_restart=r, n_init=1, **how) for r in range(4)]
         sound = [one for one in alone if not one.degenerate] or alone
         seen.add(len([one for one in alone if one.degenerate]) % 4 > 0)
-        wanted = max(sound, key=lambda one: one.root_log_likelihood[0])
-        assert np.array_equal(best.mixture.means, wanted.mixture.means)
-        old = fit_vpem(X, network, n_init=4, floor_fits="keep", **how)
-        wanted = max(alone, key=lambda one: one.root_log_likelihood[0])
-        assert np.array_equal(old.mixture.means, wanted.mixture.means)
+        for choice, among in (("last", sound), ("keep", alone)):
+            best = fit_vpem(X, network, n_init=4, floor_fits=choice, **how)
+            wanted = max(among, key=lambda one: one.root_log_likelihood[0])
+            assert np.array_equal(best.mixture.means, wanted.mixture.means)
     assert True in seen
 
 
@@ -343,18 +329,14 @@ def test_columns_that_follow_from_others_are_refused_wherever_rounding_ends(n, d
 def test_other_families(family):
     X = np.exp(0.3 * spots()) if family == "log-normal" else spots()
     codes = np.random.default_rng(1).integers(3, size=(len(X), 1)).astype(float)
-    data = np.concatenate([X, codes], axis=1)
-    kinds = Kinds((*[family] * 4, "categorical"))
-    fit = fit_vpem(data, joined(5), kinds=kinds, n_components=3)
-    assert fit.degenerate
-    sound = fit_vpem(data, joined(5), kinds=kinds, n_components=1)
-    assert sound.degenerate == []
-
-
-@quiet
-def test_categories_have_no_floor():
+    data, kinds = np.concatenate([X, codes], axis=1), Kinds((*[family] * 4, "categorical"))
+    many, one = (
+        fit_vpem(data, joined(5), kinds=kinds, n_components=k, max_iter=100) for k in (3, 1)
+    )
+    assert many.degenerate
+    assert one.degenerate == []
     codes = np.random.default_rng(1).integers(2, size=(12, 6)).astype(float)
-    kinds = Kinds(("categorical",) * 6)
+    kinds = Kinds(("categorical",) * 6)  # which have no floor
     assert fit_vpem(codes, joined(6), kinds=kinds, n_components=4).degenerate == []
 
 

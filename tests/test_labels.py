@@ -49,6 +49,10 @@ OVER_FEATURES = {
 }
 OVER_ROWS = {"star": {"topology": "star"}, "consensus": {"topology": "path", "n_rounds": 40}}
 ENGINES = [(1, None), (2, None), (4, (1, 2, 3))]
+PLACES = [(case, *ENGINES[at % 3]) for at, case in enumerate(OVER_FEATURES)] + [
+    (case, *engine) for case in ("star", "hubs") for engine in ENGINES
+]
+"""Every way of summing somewhere, and two of them everywhere; see `over_sums` for all of them."""
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +133,7 @@ def spoilt(source, more):
 
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
-@pytest.mark.parametrize("case", OVER_FEATURES)
-@pytest.mark.parametrize(("n_ranks", "seats"), ENGINES, ids=["one", "2", "a server"])
+@each(("case", "n_ranks", "seats"), dict.fromkeys(PLACES))
 def test_features(folder, case, n_ranks, seats):
     options, more = OVER_FEATURES[case]
     options = {"topology": "star", **options}
@@ -269,29 +272,35 @@ FIT = ["fit", *TABLES, "-k", "3", "--topology", "star", "--max-iter", "5", "--to
 
 
 def rows_of(path):
+    """Rows of a table by their ids or numbers."""
     with open(path, newline="") as file:
         return {row.pop("id", None) or row.pop("row"): row for row in csv.DictReader(file)}
+
+
+def same_rows(ours, theirs):
+    """Hold rows of two tables against each other, cell by cell."""
+    assert list(ours) == list(theirs)
+    for one, row in ours.items():
+        assert row.keys() == theirs[one].keys()
+        for name, value in row.items():
+            other = theirs[one][name]
+            assert value == other or float(value) == pytest.approx(float(other), abs=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 def test_parties_in_one_process_get_a_file_each(capsys, home):
     told = done(capsys, *FIT, "-o", "m.h5", "--labels", "l.csv", "--json")
-    files = [f"l.{name}.csv" for name in AGENTS]
-    assert told.json["labels_files"] == files
+    assert told.json["labels_files"] == [f"l.{name}.csv" for name in AGENTS]
     assert not (home / "l.csv").exists()
     joined = rows_of_predict(capsys, "m.h5", *TABLES, "--proba")
     for name in AGENTS:
         found = rows_of(f"l.{name}.csv")
-        assert list(found) == list(rows_of_ids(f"{name}.csv"))
+        assert list(found) == rows_of_ids(f"{name}.csv")
         lost = [one for one in found if one not in joined]
         why = "took no part, since not every party has them; their cells in "
         assert f"{name}: {len(lost)} of 56 rows {why}l.{name}.csv are empty" in told.err
         assert all(set(found[one].values()) == {""} for one in lost)
-        for one in joined:
-            assert found[one]["label"] == joined[one]["label"]
-            assert float(found[one]["proba_1"]) == pytest.approx(
-                float(joined[one]["proba_1"]), abs=1e-10
-            )
+        same_rows({one: found[one] for one in joined}, joined)
     told = done(capsys, *FIT, "--missing-parties", "--labels", "all.h5")
     assert "took no part" not in told.err
     with h5py.File("all.lab.h5") as file:
@@ -301,7 +310,7 @@ def test_parties_in_one_process_get_a_file_each(capsys, home):
 
 def rows_of_predict(capsys, *words):
     text = done(capsys, "predict", *words, "--quiet").out
-    return {row["id"]: row for row in csv.DictReader(text.splitlines())}
+    return {row.pop("id"): row for row in csv.DictReader(text.splitlines())}
 
 
 def rows_of_ids(path):
@@ -325,13 +334,7 @@ def test_one_dataset_has_one_file(capsys, home, words):
     assert "wrote 150 rows to one.csv" in told.err
     more = ["--proba"] if command != "kmeans" else []
     done(capsys, "predict", "m.h5", "d.h5", *more, "-o", "again.csv", "--force")
-    ours, theirs = rows_of("one.csv"), rows_of("again.csv")
-    assert list(ours) == list(theirs)
-    for one, row in ours.items():
-        assert row.keys() == theirs[one].keys()
-        assert row["label"] == theirs[one]["label"]
-        for name, value in row.items():
-            assert float(value) == pytest.approx(float(theirs[one][name]), abs=1e-10)
+    same_rows(rows_of("one.csv"), rows_of("again.csv"))
 
 
 REFUSED = [
@@ -378,18 +381,14 @@ def test_a_party_predicts_alone(capsys, home, kind):
     told = done(capsys, *asked, *more)
     without = "integrated out" if kind == "mixture" else "left out of distances"
     assert told.err == f"3 of the model's 6 features are not in the data and are {without}\n"
-    found = list(csv.DictReader(told.out.splitlines()))
-    assert [row["id"] for row in found] == rows_of_ids("lab.csv")
+    found = {row.pop("id"): row for row in csv.DictReader(told.out.splitlines())}
+    assert list(found) == rows_of_ids("lab.csv")
     source = join_parties(parties_of(home, "lab"))[0]
     names = ("height", "age", "weight", "pulse", "iron", "sugar")
     holes = np.full((len(found), 6), np.nan)
     holes[:, [names.index(name) for name in source.feature_names]] = source.X
     write_dataset("holes.h5", Dataset(holes, names, ids=source.ids), force=True)
-    wanted = done(capsys, "predict", "m.h5", "holes.h5", "--missing", "marginalize", *more).out
-    for ours, theirs in zip(found, csv.DictReader(wanted.splitlines()), strict=True):
-        assert ours.keys() == theirs.keys()
-        for name in set(ours) - {"id"}:
-            assert float(ours[name]) == pytest.approx(float(theirs[name]), abs=1e-10)
+    same_rows(found, rows_of_predict(capsys, "m.h5", "holes.h5", *asked[-2:], *more))
     if kind == "mixture":
         ours = done(capsys, "score", "m.h5", "lab.csv", "--missing", "marginalize", "--json").json
         whole = done(capsys, "score", "m.h5", "holes.h5", "--missing", "marginalize", "--json").json
@@ -449,16 +448,10 @@ def test_members_of_a_study_get_their_own(folder, tmp_path):
     assert {one.code for one in ended.values()} == {0}, ended
     assert not ended["hub"].out
     for name in AGENTS:
-        found = list(csv.DictReader(ended[name].out.splitlines()))
-        assert [row["id"] for row in found] == rows_of_ids(folder / f"{name}.csv")
-    fitted = rows_of(company.folders["clinic"] / "mine.csv")
-    for row in csv.DictReader(ended["clinic"].out.splitlines()):
-        ours = fitted[row.pop("id")]
-        assert ours["label"] == row["label"]
-        for key, value in row.items():
-            assert value == ours[key] == "" or float(ours[key]) == pytest.approx(
-                float(value), abs=1e-10
-            )
+        found = {row.pop("id"): row for row in csv.DictReader(ended[name].out.splitlines())}
+        assert list(found) == rows_of_ids(folder / f"{name}.csv")
+        if name == "clinic":
+            same_rows(found, rows_of(company.folders["clinic"] / "mine.csv"))
 
 
 def test_a_process_with_a_user_of_its_own_writes_the_file_that_was_named(folder, tmp_path, capsys):
