@@ -65,7 +65,6 @@ def piece(mixture: Density, features: Sequence[int] | NDArray[np.intp]) -> Piece
 
 
 def hubs_of(mixture: Density, chosen: NDArray[np.bool_]) -> list[int]:
-    """Return the hubs that have some of these features."""
     return [b for b, columns in enumerate(mixture.blocks.features) if chosen[columns].any()]
 
 
@@ -586,7 +585,6 @@ def spread_contribution(
                 tallies[party] = tally, piece(part, touched)
 
     def add_rows(rows: slice, sums: Floats) -> None:
-        """Add rows of which all terms, with constants, are summed (m, K)."""
         every = whole.add(sums[0], 0.0, seen[rows], rows)
         if part is None:
             return

@@ -104,7 +104,6 @@ def iterations_of(settings: FitSettings | KmeansSettings, default: int, usual: i
 
 
 def accountant() -> ModuleType:
-    """Return `dp_accounting`."""
     try:
         return import_module("dp_accounting")
     except ImportError:
@@ -302,7 +301,6 @@ class Guarantee:
         return {"add_or_remove": add, "change": budget.epsilon_with(noise / 2)}
 
     def describe(self) -> Report:
-        """Describe the guarantee in reports and models."""
         from importlib.metadata import version
 
         described: Report = {
@@ -413,7 +411,6 @@ class Foretold:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether nothing would be left but noise."""
         return self.lost > MOST_LOST or self.of_spread > MOST_OF_SPREAD
 
     def check(self) -> None:
@@ -460,7 +457,6 @@ def foretell(
     n_features: int,
     network: Network | None = None,
 ) -> Foretold:
-    """Foretell the accuracy of a private fit from public facts."""
     louder = 1.0
     if network is not None and network.agents.masks is not None:
         n_workers = network.agents.n_agents
@@ -664,7 +660,13 @@ def release_vpem(
     began = time.perf_counter()
     if privacy.epsilon is not None:
         raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
-    _check(network, settings, sample_weight, saver)
+    check_private("vp-em", settings, weighted=sample_weight is not None, saved=saver is not None)
+    by_rounds = not network.total.at_server or network.compress is not None
+    refuse_first((by_rounds, (
+        "{release_epsilon} needs one exact sum, from which all have the same responsibilities: "
+        "with rounds every root would spend some of the privacy budget, and with a codec a row's "
+        "terms depend on other rows; take {sum=tree} or a star, without {compress}",
+    )))  # fmt: skip
     rows = AllRows(network.total.holders)
     prepared = prepare(
         X, network.blocks.n_features, settings, rows, feature_names=feature_names,
@@ -728,16 +730,3 @@ def release_vpem(
             budget, tuple(multipliers), "hubs", privacy.repeatable_noise is not None
         ),
     )
-
-
-def _check(
-    network: Network, settings: FitSettings, sample_weight: object, saver: Saver | None
-) -> None:
-    """Raise InputError where a setting is given that a release cannot have."""
-    check_private("vp-em", settings, weighted=sample_weight is not None, saved=saver is not None)
-    by_rounds = not network.total.at_server or network.compress is not None
-    refuse_first((by_rounds, (
-        "{release_epsilon} needs one exact sum, from which all have the same responsibilities: "
-        "with rounds every root would spend some of the privacy budget, and with a codec a row's "
-        "terms depend on other rows; take {sum=tree} or a star, without {compress}",
-    )))  # fmt: skip

@@ -119,22 +119,18 @@ class ProgressPrinter:
         self.began = time.perf_counter()
 
     def restarting(self, number: int, count: int, max_iter: int) -> None:
-        """Print which of several restarts begins."""
         if count > 1:
             print(f"restart {number} of {count}")
 
     def starting(self, what: str) -> None:
-        """Print a step of the start."""
         if self.verbose > 1:
             print(f"start: {what}")
 
     def __call__(self, progress: Any) -> None:
-        """Print an iteration, if it is one of those that are printed."""
         if progress.iteration % self.every == 0:
             print(self.line(progress))
 
     def line(self, progress: Any) -> str:
-        """Return the line of an iteration."""
         said = f"iteration {progress.iteration}"
         for name, called in (
             ("log_likelihood", "log-likelihood per sample"), ("objective", "objective"),
@@ -148,7 +144,6 @@ class ProgressPrinter:
         return said
 
     def end(self, converged: bool, n_iter: int) -> None:
-        """Print how it ended."""
         seconds = time.perf_counter() - self.began
         word = "converged" if converged else "not converged"
         print(f"{word} after {n_iter} iterations, {seconds:.2f} s")
@@ -360,7 +355,6 @@ def _fits(name: str, value: object, default: object) -> bool:
 
 
 def number_in(report: Report, name: str) -> float:
-    """Return a number of a report, or nan."""
     value = report.get(name)
     return float(value) if isinstance(value, int | float) and value > -np.inf else float("nan")
 
@@ -586,7 +580,6 @@ class OnGraph(BaseEstimator):
         return bundle
 
     def _table_as_html(self) -> str:
-        """Return what was fitted, or nothing before `fit`."""
         if not self.__sklearn_is_fitted__():
             return ""
         title, cells = self._table()
@@ -598,7 +591,6 @@ class OnGraph(BaseEstimator):
         return hasattr(self, self._result[0])
 
     def _lines(self) -> ProgressPrinter | None:
-        """Return a printer of progress, if there is anything to print."""
         flag = isinstance(self.verbose, bool | np.bool_)
         verbose = check_int("verbose", int(self.verbose) if flag else self.verbose, least=0)
         every = check_int("verbose_interval", self.verbose_interval, least=1)
@@ -709,7 +701,6 @@ class OnGraph(BaseEstimator):
         return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
 
     def _refuse_unfitted(self) -> None:
-        """Raise InputError where there is nothing yet that a file could keep."""
         if not self.__sklearn_is_fitted__():
             raise InputError(f"this {type(self).__name__} is not fitted: call fit first")
 

@@ -183,7 +183,6 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
 
 def kmeans_of(stored: StoredClustering) -> DistributedKMeans:
-    """Return a fitted estimator of a clustering in a file."""
     estimator = DistributedKMeans.of_stored(stored)
     estimator._place(stored.centres, stored.scaling, np.dtype(np.float64))
     estimator.labels_ = stored.labels

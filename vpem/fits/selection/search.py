@@ -195,7 +195,6 @@ class _Process:
             raise
 
     def ask(self, trial: Trial) -> None:
-        """Give it a trial to do."""
         # One that has ended is found out about when its answer is read.
         with suppress(OSError):
             self.answers.send(trial)
@@ -212,7 +211,6 @@ class _Process:
         return dict(result)
 
     def lost(self) -> Outcome:
-        """Return the result of a trial whose process has ended."""
         code = self._process.exitcode
         ending = f"with code {code}"
         if code is not None and code < 0:
@@ -223,7 +221,6 @@ class _Process:
                 "seconds": 0.0, "warnings": []}  # fmt: skip
 
     def end(self) -> None:
-        """End the process, whatever it does."""
         self._process.kill()
         self._process.join()
         self.answers.close()
@@ -373,7 +370,6 @@ class Record:
             )  # fmt: skip
 
     def add(self, key: str, result: Outcome) -> None:
-        """Keep the result of a trial."""
         self.results[key] = result
         if self.path is not None:
             write_state(self.path, {"kind": KIND, "facts": self.facts, "results": self.results})
@@ -401,8 +397,6 @@ DIAGONAL = ("diag", "tied-diag")
 
 @dataclass
 class Selection:
-    """What a search has found."""
-
     criterion: str  # by which models were judged
     grid: list[Cell]  # what was fitted
     cells: list[Report]  # what each cell came to; see `summary`
@@ -442,7 +436,6 @@ def without_repeats(cells: Sequence[Cell], problem: Problem) -> list[Cell]:
     exact = all(error is not None and error <= SumSettings.consensus_tol for error in errors)
 
     def model_of(cell: Cell) -> Hashable:
-        """What cells of the same model have in common."""
         hubs = problem.networks[cell.hops if problem.workers is None else 0].whole.hubs
         blocks: Hashable = tuple(hubs)
         if exact:

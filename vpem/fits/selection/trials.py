@@ -345,7 +345,6 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """Name of the trial among all of one problem."""
         cell = self.cell
         name = f"{cell.n_components}/{cell.hops}/{cell.covariance_type}"
         if self.n_folds:
@@ -401,12 +400,10 @@ class Problem:
 
     @property
     def masked(self) -> bool:
-        """Whether sums are masked."""
         return next(iter(self.networks.values())).agents.masks is not None
 
     @property
     def floor_fits(self) -> str:
-        """How models with degenerate components are judged."""
         return str(self.options.get("floor_fits", "last"))
 
     @property
@@ -416,7 +413,6 @@ class Problem:
 
     @property
     def missing(self) -> str:
-        """What is done where values are missing."""
         return str(self.options.get("missing", "refuse"))
 
     def held(self, hops: int) -> Held:
