@@ -1,6 +1,5 @@
 """What a mixture loses without each party, against densities by SciPy; which features separate."""
 
-import csv
 import json
 
 import numpy as np
@@ -156,6 +155,14 @@ def test_a_variational_posterior_is_judged_at_its_means():
     assert found.log_likelihood == pytest.approx(fitted.plain.score_samples(X).mean(), rel=1e-12)
 
 
+def spread_over(engine, held, data, mixture, *how):
+    """Contributions by the ranks of an engine, and what they sent."""
+    place = Placement.evenly(engine, held.n_agents, held.names)
+    own = np.concatenate([held.features[party] for party in place.own])
+    rows = SpreadRows(data[:, own], held, range(6), place, NAMES, *how)
+    return spread_contribution(rows, mixture, NAMES), rows.communication
+
+
 @over(
     kind=["full", "tied-diag"], n_ranks=[1, 2, 4], missing=["refuse", "marginalize"], secure=[0, 1]
 )
@@ -166,13 +173,8 @@ def test_processes_find_what_one_finds(kind, n_ranks, missing, secure):
     data = X if missing == "refuse" else holed(X)
     held = from_lists(list(PARTIES.values()), 6, tuple(PARTIES))
 
-    def work(engine):
-        place = Placement.evenly(engine, 4, held.names)
-        own = np.concatenate([held.features[party] for party in place.own])
-        rows = SpreadRows(data[:, own], held, range(6), place, NAMES, missing, bool(secure))
-        return spread_contribution(rows, mixture, NAMES), rows.communication
-
     wanted = contribution(model_of(mixture), data, parties=PARTIES, missing=missing).describe()
+    work = lambda engine: spread_over(engine, held, data, mixture, missing, bool(secure))  # noqa: E731
     for found, sent in together(n_ranks, work):
         described = found.describe()
         for kind_of in ("parties", "features"):
@@ -191,19 +193,10 @@ def test_processes_find_what_one_finds(kind, n_ranks, missing, secure):
 
 
 def test_a_party_in_hubs_of_several_roots_is_refused_by_all():
-    mixture = random_mixture(np.random.default_rng(3), BLOCKS, "full", 3)
     held = from_lists([[0, 4, 3], [1, 2, 5]], 6, ("a", "b"))
     both = Blocks((np.array([4, 0]), np.array([1, 5, 2, 3])), (0, 1), ((0,),) * 2)
     mixture = random_mixture(np.random.default_rng(3), both, "full", 2)
-
-    def work(engine):
-        place = Placement.evenly(engine, 2, held.names)
-        own = np.concatenate([held.features[party] for party in place.own])
-        return spread_contribution(
-            SpreadRows(X[:, own], held, range(6), place, NAMES), mixture, NAMES
-        )
-
-    for error in together(2, work):
+    for error in together(2, lambda engine: spread_over(engine, held, X, mixture)):
         assert isinstance(error, InputError)
         assert "'a' has features in hubs of several roots" in str(error)
 
@@ -218,36 +211,19 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_command(capsys, folder, tmp_path):
-    data, model = folder / "d.h5", tmp_path / "m.h5"
-    done(capsys, "fit", data, "-k", 3, "--topology", "star", "-o", model, "-q")
-    found = done(capsys, "model", "contribution", model, data, "--json").json
-    source = read_dataset(data)
-    wanted = contribution(read_model(model), source.X, labels=source.labels).describe()
-    assert found == json.loads(json.dumps(wanted))
-    assert {one["name"] for one in found["parties"]} == {"clinic", "registry", "lab"}
-    shown = done(capsys, "model", "contribution", model, data).out
-    for one in (*found["parties"], *found["features"]):
-        assert one["name"] in shown
-        assert f"{one['information']:.4f}" in shown
-    result = done(capsys, "model", "contribution", model, data, "-o", tmp_path / "c.csv")
-    assert result.out == ""
-    with open(tmp_path / "c.csv", encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["name"] for row in rows] == [
-        one["name"] for one in (*found["parties"], *found["features"])
-    ]
-    assert float(rows[0]["information_lost"]) == found["parties"][0]["information_lost"]
-    assert rows[-1]["information_lost"] == ""
-
-
 def test_parties_of_the_data_are_those_that_are_judged(capsys, folder, tmp_path):
+    """What is shown, and tables, are among the golden files."""
     data, model = folder / "d.h5", tmp_path / "m.h5"
     done(capsys, "data", "split", data, "-o", tmp_path / "apart", "-q")
     files = sorted((tmp_path / "apart").glob("*.h5"))
     done(capsys, "fit", *files, "--parties", "-k", 2, "-o", model, "-q")
-    apart = done(capsys, "model", "contribution", model, *files, "--parties", "--json").json
     found = done(capsys, "model", "contribution", model, data, "--json").json
+    source, kept = read_dataset(data), read_model(model)
+    X = source.X[:, [source.feature_names.index(name) for name in kept.feature_names]]
+    wanted = contribution(kept, X, labels=source.labels).describe()
+    assert found == json.loads(json.dumps(wanted))
+    assert {one["name"] for one in found["parties"]} == {"clinic", "registry", "lab"}
+    apart = done(capsys, "model", "contribution", model, *files, "--parties", "--json").json
     for one, other in zip(apart["parties"], found["parties"], strict=True):
         assert (one["name"], one["features"]) == (other["name"], other["features"])
         assert one["information_lost"] == pytest.approx(other["information_lost"], rel=1e-9)

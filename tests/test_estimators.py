@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import asdict, replace
+from unittest.mock import patch
 
 import networkx as nx
 import numpy as np
@@ -26,6 +27,7 @@ from vpem import (
     VpemWarning,
     connect,
     fit_vpem,
+    kmeans_rows,
     make_graph,
 )
 from vpem.errors import FileError, InputError
@@ -496,6 +498,10 @@ def test_methods_of_clusters():
     weighed = ours.score(digits, sample_weight=weights)
     assert weighed == pytest.approx(-squares @ weights, rel=1e-12)
     assert ours.n_iter_ == len(ours.clustering_.history)
+    for init, starts in (("random", 10), ("k-means++", 1)):
+        with patch("vpem.fits.estimators.clustering.kmeans_rows", wraps=kmeans_rows) as recipe:
+            DistributedKMeans(2, init=init, n_init="auto").fit(digits)
+        assert recipe.call_args.args[3].n_init == starts
     assert list(ours.get_feature_names_out()) == [f"distributedkmeans{k}" for k in range(6)]
 
 
