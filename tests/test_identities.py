@@ -293,21 +293,6 @@ def test_rounds_and_their_operator_agree(topology, hops, weights, overlapping, i
     np.testing.assert_allclose(one.mixture.covariances, two.mixture.covariances, atol=1e-10)
 
 
-@over(path=["operator", "rounds"], how=[("complete", 1), ("cycle", 400)])
-def test_enough_rounds_are_a_server(how, path, overlapping, iterate):
-    topology, n_rounds = how
-    X, options = overlapping(6, 300, 6), {"n_components": 3, "init": [7, 70, 170]}
-    everyone = connect(
-        make_graph(topology, 6), contiguous(6, 6), hops=0, n_rounds=n_rounds, consensus=path
-    )
-    fit = iterate(X, everyone, 12, **options)
-    server = iterate(X, star(*([j] for j in range(6))), 12, **options)
-    np.testing.assert_allclose(fit.history, server.history, rtol=1e-10)
-    np.testing.assert_allclose(
-        fit.mixture.assembled_means, server.mixture.assembled_means, atol=1e-8
-    )
-
-
 def test_a_hub_is_an_agent_that_holds_its_features_and_who_relays_adds_nothing(
     overlapping, iterate
 ):
