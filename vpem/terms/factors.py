@@ -189,7 +189,6 @@ class FactorMixture(Mixture, facts=FACTS):
 
     @property
     def assembled_loadings(self) -> Doubles:
-        """Loadings (K, d, q) in the user's order and units."""
         return np.asarray(self.loadings[:, self.blocks.position] * self.scaling.scale[:, None])
 
     @property
@@ -264,7 +263,6 @@ class FactorMixture(Mixture, facts=FACTS):
         return np.ascontiguousarray(total - posterior.explain(onto)[1])
 
     def factored(self, dtype: DTypeLike) -> LoadedFactors:
-        """Factor every block of the noise, and project the loadings."""
         return LoadedFactors.from_mixture(self, dtype)
 
     @cached_property

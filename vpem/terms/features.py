@@ -296,7 +296,6 @@ class FeatureTerms(RowTerms):
     def sweep_complete(
         self, mixture: Mixture, factors: Factors, mix: Doubles, statistics: Statistics | None
     ) -> Doubles:
-        """`sweep` rows that miss nothing."""
         if self.known is not None:
             return RowTerms.sweep(self, mixture, factors, mix, statistics)
         log_weights = mixture.log_weights

@@ -31,7 +31,6 @@ from vpem.terms.units import Scaling
 
 
 def is_diagonal(covariance_type: str) -> bool:
-    """Whether covariances of this type are stored as variances."""
     return not covariance_type.endswith(("full", "tied"))
 
 
@@ -193,11 +192,9 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         )  # fmt: skip
 
     def arrays(self) -> State:
-        """Parameters as arrays."""
         return {name: getattr(self, name) for name in self.named}
 
     def schema(self, n_roots: int = 1) -> dict[str, Schema]:
-        """Say what `arrays` must be."""
         arrays = self.arrays().items()
         schema: dict[str, Schema] = {name: Array("f8", array.shape) for name, array in arrays}
         schema["weights"] = Array("f8", ((1, n_roots), self.n_components), least=0, sums=1)
@@ -307,7 +304,6 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return block_views(self.covariances, self.blocks.widths, self.n_copies)
 
     def permuted(self, order: Indices) -> Mixture:
-        """Return the same mixture with its components in another order."""
         covariances = self.covariances
         if not self.is_tied:
             if self.is_diagonal:
@@ -447,7 +443,6 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         yield columns, self.means[:, self.blocks.position], variances_of(self)
 
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
-        """Terms (B, m, K) of each block for some rows, and what their log-density has besides."""
         blocks, scaling, threads = self.blocks, self.scaling, thread_count(None)
         factors = self.factors
         if there.all():
@@ -460,7 +455,6 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return terms, there @ (-0.5 * np.log(2 * np.pi) - np.log(scaling.scale))
 
     def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
-        """Draw rows of these components (m,), (m, d) in the user's order and units."""
         drawn = rng.standard_normal((len(labels), self.n_features))
         if self.is_diagonal:
             variances = np.broadcast_to(self.covariances, self.means.shape)
@@ -607,7 +601,6 @@ class Coordinates:
     inner: tuple[Coordinates, ...] = ()
 
     def minus(self, other: Coordinates) -> Coordinates:
-        """Return how this one differs from another."""
         return replace(
             self,
             weights=self.weights - other.weights,

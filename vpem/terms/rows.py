@@ -116,17 +116,14 @@ class MemoryRows:
             yield slice(start, min(start + step, self.n_samples))
 
     def cut(self, step: int) -> None:
-        """Let runs have so many rows, as those of other processes have."""
         self._step = step
 
     def read(self, rows: slice | Indices) -> Floats:
-        """A run of rows, or some, shape (m, d), C-contiguous."""
         return self._rows[rows]
 
     take = read
 
     def slice_rows(self, rows: slice | Indices, following: slice | None = None) -> MemoryRows:
-        """A run of rows, or some, as rows of their own, counted from 0."""
         chosen = copy(self)
         chosen._rows = self._rows[rows]
         chosen.n_samples = len(chosen._rows)
@@ -250,7 +247,6 @@ class Known:
         return slice(*np.searchsorted(self.rows, [rows.start, rows.stop]))
 
     def add(self, terms: Floats, rows: slice) -> None:
-        """Add to the terms (B, m, K) of these rows."""
         local = self._in(rows)
         terms[self.hub, self.rows[local] - rows.start] += self.costs[local].astype(terms.dtype)
 

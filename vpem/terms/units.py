@@ -150,7 +150,6 @@ class Scaling:
 
     @property
     def is_none(self) -> bool:
-        """Whether nothing is changed."""
         return not self.shift.any() and bool((self.scale == 1).all())
 
     def take_features(self, columns: Sequence[int] | Indices) -> Scaling:

@@ -70,7 +70,6 @@ class VariationalMixture(
         return Mixture(**self.common | one | {"weights": np.ones((1, 1))})
 
     def arrays(self) -> State:
-        """Parameters and prior as arrays."""
         own = {name: getattr(self, name) for name in (*Mixture.named, "counts", "seen")}
         return own | {"prior_means": self.prior.means, "prior_covariances": self.prior.covariances}
 
@@ -122,7 +121,6 @@ class VariationalMixture(
 
     @property
     def n_in_use(self) -> int:
-        """Number of components in use."""
         return int(self.in_use.sum())
 
     @cached_property

@@ -136,11 +136,9 @@ class Bernoulli(Levels):
     counted = "ones"
 
     def variances(self, part: Part) -> Table:
-        """``p (1 - p)``."""
         ones = part.tables["probabilities"]
         return ones * (1 - ones)
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
-        """Draw zeros and ones."""
         chances = part.tables["probabilities"][labels]
         return (rng.random(chances.shape) < chances).astype(np.float64)

@@ -86,7 +86,6 @@ class Poisson(Independent):
         return {"rates": where_seen(total, seen, "rates", pooled)}
 
     def variances(self, part: Part) -> Table:
-        """Rates."""
         return part.tables["rates"]
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
@@ -192,7 +191,6 @@ class NegativeBinomial(Independent):
         return {"means": means, "sizes": sizes}
 
     def variances(self, part: Part) -> Table:
-        """``mean + mean^2 / r``."""
         means = part.tables["means"]
         return means + np.square(means) / part.tables["sizes"]
 
@@ -294,7 +292,6 @@ class Exponential(Independent):
         return {"means": np.maximum(means, LEAST_PART * pooled["means"])}
 
     def variances(self, part: Part) -> Table:
-        """Squares of the means."""
         return np.square(part.tables["means"])
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
@@ -334,7 +331,6 @@ class Gamma(Independent):
         return {"means": means, "shapes": shapes}
 
     def variances(self, part: Part) -> Table:
-        """``mean^2 / a``."""
         return np.square(part.tables["means"]) / part.tables["shapes"]
 
     def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:

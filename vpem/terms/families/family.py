@@ -67,7 +67,6 @@ class Features:
 
     @property
     def n_features(self) -> int:
-        """Number of features, n."""
         return self.blocks.n_features
 
     @cached_property
@@ -106,7 +105,6 @@ class Part:
 
     @property
     def family(self) -> str:
-        """Name of the family."""
         return self.law.name
 
     def arrays(self) -> State:
@@ -120,7 +118,6 @@ class Part:
         return self.tables | {name: core[name] for name in core if name != "weights"}
 
     def schema(self) -> dict[str, Schema]:
-        """Say what `arrays` must be."""
         core = {} if self.core is None else self.core.schema()
         return {
             **{
@@ -131,7 +128,6 @@ class Part:
         }
 
     def having(self, arrays: State) -> Part:
-        """Return the same part with other parameters."""
         tables = {name: arrays[name] for name in self.tables}
         core = self.core
         if core is not None:
@@ -280,12 +276,10 @@ class Columns(Shaped):
         return values if self._change is None else self._change(values)
 
     def runs(self) -> Iterator[tuple[int, Floats]]:
-        """Yield runs of rows with the number of the first of each."""
         for start, part in row_blocks(self._X):
             yield start, self._own(part)
 
     def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> PartRows:
-        """Return the rows in block order, in the units and precision of fitting."""
         precision: np.dtype[np.floating] = np.empty(0, dtype).dtype
         units = None if scaling.is_none else scaling.take_features(blocks.order)
         return PartRows(self._rows, self._places, units, precision, self._change)
@@ -309,11 +303,9 @@ class PartRows:
         self.runs, self.cut = self.whole.runs, self.whole.cut
 
     def read(self, rows: slice) -> Floats:
-        """A run of rows, shape (m, n), C-contiguous."""
         return self._fitted(self.whole.read(rows))
 
     def take(self, indices: Indices) -> Floats:
-        """Some rows, shape (len(indices), n)."""
         return self._fitted(self.whole.take(indices))
 
     def _fitted(self, rows: Floats) -> Floats:
@@ -328,7 +320,6 @@ class PartRows:
         return replace(self, whole=self.whole.select_rows(indices))
 
     def slice_rows(self, rows: slice, following: slice | None = None) -> Rows:
-        """A run of rows as rows of their own, counted from 0."""
         return replace(self, whole=self.whole.slice_rows(rows, following))
 
 
@@ -395,7 +386,6 @@ class IndependentTerms:
         self.law.add_terms(ready, self.features, self.rows.read(rows), out, self.n_threads)
 
     def empty(self, centres: Floats, n_roots: int) -> Cells:
-        """Statistics of no rows, which are about no centres."""
         return Cells(self.law.empty(self.features, len(centres)))
 
     def summarize(self, statistics: Cells, responsibilities: Floats, rows: slice) -> None:

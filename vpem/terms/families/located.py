@@ -49,11 +49,9 @@ class LocatedTerms:
 
     @property
     def sums(self) -> Any:
-        """What keeps and summarizes statistics of the rows."""
         return self.inner
 
     def forget(self) -> None:
-        """Expect nothing by earlier parameters: a start follows."""
         self.inner.latest = None
 
     def prepare(self, part: Part) -> tuple[Any, NDArray[np.uint8]]:

@@ -79,7 +79,6 @@ class _Embedded(Shaped):
             yield rows.start, self[rows]
 
     def arranged(self, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> _EmbeddedRows:
-        """Return the rows, which are in block order, in the units of fitting."""
         return _EmbeddedRows(self.terms.rows, slice(None), scaling, self.dtype, None, self)
 
 
@@ -203,7 +202,6 @@ class MixedTerms(RowTerms):
         return MixedFactors(ready, mixture.n_components, failed)
 
     def local(self, factors: MixedFactors, rows: slice) -> Floats:
-        """Terms of each hub for these rows, shape (B, m, K)."""
         shape = (self.blocks.n_blocks, rows.stop - rows.start, factors.n_components)
         out = np.zeros(shape, dtype=self.dtype)
         for terms, ready in zip(self.parts, factors.parts, strict=True):
@@ -215,7 +213,6 @@ class MixedTerms(RowTerms):
     # ---- M-step --------------------------------------------------------------------------------
 
     def empty(self, centres: Floats, n_roots: int) -> MixedStatistics:
-        """Statistics of no rows about centres (K, d)."""
         counts = np.zeros((n_roots, len(centres)))
         parts = tuple(
             terms.sums.empty(np.ascontiguousarray(centres[:, places]), n_roots)
@@ -224,7 +221,6 @@ class MixedTerms(RowTerms):
         return MixedStatistics(counts, parts, centres)
 
     def summarize(self, statistics: MixedStatistics, responsibilities: Floats, rows: slice) -> None:
-        """Add these rows to the statistics, each hub by its own root's responsibilities."""
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
         for terms, one in zip(self.parts, statistics.parts, strict=True):
             terms.sums.summarize(one, responsibilities, rows)
@@ -238,7 +234,6 @@ class MixedTerms(RowTerms):
         return MixedMixture(self.blocks, self.kinds, self.covariance_type, weights, parts)
 
     def recentred(self, statistics: MixedStatistics, centres: Floats) -> MixedStatistics:
-        """Return the same statistics about other centres (K, d)."""
         parts = tuple(
             terms.sums.recentred(one, np.ascontiguousarray(centres[:, places]))
             for terms, one, places in zip(self.parts, statistics.parts, self.places, strict=True)
@@ -248,19 +243,16 @@ class MixedTerms(RowTerms):
     def with_hubs_of(
         self, statistics: MixedStatistics, other: MixedStatistics, hubs: Mask
     ) -> MixedStatistics:
-        """Return the statistics with those hubs' (B,) part taken from other ones."""
         counts = np.where(hubs[:, None], other.counts, statistics.counts)
         both = zip(self.parts, statistics.parts, other.parts, strict=True)
         parts = tuple(terms.sums.with_hubs_of(one, two, hubs) for terms, one, two in both)
         return MixedStatistics(counts, parts, statistics.shifts)
 
     def enough(self, counts: Doubles) -> Mask:
-        """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,)."""
         suffices: Mask = counts.min(axis=1) >= enough_rows(self.widest)
         return suffices
 
     def blank(self, n_components: int) -> MixedMixture:
-        """Return a mixture of so many components with everything but parameters."""
         common = (self.blocks, self.kinds, self.covariance_type, n_components)
         return MixedMixture.blank(*common, self.scaling)
 
@@ -295,7 +287,6 @@ class MixedTerms(RowTerms):
     def reseeded(
         self, mixture: MixedMixture, component: int, centre: Doubles, weight: float
     ) -> MixedMixture:
-        """Reinitialise one component at this centre (d,), with this mixing weight."""
         weights = reweighted(mixture.weights, component, weight)
         parts = tuple(
             terms.reseeded(part, component, centre[places])

@@ -85,7 +85,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         n_components: int,
         scaling: Scaling | None = None,
     ) -> MixedMixture:
-        """Return a mixture with everything but parameters, for its shapes."""
         shares, parts = np.full((1, n_components), 1.0 / n_components), []
         for family, features in kinds.split(blocks).items():
             units = None if scaling is None else scaling.take_features(features.columns)
@@ -137,12 +136,10 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return terms, 0.0
 
     def arrays(self) -> State:
-        """Parameters as arrays, family by family."""
         parts = {part.family: part.arrays() for part in self.parts}
         return {"weights": self.weights, "parts": parts}
 
     def schema(self, n_roots: int = 1) -> dict[str, Schema]:
-        """Say what `arrays` must be."""
         return {
             "weights": Array("f8", ((1, n_roots), self.n_components), least=0, sums=1),
             "parts": {part.family: part.schema() for part in self.parts},
@@ -153,7 +150,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return replace(self, weights=arrays["weights"], parts=parts)
 
     def of_hubs(self, numbers: Sequence[int] | Indices) -> MixedMixture:
-        """Return some hubs of the mixture; see `Mixture.of_hubs`."""
         blocks = self.blocks.of_hubs(numbers)
         columns = [j for b in numbers for j in self.blocks.features[b]]
         kinds = self.kinds.take_features(columns)
@@ -168,7 +164,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return MixedMixture(blocks, kinds, self.covariance_type, weights, tuple(parts))
 
     def sent(self) -> State:
-        """Return what `join_hubs` takes of some hubs: weights, and what is sent of each part."""
         return {"weights": self.weights, "parts": {one.family: one.sent() for one in self.parts}}
 
     def join_hubs(
@@ -199,7 +194,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return replace(self, weights=weights, parts=tuple(whole))
 
     def with_hubs_of(self, other: MixedMixture, hubs: Mask) -> MixedMixture:
-        """Return the mixture with the parameters that these hubs (B,) have in another."""
         weights = np.where(hubs[:, None], other.weights, self.weights)
         parts = []
         for part, theirs in zip(self.parts, other.parts, strict=True):
@@ -237,7 +231,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return scaling_of([part.features for part in self.parts], units)
 
     def convert_to(self, blocks: Blocks, covariance_type: str, scaling: Scaling) -> MixedMixture:
-        """Return this mixture's parameters over other blocks; see `Mixture.convert_to`."""
         self.check_start(blocks)
 
         def converted(core: Mixture, columns: Indices, features: Features) -> Mixture:
@@ -251,7 +244,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return self._moved(blocks, np.arange(self.n_features), converted, **others)
 
     def marginal(self, features: Sequence[int]) -> MixedMixture:
-        """Return the mixture of some of the features; see `Mixture.marginal`."""
         chosen = np.asarray(features, dtype=np.intp)
 
         def remaining(core: Mixture, columns: Indices, features: Features) -> Mixture:
@@ -290,7 +282,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return replace(self, blocks=blocks, kinds=kinds, parts=tuple(parts), **others)
 
     def coordinates(self, floor: Doubles) -> Coordinates:
-        """Return the coordinates of this mixture; see `Mixture.coordinates`."""
         weights = np.log(np.where(self.weights > 0, self.weights, 1.0))
         n_hubs, nowhere, inner = self.blocks.n_blocks, np.zeros((1, 1)), []
         for part in self.parts:
@@ -304,7 +295,6 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
         return Coordinates(n_hubs, weights, np.zeros(0, dtype=np.intp), inner=tuple(inner))
 
     def at_coordinates(self, point: Coordinates, floor: Doubles) -> MixedMixture:
-        """Return the mixture at a point; see `Mixture.at_coordinates`."""
         parts, inner = [], iter(point.inner)
         for part in self.parts:
             tables, core = {}, part.core

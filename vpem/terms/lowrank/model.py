@@ -56,7 +56,6 @@ class LowRank:
 
     @cached_property
     def theta(self) -> Doubles:
-        """The matrix, shape (I, J)."""
         theta: Doubles = self.U @ self.V.T
         return theta
 

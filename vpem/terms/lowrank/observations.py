@@ -157,12 +157,10 @@ class Observations(
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the matrix, I and J."""
         return len(self.row_names), len(self.column_names)
 
     @property
     def n_observers(self) -> int:
-        """Number of observers, n."""
         return len(self.places)
 
     @property
@@ -179,7 +177,6 @@ class Observations(
 
     @property
     def n_entries(self) -> int:
-        """Entries of all observers together."""
         return int(self.counts.sum())
 
     @property
