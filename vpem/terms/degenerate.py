@@ -115,6 +115,8 @@ def coinciding(mixture: Mixture) -> Mask:
     a posterior does not use are all as the prior is, those that were given up as all rows are; they
     coincide with none.
     """
+    if not mixture.blocks.n_blocks:  # hubs are elsewhere, and say what they find
+        return np.ones((mixture.n_components, mixture.n_components), dtype=np.bool_)
     same: Mask = mixture.in_use & mixture.in_use[:, None]
     if mixture.kinds is None:
         return same & _same_normals(mixture)

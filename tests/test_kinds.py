@@ -1,0 +1,148 @@
+"""What holds of mixtures of every kind: however hubs sum, wherever they live, once broken off."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from vpem import InputError, Kinds, connect, fit_vpem, make_graph
+from vpem.fits.spread import fit_spread, own_columns
+from vpem.network.partition import contiguous
+from vpem.sums.connect import spread
+from vpem.terms.statistics import leaves
+
+from .missing_support import clusters, with_holes
+from .resume_support import check_resumes, check_same
+from .tables import each, over
+from .thread_engine import over_queues, together
+
+pytestmark = pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+
+X = clusters(3, 150, 6, 3)
+CODES = np.digitize(X[:, 1], np.quantile(X[:, 1], [0.3, 0.6])).astype(float)
+MIXED = np.column_stack([
+    X[:, 0], CODES, np.floor(np.exp(0.5 * X[:, 2])), X[:, 3], np.exp(X[:, 4]), X[:, 5] > 0,
+])  # fmt: skip
+FAMILIES = Kinds(
+    ("gaussian", "categorical", "poisson", "t", "log-normal", "bernoulli"),
+    levels={1: ("low", "middle", "high")},
+)
+GAPS = {"missing": "marginalize"}
+SMALL = {"mean_precision_prior": 1.0, "weight_concentration_prior": 0.5}
+
+KINDS = {
+    "Gaussian": (X, {}),
+    "with gaps": (with_holes(X, 1, 0.2), GAPS),
+    "with factors": (X, {"n_factors": 1, "reg_covar": 0.0}),
+    "of families": (MIXED, {"kinds": FAMILIES}),
+    "of families, with gaps": (with_holes(MIXED, 1, 0.2), {"kinds": FAMILIES, **GAPS}),
+    "a posterior": (X, {"weight_concentration_prior_type": "dirichlet_process", **SMALL}),
+    "a mode": (X, {"weight_concentration_prior_type": "map"}),
+}
+START = [1, 22, 41]
+"""Rows that weigh 1 or 2 where rows weigh 0, 1, 2, 0, ..."""
+
+
+def fit(kind, topology="star", network=None, engine=None, data=None, **options):
+    """Three agents of two features, in one process or over the ranks of an engine."""
+    own, given = KINDS[kind]
+    data = own if data is None else data
+    held = contiguous(6, 3)
+    options = {"n_components": 3, "init": START, "max_iter": 5, "tol": 0.0, "n_threads": 1,
+               **given, **options}  # fmt: skip
+    joined = connect(make_graph(topology, 3), held, **{"hops": 0, **(network or {})})
+    if engine is None:
+        return fit_vpem(data, joined, **options)
+    ranked = spread(joined, engine)
+    columns = own_columns(ranked)
+    if "kinds" in options:
+        options["kinds"] = options["kinds"].take_features(columns)
+    return fit_spread(data[:, columns] if len(columns) else None, ranked, **options)
+
+
+def same(found, wanted, tolerance):
+    """Iteration by iteration, and at the end."""
+    np.testing.assert_allclose(found.history, wanted.history + 0 * found.history, tolerance)
+    arrays = (leaves(one.mixture.arrays()) for one in (found, wanted))
+    for ours, theirs in zip(*arrays, strict=True):
+        np.testing.assert_allclose(ours, theirs + 0 * ours, 100 * tolerance, 100 * tolerance)
+
+
+SUMS = {
+    "tree": ("path", {"sum": "tree"}, 1e-10),
+    "rounds": ("cycle", {"n_rounds": 60, "consensus": "rounds"}, 1e-8),
+    "operator": ("cycle", {"n_rounds": 60, "consensus": "operator"}, 1e-8),
+    "masks": ("star", {"secure_sum": True}, 1e-6),
+    "lossless": ("star", {"compress": "float64"}, 1e-10),
+    "links": ("complete", {"link_failure": 0.1, "n_rounds": 40}, 1e-6),
+}
+
+
+@over(kind=KINDS, way=SUMS)
+def test_however_hubs_sum(kind, way):
+    topology, network, tolerance = SUMS[way]
+    if (kind, way) == ("with factors", "links"):
+        with pytest.raises(InputError, match="by which agents were heard"):
+            fit(kind, topology, network)
+        return
+    same(fit(kind, topology, network), fit(kind), tolerance)
+
+
+AT_QUEUES = {"engine": over_queues, "seats": (1, 2, 3)}
+ENGINES = {
+    "server": ("star", {}, partial(together, 2)),
+    "tree": ("path", {"sum": "tree"}, partial(together, 2)),
+    "rounds": ("cycle", {}, partial(together, 2)),
+    "hubs": ("path", {"hops": 1}, partial(together, 2)),
+    "masks": ("star", {"secure_sum": True}, partial(together, 4, **AT_QUEUES)),
+}
+
+
+@over(kind=KINDS, way=ENGINES, init=["kmeans", START])
+def test_processes_find_what_one_does(kind, way, init):
+    topology, network, run = ENGINES[way]
+    how = {"init": init, "seed": 3}
+    found = run(lambda engine: fit(kind, topology, network, engine, **how))[0]
+    same(found, fit(kind, topology, network, **how), 1e-7 if way == "masks" else 1e-10)
+    assert found.mixture.kinds == KINDS[kind][1].get("kinds")
+
+
+@over(
+    kind=KINDS,
+    how=[{}, {"accelerate": "squarem", "n_init": 2, "init": "kmeans"}, {"batch_size": 50},
+         {"accelerate": "local:2,squarem"}, {"covariance_type": "tied", "init": "k-means++"}],
+)  # fmt: skip
+def test_resumed_is_uninterrupted_to_the_bit(kind, how):
+    if kind == "with factors" and ("batch_size" in how or "local" in how.get("accelerate", "")):
+        how = {"network": {"compress": "natural:12bits"}}
+    found = check_resumes(lambda saver: fit(kind, saver=saver, **how), check_same)
+    if "batch_size" not in how and "network" not in how:
+        assert (np.diff(found.history[:, 0]) > -1e-9 * abs(found.history[0, 0])).all()
+
+
+@over(kind=KINDS, accelerate=["squarem", None])
+def test_weights_are_copies_and_single_precision_is_near(kind, accelerate):
+    data, times = KINDS[kind][0], np.arange(len(X)) % 3
+    how = {"accelerate": accelerate}
+    weighed = fit(kind, sample_weight=times.astype(float), **how)
+    places = np.repeat(np.arange(len(X)), times)
+    start = [int(np.searchsorted(places, row)) for row in START]
+    same(weighed, fit(kind, data=data[places], init=start, **how), 1e-8)
+    if kind != "with factors":
+        single = fit(kind, sample_weight=times.astype(float), dtype="float32", **how)
+        assert single.log_likelihood == pytest.approx(weighed.log_likelihood, abs=1e-3)
+        plain = fit("Gaussian", sample_weight=times.astype(float), **how)
+        if accelerate is None:  # what a kind knows besides travels in the terms
+            assert weighed.communication == plain.communication
+
+
+@each("kind", KINDS)
+def test_components_that_coincide_are_found_by_processes_without_a_hub_too(kind):
+    found, network = fit(kind, "path", {"hops": 1}).mixture, {"hops": 1}
+    twice = found.permuted(np.array([0, 0, 2]))
+    start = replace(twice, weights=twice.weights / twice.weights.sum(axis=1, keepdims=True))
+    wanted = fit(kind, "path", network, init=start).copies
+    assert wanted == ([] if kind == "a posterior" else [1])
+    ranks = together(2, lambda engine: fit(kind, "path", network, engine, init=start))
+    assert [one.copies for one in ranks] == [wanted] * 2
