@@ -1,7 +1,5 @@
 """Factors that hubs share: the textbook's mixture of factor analysers, however hubs sum."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from scipy.special import logsumexp
@@ -17,8 +15,7 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.sums.connect import spread
 from vpem.terms.factors import FactorMixture, Posterior
 
-from .resume_support import check_resumes
-from .thread_engine import over_queues, together
+from .thread_engine import together
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
 
@@ -156,11 +153,7 @@ def test_em_is_that_of_all_features_in_one_place(kind):
         np.testing.assert_allclose(ours, theirs, 1e-8, 1e-10)
 
 
-def test_weights_and_units():
-    weights = np.random.default_rng(2).integers(0, 3, len(X))
-    weights[:2] = 1
-    copies = fit(np.repeat(X, weights, axis=0), init=[0, 1], max_iter=20)
-    same(fit(sample_weight=weights.astype(float), init=[0, 1], max_iter=20), copies, 1e-9)
+def test_units():
     plain = fit(scale="standard", max_iter=5)
     scaled = fit(1e3 + 10 * X, scale="standard", max_iter=5)
     shift = len(X) * X.shape[1] * np.log(10)
@@ -192,50 +185,14 @@ def test_without_factors_it_is_vp_em_and_with_one_hub_factors_add_nothing():
     assert abs(together_.log_likelihood - alone.log_likelihood) < 1e-5
 
 
-WAYS = [
-    ("path", {"sum": "tree"}, 1e-10),
-    ("cycle", {"consensus_tol": 1e-12}, 1e-8),
-    ("star", {"secure_sum": True}, 1e-6),
-    ("star", {"compress": "float64"}, 1e-10),
-]
-
-
-@pytest.mark.parametrize(("topology", "network", "tolerance"), WAYS)
-def test_however_hubs_sum(topology, network, tolerance):
-    held = contiguous(6, 4)
-    same(fit(topology=topology, network=network, held=held), fit(held=held), tolerance)
-
-
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
-def test_rounds_are_their_operator_and_their_error_breaks_nothing():
+def test_the_error_of_few_rounds_breaks_nothing():
     few = {"topology": "cycle", "held": contiguous(6, 6), "max_iter": 30}
-    found = [
-        fit(network={"n_rounds": 9, "acceleration": "none", "consensus": path}, **few)
-        for path in ("rounds", "operator")
-    ]
-    same(*found, 1e-7)
-    assert np.isfinite(found[0].history).all()
+    assert np.isfinite(fit(network={"n_rounds": 9, "acceleration": "none"}, **few).history).all()
     grams = np.array([[[[-0.2, 0.1], [0.1, 3.0]]]])
     values = np.linalg.eigvalsh(Posterior.from_grams(grams).covariances)
     assert (values > 0).all()
     assert (values < 1 + 1e-12).all()
-
-
-@pytest.mark.parametrize(
-    ("topology", "network", "run", "seats"),
-    [
-        ("star", {}, together, None),
-        ("path", {"sum": "tree"}, together, None),
-        ("cycle", {}, together, None),
-        ("star", {"secure_sum": True}, partial(together, engine=over_queues), (1, 2, 3)),
-    ],
-)
-def test_processes_find_what_one_does(topology, network, run, seats):
-    how = {"topology": topology, "network": network, "held": contiguous(6, 3), "init": "kmeans"}
-    how |= {"seed": 3, "accelerate": "squarem", "max_iter": 12}
-    wanted = fit(**how)
-    ranks = 2 if seats is None else 4
-    same(run(ranks, lambda engine: fit(engine=engine, **how), seats=seats)[0], wanted, 1e-7)
 
 
 @pytest.mark.parametrize("network", [{}, {"secure_sum": True}])
@@ -256,12 +213,6 @@ def test_squarem_comes_to_the_same_end_sooner_and_never_down():
     assert abs(fast.log_likelihood - plain.log_likelihood) < 1e-6
     assert (np.diff(plain.history[:, 0]) > -1e-8).all()
     assert (np.diff(fast.history[:, 0]) > -1e-8).all()
-
-
-@pytest.mark.parametrize("network", [{}, {"compress": "natural:12bits"}])
-def test_resumed_is_uninterrupted(network):
-    how = {"network": network, "accelerate": "squarem", "n_init": 2, "init": "kmeans"}
-    check_resumes(lambda saver: fit(saver=saver, max_iter=7, **how))
 
 
 def test_groups_that_differ_by_correlations_across_hubs_are_found():

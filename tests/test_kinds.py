@@ -64,6 +64,7 @@ def fit(kind, topology="star", network=None, engine=None, data=None, **options):
 def same(found, wanted, tolerance):
     """Iteration by iteration, and at the end."""
     np.testing.assert_allclose(found.history, wanted.history + 0 * found.history, tolerance)
+    np.testing.assert_allclose(found.log_prior, wanted.log_prior, 100 * tolerance)
     arrays = (leaves(one.mixture.arrays()) for one in (found, wanted))
     for ours, theirs in zip(*arrays, strict=True):
         np.testing.assert_allclose(ours, theirs + 0 * ours, 100 * tolerance, 100 * tolerance)
@@ -75,18 +76,23 @@ SUMS = {
     "operator": ("cycle", {"n_rounds": 60, "consensus": "operator"}, 1e-8),
     "masks": ("star", {"secure_sum": True}, 1e-6),
     "lossless": ("star", {"compress": "float64"}, 1e-10),
+    "codec": ("star", {"compress": "natural:24bits"}, 1e-2),
     "links": ("complete", {"link_failure": 0.1, "n_rounds": 40}, 1e-6),
+    "absent": ("complete", {"agent_dropout": 1e-9}, 1e-5),
 }
+OF_FACTORS = {"links": "by which agents were heard", "absent": "which agents were heard"}
+"""Why mixtures with factors refuse a sum."""
 
 
-@over(kind=KINDS, way=SUMS)
-def test_however_hubs_sum(kind, way):
+@over(kind=KINDS, way=SUMS, covariance_type=["full", "tied-diag"])
+def test_however_hubs_sum(kind, way, covariance_type):
     topology, network, tolerance = SUMS[way]
-    if (kind, way) == ("with factors", "links"):
-        with pytest.raises(InputError, match="by which agents were heard"):
+    if kind == "with factors" and way in OF_FACTORS:
+        with pytest.raises(InputError, match=OF_FACTORS[way]):
             fit(kind, topology, network)
         return
-    same(fit(kind, topology, network), fit(kind), tolerance)
+    how = {"covariance_type": covariance_type}
+    same(fit(kind, topology, network, **how), fit(kind, **how), tolerance)
 
 
 AT_QUEUES = {"engine": over_queues, "seats": (1, 2, 3)}

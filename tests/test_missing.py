@@ -263,27 +263,6 @@ def test_row_split_is_one_agent_with_all_features(kind, init):
     np.testing.assert_allclose(rows.mixture.covariances, one.mixture.covariances, atol=1e-10)
 
 
-SUMS = {
-    "operator": ("cycle", {"n_rounds": 40, "consensus": "operator"}, 1e-6),
-    "rounds": ("cycle", {"n_rounds": 40, "consensus": "rounds"}, 1e-6),
-    "codec": ("cycle", {"compress": "natural:12bits"}, 0.1),
-    "links": ("cycle", {"link_failure": 0.1}, 0.1),
-    "absent": ("cycle", {"agent_dropout": 0.2}, 0.1),
-}
-
-
-@each_once(way=SUMS, kind=COVARIANCE_TYPES)
-def test_every_sum_comes_near_to_what_the_server_finds(way, kind):
-    X, lists = with_holes(clusters(40, 150, gap=3.0), 41), [[0, 1], [2], [3, 4]]
-    topology, how, near = SUMS[way]
-    options = {"covariance_type": kind, "max_iter": 15 if near < 0.1 else 40}
-    exact = fitted(X, network(lists), **options)
-    found = fitted(X, network(lists, topology, **how), **options)
-    assert found.log_likelihood == pytest.approx(exact.log_likelihood, abs=near)
-    if near < 0.1:
-        np.testing.assert_allclose(found.mixture.means, exact.mixture.means, atol=1e-4)
-
-
 def test_hubs_that_span_parties_marginalise_what_one_of_them_lacks():
     X = clusters(13, 150, 6)
     net, options = network([[0, 1], [2, 3], [4, 5]], "path", hops=1), {"max_iter": 10, "tol": 0}
@@ -293,21 +272,6 @@ def test_hubs_that_span_parties_marginalise_what_one_of_them_lacks():
     wanted = observed_scores(fit.mixture, X).sum()
     assert fit.root_log_likelihood.mean() == pytest.approx(wanted, rel=1e-5)
     assert fit.communication == plain.communication
-
-
-@each("kind", ["full", "diag", "tied"])
-def test_an_integer_weight_is_as_many_copies_and_single_precision_near(kind):
-    X = with_holes(clusters(20, 60), 21)
-    weights = np.random.default_rng(3).integers(1, 4, 60)
-    net = network([[0, 1, 2], [3, 4]])
-    begin = fitted(X, net, covariance_type=kind, max_iter=1).mixture
-    common = {"covariance_type": kind, "init": begin, "max_iter": 5, "tol": 0}
-    weighed = fitted(X, net, sample_weight=weights, **common)
-    copied = fitted(np.repeat(X, weights, axis=0), net, **common)
-    np.testing.assert_allclose(weighed.mixture.means, copied.mixture.means, rtol=1e-9)
-    np.testing.assert_allclose(weighed.mixture.covariances, copied.mixture.covariances, rtol=1e-8)
-    narrow = fitted(X, net, sample_weight=weights, dtype="float32", **common)
-    assert narrow.log_likelihood == pytest.approx(weighed.log_likelihood, abs=1e-4)
 
 
 def test_it_recovers_more_than_complete_rows_do():

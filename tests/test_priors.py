@@ -13,17 +13,15 @@ from sklearn.mixture import BayesianGaussianMixture
 import vpem
 from vpem.errors import InputError
 from vpem.files.models import Model, read_model, write_model
-from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.vpem import fit_vpem
 from vpem.network.graph import make_graph
 from vpem.network.partition import Workers, from_lists
 from vpem.settings import COVARIANCE_TYPES
-from vpem.sums.connect import connect, connect_workers, spread
+from vpem.sums.connect import connect, connect_workers
 
 from .cli_support import done, run
 from .resume_support import check_resumes
 from .tables import each, over
-from .thread_engine import together
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
 
@@ -517,51 +515,8 @@ def test_rows_that_workers_hold_are_the_same_sum(X, prior, kind, misses, topolog
 
 
 @over(prior=[PROCESS, MAP], changes=[{}, {"accelerate": "squarem"}, {"batch_size": 50}])
-def test_resumed_is_uninterrupted_to_the_bit(X, prior, changes):
-    check_resumes(lambda saver: fit(X, 2, prior, saver=saver, **changes), alike)
+def test_fits_over_rows_are_resumed_to_the_bit(X, prior, changes):
     check_resumes(lambda saver: rows_fit(X, prior, saver=saver, **changes), alike)
-
-
-@each("prior", [PROCESS, MAP])
-def test_sums_weights_precision_and_bytes(X, prior):
-    own = partial(fit, prior=prior)
-    plain = own(X, 4)
-    rounds, operator = (
-        own(X, 4, topology="cycle", how={"consensus": path, "n_rounds": 60})
-        for path in ("rounds", "operator")
-    )
-    np.testing.assert_allclose(rounds.history, operator.history, rtol=1e-9)
-    np.testing.assert_allclose(rounds.log_likelihood, plain.log_likelihood, rtol=1e-4)
-    masked = own(X, 4, how={"secure_sum": True})
-    np.testing.assert_allclose(masked.history, plain.history, rtol=1e-6)
-    times, rows = np.arange(len(X)) % 3, STARTS[prior]
-    weighed = own(X, 4, sample_weight=times.astype(float), init=rows)
-    places = np.repeat(np.arange(len(X)), times)
-    repeated = own(X[places], 4, init=[int(np.searchsorted(places, row)) for row in rows])
-    np.testing.assert_allclose(weighed.history, repeated.history, rtol=1e-10)
-    single = own(X.astype(np.float32), 4, dtype="float32")
-    np.testing.assert_allclose(single.log_likelihood, plain.log_likelihood, atol=1e-3)
-    # The bound travels in the terms: a fit sends what EM does.
-    em = own(X, 4, prior=None, n_components=plain.mixture.n_components)
-    assert plain.communication["bytes"] == em.communication["bytes"]
-
-
-@over(prior=[PROCESS, MAP], topology=["star", "cycle"], kind=["full", "tied-diag"])
-def test_processes_find_what_one_does(X, prior, topology, kind):
-    given = {"max_iter": 5, "reg_covar": 0.0, "covariance_type": kind, **given_of(prior)}
-    whole, joined = fit(X, 4, prior, topology=topology, **given), network_of(4, topology)
-
-    def work(engine):
-        ranked = spread(joined, engine)
-        return fit_spread(X[:, own_columns(ranked)], ranked, **given)
-
-    first, _ = together(2, work)
-    np.testing.assert_allclose(first.history, whole.history, rtol=1e-12)
-    for name, values in whole.mixture.arrays().items():
-        np.testing.assert_allclose(first.mixture.arrays()[name], values, rtol=1e-8, atol=1e-11)
-    if prior == MAP:
-        np.testing.assert_allclose(first.log_prior, whole.log_prior, rtol=1e-10)
-        assert first.describe(NAMES, NAMES)["prior"] == whole.describe(NAMES, NAMES)["prior"]
 
 
 @each(
