@@ -55,11 +55,16 @@ class Fault(VpemError):
 
 
 class Refused(Fault):
-    """A link that cannot be, however often it is tried."""
+    """A link that cannot be, however often it is tried.
+
+    ``of_member``: it is of the process itself with which a link was made, not of a second one.
+    """
 
     exit_code = 2
-    of_member = False
-    """Whether it is of the process itself with which a link was made, not of a second one."""
+
+    def __init__(self, message: str, kind: str = "answer", of_member: bool = False) -> None:
+        super().__init__(message, kind)
+        self.of_member = of_member
 
 
 class Trouble(Fault):
@@ -257,12 +262,6 @@ def _by_tls(error: ssl.SSLError, met: Met) -> Fault:
         "the way damages it, or another program answers there",
         "tls",
     )
-
-
-class Damage(Refused):
-    """A frame that no member of the same version sends."""
-
-    of_member = True
 
 
 @dataclass(frozen=True)

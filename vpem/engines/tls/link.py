@@ -19,7 +19,7 @@ from websockets.frames import CloseCode
 
 from vpem import __version__
 from vpem.engines.tls.dial import dial
-from vpem.engines.tls.faults import Damage, Fault, GoneOn, LeftOut, Refused, Trouble, closed
+from vpem.engines.tls.faults import Fault, GoneOn, LeftOut, Refused, Trouble, closed
 from vpem.engines.tls.relay import ABSENT, CHUNK, PAIRED, PING, RELAY, WAIT, either
 from vpem.engines.tls.trust import Identity, Member, Roster, client_context, not_valid
 from vpem.engines.tls.wire import (
@@ -93,10 +93,10 @@ class Link:
         try:
             self.incoming.ask(tags)
         except Damaged as damage:
-            sentence = self._damaged(str(damage))
-            self.here.fail(Damage(sentence))
+            refused = self._damaged(str(damage))
+            self.here.fail(refused)
             if self.connection is not None:
-                self._last = asyncio.create_task(refuse(self.connection, Refusal(sentence)))
+                self._last = asyncio.create_task(refuse(self.connection, Refusal(str(refused))))
         self._make_room()
 
     def _make_room(self) -> None:
@@ -163,7 +163,7 @@ class Link:
             self.left = False
             if isinstance(error, ConnectionClosed):
                 if not error.rcvd_then_sent and error.sent and error.sent.code in AT_DAMAGE:
-                    raise Damage(self._damaged("")) from None
+                    raise self._damaged("") from None
                 goodbye = error.rcvd
                 self.left = goodbye is not None and goodbye.code == CloseCode.NORMAL_CLOSURE
             return writer is not None
@@ -171,9 +171,9 @@ class Link:
             self.trouble = str(trouble)
             return False
         except Damaged as damage:
-            sentence = self._damaged(str(damage))
-            await refuse(connection, Refusal(sentence))
-            raise Damage(sentence) from None
+            refused = self._damaged(str(damage))
+            await refuse(connection, Refusal(str(refused)))
+            raise refused from None
         finally:
             if writer is not None:
                 writer.cancel()
@@ -183,9 +183,10 @@ class Link:
                 self.here.changed()
         return True
 
-    def _damaged(self, fault: str) -> str:
+    def _damaged(self, fault: str) -> Refused:
         fault = fault or "is damaged; are all members of the same version of vpem?"
-        return f"a message from {self.member.name} to {self.here.identity.name} {fault}"
+        sentence = f"a message from {self.member.name} to {self.here.identity.name} {fault}"
+        return Refused(sentence, of_member=True)
 
     async def _refuse(self, connection: Line, sentence: str) -> None:
         """Send the other end why there is no link, and raise that here."""
