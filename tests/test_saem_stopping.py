@@ -1,5 +1,7 @@
 """When SAEM says that it has converged: near the maximum, and not by accident; when it doubts."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -10,8 +12,10 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long
+from vpem.saem.models.linear import LinearModel
 from vpem.saem.results import warn_of_few
-from vpem.saem.stopping import still_to_go
+from vpem.saem.samplers import Metropolis
+from vpem.saem.stopping import Watch, still_to_go
 
 from .cli_support import ROOT
 from .tables import each, over
@@ -175,6 +179,22 @@ def test_variances_that_were_lost_are_not_said_to_have_settled():
         fit = fit_saem(drug, "one-compartment", tol=0.1, n_iter=1000, burn_in=200, **options)
     assert fit.change < 0.1
     assert "but some variances are as good as zero, and stay there" in str(told[0].message)
+
+
+@each(("lag", "said"), [(np.inf, "more than 20"), (60.0, "about 60")])
+def test_draws_that_stay_alike_end_nothing(lag, said):
+    """Parameters that do not move, by chains that do not either."""
+    model = LinearModel(BOYS)
+    theta, _ = model.start()
+    watch = Watch(model, Metropolis(), None, 0, 0.1, 20)
+    watch._complete, watch._hidden = np.eye(6), 0.5 * np.eye(6)
+    watch._times, watch._since = np.array([1.0, lag]), 40
+    run = SimpleNamespace(theta=theta, trace=[theta] * 41, steps=[1.0] * 40, lost=0, n_iter=40)
+    assert not watch.has_settled(run)
+    assert run.change < 0.1
+    assert f"draws of slope by metropolis stay alike for {said} iterations" in run.grounds
+    watch._times[1] = 2.0
+    assert watch.has_settled(run)
 
 
 def test_grounds_are_a_sentence_that_a_file_keeps_and_devices_do_not_show(tmp_path):
