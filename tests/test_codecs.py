@@ -161,22 +161,20 @@ def test_half_precision_is_that_of_numpy_for_every_number_and_the_middle_between
 
 @each("bad", [np.nan, np.inf, -np.inf, 1e39, 1e200])
 def test_kernel_and_twin_refuse_the_same_rows(bad):
-    values, keys = draw(100, n_rows=4)
-    values[2, 37] = bad
-    faults = np.full(4, 9, dtype=np.uint8)
     cases = [
-        ("dither", (127, 64, False), 108),
-        ("dither", (1, 64, True), 33),
-        ("sparse", (10, False), 49),
-        ("sparse", (100, True), 488),
-        ("cast", (2,), 200),
-        ("cast", (4,), 400),
-        *(("natural", (bits - 9,), ceil(100 * bits / 8)) for bits in BITS),
+        *((dithering(*one), 100) for one in [(127, 64, False), (1, 64, True)]),
+        *((sparse(*one), 100) for one in [(0.1, False), (1.0, True)]),
+        *((("cast", (size,), lambda n, size=size: n * size), 100) for size in (2, 4)),
+        *((natural, n) for natural in NATURAL.values() for n in (100, TILE + 500)),
     ]
-    for kind, arguments, size in cases:
+    for (kind, arguments, size), n in cases:
+        arguments = arguments(n) if callable(arguments) else arguments
+        values, keys = draw(n, n_rows=4)
+        values[2, 37 if n == 100 else n - 9] = bad
         given = (values,) if kind == "cast" else (values, keys)
-        outputs = {"encode": np.zeros((4, size), np.uint8), "transmit": np.empty_like(values)}
+        outputs = {"encode": np.zeros((4, size(n)), np.uint8), "transmit": np.empty_like(values)}
         for way, out in outputs.items():
+            faults = np.full(4, 9, dtype=np.uint8)
             for _, wrong in both(f"{kind}_{way}", given, arguments, (out, faults)):
                 np.testing.assert_array_equal(wrong, [0, 0, 1, 0], err_msg=kind)
 
