@@ -75,6 +75,14 @@ def test_sending_adds_up():
     assert (ledger.messages, ledger.bytes, ledger.rounds) == (7, 46, 3)
     with pytest.raises(ValueError, match="not in"):
         ledger.send("gossip", 1)
+    # All that another has counted, as of one kind; so many times; and by kind.
+    other = Ledger(make_graph("path", 3))
+    other.charge("server", ledger)
+    assert other.of_kind("server") == {"messages": 7, "bytes": 46, "rounds": 3}
+    assert by_link(other) == by_link(ledger)
+    other.add(ledger.times(3))
+    assert other.of_kind("setup") == {"messages": 9, "bytes": 105, "rounds": 6}
+    assert (ledger.bytes, other.bytes) == (46, 4 * 46)
 
 
 def test_summary_by_hand():

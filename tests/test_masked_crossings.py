@@ -129,19 +129,26 @@ COLLAPSED[:46, 2:4] = 0.0
 SHORT = {"n_components": 2, "max_iter": 2, "seed": 0}
 
 
+def at_agents(engine, topology="star", **how):
+    """Three agents with features, a rank each, whose sums are masked."""
+    return spread(connect(make_graph(topology, 3), HELD, hops=0, secure_sum=True, **how), engine)
+
+
+def at_workers(engine, topology="star", **how):
+    """Three workers, observers or devices, a rank each, whose sums are masked."""
+    network = connect_workers(make_graph(topology, 3), secure_sum=True, **how)
+    return spread_workers(network, engine)
+
+
 def fitted(engine, data, recipe=fit_spread, network=None, **options):
     """Fit over features of three agents, a rank each."""
-    network = {"topology": "star", **(network or {})}
-    graph = make_graph(network.pop("topology"), 3)
-    joined = spread(connect(graph, HELD, hops=0, secure_sum=True, **network), engine)
+    joined = at_agents(engine, **(network or {}))
     return recipe(data[:, own_columns(joined)], joined, n_threads=1, **options)
 
 
 def fitted_to_rows(engine, data, recipe=fit_em, network=None, weighed=False, **options):
     """Fit over rows of three workers, a rank each, which weigh what follows from them."""
-    network = {"topology": "star", **(network or {})}
-    graph = make_graph(network.pop("topology"), 3)
-    joined = spread_workers(connect_workers(graph, secure_sum=True, **network), engine)
+    joined = at_workers(engine, **(network or {}))
     own = data[WORKERS.rows[int(joined.agents.own[0])]]
     if weighed:
         options["sample_weight"] = np.maximum(0.0, 2.0 + np.nan_to_num(own[:, 0]))
@@ -150,9 +157,7 @@ def fitted_to_rows(engine, data, recipe=fit_em, network=None, weighed=False, **o
 
 def imputed(engine, data, network=None, **options):
     """Impute a matrix of which three observers, a rank each, saw as many entries."""
-    network = {"topology": "star", **(network or {})}
-    graph = make_graph(network.pop("topology"), 3)
-    joined = spread_workers(connect_workers(graph, secure_sum=True, **network), engine)
+    joined = at_workers(engine, **(network or {}))
     names = ("ann", "bob", "eve")
     weights = {name: 1.0 + np.abs(own) for name, own in zip(names, data, strict=True)}
     seen = from_matrices(dict(zip(names, data, strict=True)), weights=weights)
@@ -162,7 +167,7 @@ def imputed(engine, data, network=None, **options):
 
 def imputed_by_mixture(engine, data, of_rows=False, weighed=False, **options):
     """Impute a matrix of which three observers, a rank each, have two columns or 16 rows each."""
-    joined = spread_workers(connect_workers(make_graph("star", 3), secure_sum=True), engine)
+    joined = at_workers(engine)
     parts = {}
     for i, name in enumerate(("ann", "bob", "eve")):
         at = (WORKERS.rows[i], slice(None)) if of_rows else (slice(None), HELD.features[i])
@@ -180,9 +185,7 @@ def imputed_by_mixture(engine, data, of_rows=False, weighed=False, **options):
 
 def simulated(engine, data, network=None, **options):
     """Run SAEM on curves of individuals of three devices, a rank each."""
-    network = {"topology": "star", **(network or {})}
-    graph = make_graph(network.pop("topology"), 3)
-    joined = spread_workers(connect_workers(graph, secure_sum=True, **network), engine)
+    joined = at_workers(engine, **(network or {}))
     held = from_worker_of_row(np.repeat(range(3), 5))
     own = data.take(held.rows[int(joined.agents.own[0])])
     short = {"n_iter": 3, "burn_in": 1, "n_conditional": 2, "n_importance": 10, "tol": 0.0}
