@@ -127,28 +127,6 @@ def test_weightings(X):
     np.testing.assert_allclose(shifted, heavier.mixture.assembled_means, atol=1e-9)
 
 
-@each(
-    ("topology", "compress", "close"),
-    [
-        ("complete", None, 1e-9),
-        ("cycle", None, 2e-3),
-        ("cycle", "natural:12bits", 2e-3),
-        ("cycle", "qsgd:8bits", 2e-3),
-    ],
-)
-def test_peers_agree_with_the_server(X, topology, compress, close):
-    network = connect_workers(make_graph(topology, 7), compress=compress)
-    common = {"max_iter": 30, "participation": 0.7, "step_size": 0.5, "batch_size": None, "seed": 3}
-    common |= {"batch_size": 15, "max_iter": 12} if topology == "complete" else {}
-    star, ours = run(X, **common), run(X, network=network, **common)
-    np.testing.assert_allclose(ours.run.statistic, star.run.statistic, atol=close)
-    assert star.run.history.disagreement[-1] == 0
-    if topology == "cycle":
-        assert len(ours.run.statistics) == 7
-        assert abs(ours.log_likelihood - star.log_likelihood) < 1e-4
-        assert 0 < ours.run.history.disagreement[-1] < 1e-4
-
-
 def test_few_rounds_leave_peers_apart_but_not_farther_and_farther(X):
     with pytest.warns(Warning, match="too few"):
         network = connect_workers(make_graph("cycle", 7), n_rounds=3)
@@ -156,6 +134,7 @@ def test_few_rounds_leave_peers_apart_but_not_farther_and_farther(X):
     apart = np.array(ours.run.history.disagreement)
     assert apart[-1] < 3 * np.median(apart[10:30])
     assert apart[-1] > 1e-4
+    assert run(X, max_iter=2).run.history.disagreement[-1] == 0
 
 
 def test_a_network_that_falls_apart_for_good_is_given_up():
@@ -493,7 +472,7 @@ def test_a_run_ends_by_itself_where_it_can_rest(X, options):
     assert ours.run.converged
     assert ours.run.n_iter < 400 / ours.run.steps.safe
     # What comes after that changes nothing to speak of.
-    longer = run(X, 3, **{**options, "max_iter": 3 * ours.run.n_iter // 2, "record_every": 1000})
+    longer = run(X, 3, **{**options, "max_iter": 5 * ours.run.n_iter // 4, "record_every": 1000})
     assert ours.log_likelihood == pytest.approx(longer.log_likelihood, abs=1e-5)
 
 
