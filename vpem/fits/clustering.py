@@ -210,7 +210,6 @@ def check_absent(graph: Graph, sums: SumSettings, settings: KmeansSettings) -> N
 
 
 def check_network(network: Network, settings: KmeansSettings, *, over_rows: bool) -> None:
-    """Raise InputError where k-means cannot run over a network."""
     check_kind("the network must come from vpem.connect or connect_workers", network, Network)
     if settings.participation < 1 and not network.whole.total.at_server:
         raise InputError(*ANSWERING)

@@ -386,7 +386,6 @@ def kmeans_features(
         )  # fmt: skip
 
         def attempt(restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
-            """Run one restart; returns also the rows that it started at."""
             total, k, n = restart.total, settings.n_clusters, terms.n_samples
             stream = RowStream(restart.rng, inputs.row_weights, n)
             chosen = inputs.rows

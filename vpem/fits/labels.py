@@ -180,7 +180,6 @@ def columns_of(shares: Shares) -> Columns:
 def columns_of_workers(
     X: Matrix, workers: Workers, mixtures: Sequence[Mixture], holders: Placement, missing: str
 ) -> dict[int, Columns]:
-    """Return tables of workers' rows, as `responsibilities_of_workers` has their shares."""
     shares = responsibilities_of_workers(X, workers, mixtures, holders, missing)
     return {worker: columns_of(share) for worker, share in shares.items()}
 

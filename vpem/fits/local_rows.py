@@ -87,7 +87,6 @@ class HeldPart:
     mass: float  # what they weigh
 
     def runs(self) -> Iterator[tuple[Doubles, Doubles | None]]:
-        """Yield runs of rows and their weights."""
         for run in self.rows.runs():
             rows = self.rows.read(run).astype(np.float64, copy=False)
             yield rows, None if self.weights is None else self.weights[run]
@@ -379,11 +378,9 @@ class LocalRows(AllRows):
         return self.workers.order[self.rows]
 
     def add(self, values: AnyArray) -> AnyArray:
-        """Add sums over the rows of this process to those of others."""
         return self.holders.allreduce(values)
 
     def refuse_showing(self, settings: MixtureSettings | KmeansSettings, instead: str) -> None:
-        """Raise InputError where a row that masks are to hide would be shown to others."""
         if not self.masked:
             return
         init, batch_size = settings.init, getattr(settings, "batch_size", None)
@@ -429,7 +426,6 @@ class LocalRows(AllRows):
         return self.n_samples
 
     def everyones(self, values: AnyArray) -> AnyArray:
-        """Return what all processes have of their rows; under masks, what this one has."""
         if self.masked or not self.holders.apart:
             return values
         joined: AnyArray = np.concatenate(self.holders.engine.allgather(values))
@@ -440,7 +436,6 @@ class LocalRows(AllRows):
         return ordered
 
     def mine(self, values: AnyArray) -> AnyArray:
-        """Return values of this process's rows, of those of all."""
         return values[self.numbers]
 
     def seen(self, flags: Mask) -> Mask:
@@ -448,11 +443,9 @@ class LocalRows(AllRows):
         return flags
 
     def number(self, row: int) -> int:
-        """Return the user's number of a row that is here."""
         return int(self.numbers[row])
 
     def in_columns(self, flags: Mask) -> Mask:
-        """Which columns have a value in any row, of any process."""
         return self.any(flags)
 
     def count(self, flags: Mask) -> int:

@@ -104,7 +104,6 @@ def used_rows(rows: AllRows, n_samples: int, there: NDArray[np.bool_] | None, we
 
 
 def refuse_with_kinds(settings: FitSettings, *, private: bool) -> None:
-    """Raise InputError where something cannot be done with families."""
     refuse_first(
         (settings.step_size is not None, (
             "{step_size} keeps statistics in the parameters alone, which forget the levels of a "
@@ -160,7 +159,6 @@ class Prepared:
         return tuple(int(row if self.kept is None else self.kept[row]) for row in rows)
 
     def held(self, rows: LocalRows) -> UsedRows:
-        """Return these rows worker by worker."""
         return UsedRows(rows, self.X, self.row_weights, self.kept, self.n_used)
 
 
@@ -318,7 +316,6 @@ def restart_numbers(settings: FitSettings | KmeansSettings, first: int = 0) -> r
 
 
 def check_count(n_components: int, n_rows: int, kind: str = "") -> None:
-    """Raise InputError unless there are at least as many rows (of a kind) as components."""
     if n_rows < n_components:
         raise InputError(
             f"{n_components} components need at least as many rows, got {n_rows}{kind}; try fewer "

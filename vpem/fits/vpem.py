@@ -66,7 +66,6 @@ from vpem.terms.units import Scaling
 def check_factors(
     settings: FitSettings, network: Network, *, misses: bool = False, mixed: bool = False
 ) -> None:
-    """Raise InputError where a fit cannot have the factors of its settings."""
     if not settings.n_factors:
         return
     factors = Setting("n_factors", settings.n_factors)
@@ -89,7 +88,6 @@ def check_factors(
 
 
 def check_sums_of_factors(settings: FitSettings | PlanSettings, network: Network) -> None:
-    """Raise InputError where sums of terms cannot be those of factors."""
     if not settings.n_factors:
         return
     factors = Setting("n_factors", settings.n_factors)
@@ -333,7 +331,6 @@ class _Attempts:
     labelled: Labelled | None = None
 
     def __call__(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
-        """Run one restart, and judge it; returns also the rows that it started at."""
         settings = self.settings
         stream = RowStream(restart.rng, self.prepared.row_weights, len(self.prepared.X))
         start, rows = self._start(restart, stream)

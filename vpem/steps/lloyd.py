@@ -143,7 +143,6 @@ class Lloyd:
     iteration: int = 0  # the last one
 
     def resume(self, saver: Saver, schema: dict[str, Schema], max_iter: int) -> None:
-        """Restore a run and its sum."""
         state = saver.saved
         assert state is not None
         check(schema, state, saver.place)

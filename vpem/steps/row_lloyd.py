@@ -237,7 +237,6 @@ class _Clusters(Clusters):
         run.centres[:, clusters] = self.data.share(rows)
 
     def shifts(self, run: Lloyd, before: Doubles) -> Doubles:
-        """Squared shifts of the centres of the roots of this process (R,)."""
         shifts: Doubles = ((run.centres - before) ** 2).sum(axis=(1, 2))
         return shifts
 
@@ -365,6 +364,5 @@ class _Clusters(Clusters):
 
 
 def _chunks(rows: slice) -> list[slice]:
-    """Cut rows into chunks to work on at once."""
     edges = range(rows.start, rows.stop, CHUNK_ROWS)
     return [slice(at, min(at + CHUNK_ROWS, rows.stop)) for at in edges]

@@ -83,7 +83,6 @@ class RowStream:
         return rows, RowStream(self.rng, weights, len(rows))
 
     def weigh(self, values: Floats, rows: slice | None = None) -> Floats:
-        """Multiply values of all rows, or of some, by the rows' weights."""
         if self.row_weights is None:
             return values
         weights = self.row_weights if rows is None else self.row_weights[rows]
@@ -96,7 +95,6 @@ class RowStream:
         return int(np.searchsorted(ends, below, side="right"))
 
     def draw_distinct(self, count: int) -> Indices:
-        """Draw ``count`` different rows."""
         if self._of_users is not None:
             places, stream = self._of_users
             return places[stream.draw_distinct(count)]

@@ -65,7 +65,6 @@ class GivenStart:
 
     @classmethod
     def wrap(cls, init: object) -> GivenStart:
-        """Wrap any form of a start."""
         return init if isinstance(init, cls) else cls(init)
 
     @classmethod
@@ -331,7 +330,6 @@ def sample_size(n_components: int, widest: int) -> int:
 
 
 def step_of_lloyd(tell: Tell | None) -> Callable[[KMeansProgress], None] | None:
-    """Return a callback of Lloyd's iterations that reports how far a start is."""
     if tell is None:
         return None
     return lambda progress: tell(
