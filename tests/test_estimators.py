@@ -213,6 +213,14 @@ def test_sample_weight_reaches_the_fit(X):
     np.testing.assert_allclose(twice.means_, kept.means_, rtol=1e-9)
 
 
+@each("kind", [VPEM, DistributedGaussianMixture, FedEM, DistributedKMeans])
+def test_fit_predict_takes_weights_as_fit_does(kind, X):
+    weights = np.arange(250) % 3.0
+    labels = kind(3, random_state=1).fit_predict(X, sample_weight=weights)
+    one = kind(3, random_state=1).fit(X, sample_weight=weights)
+    np.testing.assert_array_equal(labels, one.predict(X))
+
+
 LISTS = [[5, 0], [1, 2, 3], [4]]
 
 

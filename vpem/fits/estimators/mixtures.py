@@ -738,10 +738,6 @@ class FedEM(FittedMixture):
         self.lower_bound_ = fit.log_likelihood
         return fit
 
-    def fit_predict(self, X: Rows, y: object = None) -> NDArray[np.intp]:  # type: ignore[override]
-        """Fit the mixture and return the most responsible component of each row, shape (M,)."""
-        return self.fit(X, y).predict(X)
-
 
 def estimator_of(stored: Model) -> FittedMixture:
     """Return a fitted estimator of a model in a file, as its report says."""
