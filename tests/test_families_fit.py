@@ -182,6 +182,21 @@ def test_a_model_is_read_as_it_was_written(tmp_path, exact):
         read_model(tmp_path / "m.h5")
 
 
+def at_its_coordinates(mixture):
+    floor = np.zeros(7)
+    return mixture.at_coordinates(mixture.coordinates(floor), floor)
+
+
+def test_what_is_0_stays_so_in_coordinates(exact):
+    arrays = exact.mixture.arrays()
+    chances = arrays["parts"]["categorical"]["probabilities"].copy()
+    chances[0, :2] = 0, chances[0, :2].sum()
+    arrays["parts"]["categorical"] = {"probabilities": chances}
+    again = at_its_coordinates(exact.mixture.having(arrays)).arrays()
+    np.testing.assert_allclose(again["parts"]["categorical"]["probabilities"], chances, rtol=1e-12)
+    assert again["parts"]["categorical"]["probabilities"][0, 0] == 0
+
+
 def test_mixtures_are_the_same_seen_otherwise(exact):
     X, mixture = mixed(), exact.mixture
     order = np.array([3, 0, 5, 1, 6, 2, 4])
@@ -191,6 +206,7 @@ def test_mixtures_are_the_same_seen_otherwise(exact):
         (mixture.marginal(order), X[:, order]),
         (mixture.permuted(np.array([2, 0, 1])), X),
         (mixture.convert_to(mixture.blocks, "full", Scaling.none(7)), X),
+        (at_its_coordinates(mixture), X),
     ):
         np.testing.assert_allclose(other.score_samples(rows), scores, rtol=1e-12)
     few = mixture.marginal([5, 3, 0])

@@ -11,6 +11,7 @@ from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
+from .missing_support import dense
 from .tables import each, over
 
 FEATURES = ([3, 0], [], [4], [1, 2])
@@ -29,17 +30,6 @@ def made(X, kind="full", **options):
 @pytest.fixture
 def X(overlapping):
     return overlapping(0, 211, 5)
-
-
-def dense_start(mixture):
-    """Covariances of one component, assembled (d, d)."""
-    first = 0
-    out = np.zeros((mixture.n_features, mixture.n_features))
-    for b, columns in enumerate(mixture.blocks.features):
-        block = mixture.block(b)[2][first]
-        block = np.diag(block) if block.ndim == 1 else block
-        out[np.ix_(columns, columns)] = block
-    return out
 
 
 # ---- E-step --------------------------------------------------------------------------------------
@@ -118,7 +108,7 @@ def test_start_has_the_blocks_sample_covariance(kind, weighted, X):
             block = np.eye(len(columns)) * np.diag(block).mean()
         wanted[np.ix_(columns, columns)] = block
     for k in range(3):
-        found = dense_start(start.permuted(np.roll(np.arange(3), -k)))
+        found = dense(start)[1][k]
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
 
 
