@@ -492,19 +492,17 @@ def test_a_kernel_is_its_twin_and_threads_do_not_show(name, c):
 
 
 ELSEWHERE = {
-    "follow_rows": "test_assign", "neighbour_round": "test_kernels", "ball": "test_hubs",
-    "Curves": "test_compartments", "Lines": "test_compartments", "curves": "test_compartments",
-    **dict.fromkeys(("add_scaled", "add_tag", "values_of"), "test_fixed_point"),
-    **{f"{word}_of_topics": "test_lda" for word in ("bound", "density", "means")},
-    "sweep_topics": "test_lda",
+    "follow_rows", "neighbour_round", "ball", "add_scaled", "add_tag", "values_of", "Curves",
+    "Lines", "curves", "bound_of_topics", "density_of_topics", "means_of_topics", "sweep_topics",
 }  # fmt: skip
-"""Twins that other tests compare with their kernels; those of codecs are in test_codecs."""
+"""Twins that tests of assignment, rounds, hubs, masks, individuals and topics compare; and codecs'
+are compared by theirs."""
 
 
 def test_every_pair_is_under_the_law_or_in_a_test_of_its_own():
     twins = {word for home in (assign, codecs, mixture, models) for word in home.__all__}
     coding = {word for word in twins if word.endswith(("code", "_transmit"))}
-    assert twins == LAW.keys() | ELSEWHERE.keys() | coding
+    assert twins == LAW.keys() | ELSEWHERE | coding
 
 
 # ---- factors and terms --------------------------------------------------------------------------
