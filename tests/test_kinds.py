@@ -127,19 +127,25 @@ def test_resumed_is_uninterrupted_to_the_bit(kind, how):
         assert (np.diff(found.history[:, 0]) > -1e-9 * abs(found.history[0, 0])).all()
 
 
-@over(kind=KINDS, accelerate=["squarem", None])
-def test_weights_are_copies_and_single_precision_is_near(kind, accelerate):
+@over(
+    kind=KINDS, accelerate=[None, "squarem"], covariance_type=["full", "tied-diag"],
+    way=[{}, {"topology": "cycle", "network": {"n_rounds": 60}}],
+)  # fmt: skip
+def test_weights_are_copies_and_single_precision_is_near(kind, accelerate, covariance_type, way):
     data, times = KINDS[kind][0], np.arange(len(X)) % 3
-    how = {"accelerate": accelerate}
-    weighed = fit(kind, sample_weight=times.astype(float), **how)
+    how = {"accelerate": accelerate, "covariance_type": covariance_type, **way}
+    weights = times.astype(float)
+    weighed = fit(kind, sample_weight=weights, **how)
     places = np.repeat(np.arange(len(X)), times)
     start = [int(np.searchsorted(places, row)) for row in START]
-    same(weighed, fit(kind, data=data[places], init=start, **how), 1e-8)
+    copies = fit(kind, data=data[places], init=start, **how)
+    same(weighed, copies, 1e-8)
+    assert weighed.total_weight == copies.total_weight == times.sum()
     if kind != "with factors":
-        single = fit(kind, sample_weight=times.astype(float), dtype="float32", **how)
+        single = fit(kind, sample_weight=weights, dtype="float32", **how)
         assert single.log_likelihood == pytest.approx(weighed.log_likelihood, abs=1e-3)
-        plain = fit("Gaussian", sample_weight=times.astype(float), **how)
         if accelerate is None:  # what a kind knows besides travels in the terms
+            plain = fit("Gaussian", sample_weight=weights, **how)
             assert weighed.communication == plain.communication
 
 

@@ -197,21 +197,6 @@ def test_a_row_of_no_weight_is_no_row(kind, topology, scale, X, iterate):
     assert_same_fit(one, two)
 
 
-@over(kind=COVARIANCE_TYPES, topology=NETWORKS, scale=["none", "standard"])
-def test_an_integer_weight_is_as_many_copies(kind, topology, scale, X, iterate):
-    weights = np.random.default_rng(2).integers(1, 4, size=211)
-    options = {"n_components": 3, "covariance_type": kind, "scale": scale}
-    rows = np.array([1, 52, 133])
-    network = network_of(topology)
-    one = iterate(X, network, 6, init=rows, sample_weight=weights, **options)
-    first_copy = np.cumsum(weights) - weights
-    two = iterate(np.repeat(X, weights, axis=0), network, 6, init=first_copy[rows], **options)
-    assert one.total_weight == two.total_weight == weights.sum()
-    assert one.log_likelihood == pytest.approx(two.log_likelihood, rel=1e-10)
-    assert one.bic == pytest.approx(two.bic, rel=1e-10)
-    assert_same_fit(one, two)
-
-
 @over(topology=NETWORKS, init=["random", "k-means++", "kmeans"])
 def test_starts_draw_no_row_without_weight(topology, init, X):
     weights = np.zeros(211)
