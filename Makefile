@@ -83,8 +83,8 @@ typers: $(VENV)/with-test
 	for wanted in "typer==$$oldest" typer; do \
 	  $(PIP) --upgrade --target "build/$$wanted" "$$wanted"; \
 	  PYTHONPATH="build/$$wanted:." $(BIN)/python -W ignore -m pytest -q -n0 -o filterwarnings= \
-	    tests/test_cli_help.py tests/test_cli_completion.py tests/test_cli_config.py \
-	    tests/test_cli_naming.py tests/test_rules.py; \
+	    tests/test_cli_help.py tests/test_cli_completion.py tests/test_cli_options.py \
+	    tests/test_rules.py; \
 	done
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.

@@ -12,7 +12,7 @@ from vpem import NotConvergedWarning, fit_vpem
 # looks for some less often, and then only at what tests have left.
 gc.set_threshold(50_000, 20, 50)
 
-LONG = ("build", "docs", "engines", "mpi_parties", "tls_cli")
+LONG = ("build", "docs", "engines", "mpi", "tls_cli")
 """Modules with tests of several seconds, which go first: the last one would keep others waiting."""
 
 

@@ -1,4 +1,4 @@
-"""Run under mpiexec by test_mpi_cli.py: a command in whose third E-step something happens.
+"""Run under mpiexec by test_mpi.py: a command in whose third E-step something happens.
 
 Arguments: what, at which rank (-1: all), and the words of the command.
 """

@@ -1,4 +1,4 @@
-"""Run under mpiexec by test_mpi_parties.py, each rank in a directory of its own party's file.
+"""Run under mpiexec by test_mpi.py, each rank in a directory of its own party's file.
 
 What cannot be aligned is said by all ranks alike, and they can go on.
 """

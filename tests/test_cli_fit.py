@@ -1,15 +1,15 @@
 import json
 
 import h5py
-import networkx as nx
 import numpy as np
 import pytest
 
-from vpem import read_model
-from vpem.settings import COVARIANCE_TYPES, TOPOLOGIES
+import vpem
+from vpem import Dataset, read_dataset, read_model, write_dataset
+from vpem.settings import TOPOLOGIES
 
-from .cli_support import AGENTS, HELD, NAMES, done, make_data, run, spawn
-from .tables import each, over
+from .cli_support import AGENTS, HELD, NAMES, done, make_data, overlapping, run, spawn
+from .tables import over
 
 PROMISED = {
     "n_samples": int, "n_features": int, "n_agents": int, "n_components": int, "hubs": list,
@@ -87,25 +87,6 @@ def test_history_is_a_list_over_iterations_and_roots(fit):
     assert per_sample[0] < per_sample[-1]
 
 
-def test_history_begins_at_the_start(fit, data):
-    """Equal weights, means at the rows, every covariance the block's own (divisor M)."""
-    from scipy.special import logsumexp
-    from scipy.stats import multivariate_normal
-
-    report = fit("--topology", "star", "--init-rows", "3,77", "--reg-covar", 1e-3)
-    with h5py.File(data) as file:
-        X = file["X"][()]
-    logs = np.full((150, 2), np.log(0.5))
-    for part in HELD:
-        block = X[:, part]
-        sample = np.cov(block.T, bias=True).reshape(len(part), -1) + 1e-3 * np.eye(len(part))
-        for k, row in enumerate((3, 77)):
-            logs[:, k] += multivariate_normal(block[row], sample).logpdf(block)
-    start = logsumexp(logs, axis=1).sum()
-    np.testing.assert_allclose(report["history"][0], start, rtol=1e-11)
-    assert report["init_rows"] == [3, 77]
-
-
 @pytest.mark.parametrize("covariance", ["full", "diag", "tied"])
 @pytest.mark.parametrize("scale", ["none", "standard"])
 def test_the_log_likelihood_is_that_of_the_written_model(
@@ -118,12 +99,6 @@ def test_the_log_likelihood_is_that_of_the_written_model(
     for name in ("log_likelihood", "bic", "aic"):
         assert report[name] == pytest.approx(score[name], rel=1e-10)
     assert score["n_parameters"] == report["n_parameters"]
-
-
-def test_scaling_moves_nothing_but_the_start_in_exact_arithmetic(fit):
-    rows = ("--topology", "star", "--init-rows", "3,77", "--reg-covar", 0)
-    plain, scaled = fit(*rows), fit(*rows, "--scale", "standard")
-    np.testing.assert_allclose(scaled["history"], plain["history"], rtol=1e-8)
 
 
 def test_one_process_prints_one_object_and_nothing_else(data, tmp_path):
@@ -165,31 +140,6 @@ def test_the_graph_has_a_seed_of_its_own(fit, nameless):
     assert len(graphs) > 1
 
 
-def test_restarts_keep_the_best(fit):
-    words = ("--topology", "star", "--init", "random", "-k", 4, "--seed", 3)
-    one, many = fit(*words), fit(*words, "--n-init", 6)
-    assert many["log_likelihood"] >= one["log_likelihood"]
-    assert 0 <= many["restart"] < 6
-    assert many["log_likelihood"] > one["log_likelihood"] or many["restart"] == 0
-
-
-@pytest.mark.parametrize("init", ["random", "k-means++", "kmeans"])
-def test_starts(fit, init):
-    report = fit("--init", init)
-    assert report["converged"]
-    assert len(set(report["init_rows"])) == 2
-
-
-@each("covariance", COVARIANCE_TYPES)
-def test_covariances(fit, tmp_path, covariance):
-    report = fit("--covariance", covariance, "-o", tmp_path / "m.h5", "--force")
-    entries = {"full": 3 + 1 + 6, "diag": 6, "spherical": 3}  # blocks of 2, 1 and 3 features
-    shape = "full" if covariance == "tied" else covariance.removeprefix("tied-")
-    copies = 1 if covariance.startswith("tied") else 2
-    assert report["n_parameters"] == 1 + 2 * 6 + copies * entries[shape]
-    assert read_model(tmp_path / "m.h5").mixture.covariance_type == covariance
-
-
 def test_a_model_as_a_start(fit, tmp_path):
     first = fit("--max-iter", 5, "--tol", 0, "-o", tmp_path / "m.h5")
     whole = fit("--max-iter", 9, "--tol", 0)
@@ -218,38 +168,6 @@ def test_a_converged_model_stays_where_it_is(fit, tmp_path):
     again = fit("--init-model", tmp_path / "m.h5")
     assert again["n_iter"] <= 2
     assert again["log_likelihood"] == pytest.approx(first["log_likelihood"], abs=1e-9)
-
-
-def test_single_precision_is_near(fit):
-    words = ("--init-rows", "3,77", "--hops", 1, "--topology", "path")
-    double, single = fit(*words), fit(*words, "--dtype", "float32", "--tol", 1e-5)
-    assert single["log_likelihood"] == pytest.approx(double["log_likelihood"], abs=1e-3)
-    assert single["history"] != double["history"][: single["n_iter"]]
-
-
-def test_threads_change_nothing_but_the_time(fit):
-    words = ("--init-rows", "3,77", "--consensus", "rounds", "--rounds", 20)
-    one, two = fit(*words, "--threads", 1), fit(*words, "--threads", 2)
-    np.testing.assert_allclose(two["history"], one["history"], rtol=1e-12)
-
-
-@pytest.mark.parametrize("weights", ["metropolis", "laplacian", "max-degree"])
-def test_rounds_and_operator_are_the_same(fit, nameless, weights):
-    words = ("--topology", "path", "--weights", weights, "--rounds", 4, "--init", "random",
-             "--max-iter", 30, "--tol", 0)  # fmt: skip
-    rounds = fit(*words, "--consensus", "rounds", source=nameless)
-    operator = fit(*words, "--consensus", "operator", source=nameless)
-    assert (rounds["consensus_path"], operator["consensus_path"]) == ("rounds", "operator")
-    np.testing.assert_allclose(operator["history"], rounds["history"], rtol=1e-10)
-    assert rounds["weights"] == weights
-    assert np.ptp(rounds["history"][-1]) > 1e-3  # four rounds leave the roots in disagreement
-
-
-def test_enough_rounds_are_the_exact_sum(fit):
-    words = ("--init-rows", "3,77", "--hops", 0)
-    exact = fit(*words, "--topology", "star")
-    many = fit(*words, "--topology", "complete", "--rounds", 1)
-    np.testing.assert_allclose(many["history"], exact["history"], rtol=1e-9)
 
 
 # ---- who holds what, and who talks to whom -------------------------------------------------------
@@ -283,42 +201,6 @@ def test_hubs_of_one_feature_are_told_to_be_diagonal(capsys, nameless):
     tied = done(capsys, "fit", nameless, "--topology", "star", "--covariance", "tied").out
     assert "tied, diagonal covariance" in tied
     assert "full covariance," in done(capsys, "fit", nameless).out
-
-
-def test_a_number_of_agents(fit):
-    report = fit("--agents", 4, "--topology", "cycle")
-    assert [hub["features"] for hub in report["hubs"]] == [[0, 1], [2, 3], [4], [5]]
-
-
-def test_a_partition_from_a_file(fit, tmp_path):
-    (tmp_path / "p.json").write_text('{"one": ["sugar", 0], "two": ["age", "weight", 2, "iron"]}')
-    report = fit("--partition", tmp_path / "p.json", "--topology", "path")
-    assert report["agent_names"] == ["one", "two"]
-    assert [hub["features"] for hub in report["hubs"]] == [[0, 5], [1, 2, 3, 4]]
-
-
-def write_graph(path, nodes, edges):
-    """Write a graph in the format its name says."""
-    graph = nx.Graph()
-    graph.add_nodes_from(nodes)
-    graph.add_edges_from(edges)
-    if path.suffix == ".graphml":
-        nx.write_graphml(graph, path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
-    else:
-        comma = "," if path.suffix == ".csv" else "\t" if path.suffix == ".tsv" else " "
-        path.write_text("\n".join(comma.join(map(str, edge)) for edge in edges))
-    return path
-
-
-@over(suffix=[".txt", ".edges", ".csv", ".tsv", ".graphml", ".json"], named=[True, False])
-def test_a_graph_from_a_file(fit, tmp_path, suffix, named):
-    nodes = AGENTS if named else (0, 1, 2)
-    edges = [(nodes[0], nodes[2]), (nodes[2], nodes[1])]
-    report = fit("--graph", write_graph(tmp_path / f"g{suffix}", nodes, edges))
-    assert report["topology"] == "file"
-    assert report["edges"] == [[0, 2], [1, 2]]
 
 
 def test_random_graphs_take_a_radius_or_a_degree(fit, nameless):
@@ -434,10 +316,12 @@ def test_a_pipe_gets_no_escape_codes(data, monkeypatch, capsys, color):
     assert "\x1b" not in result.out + result.err
 
 
-@pytest.mark.parametrize("n_agents", [1, 2, 4])
-@pytest.mark.parametrize("words", [("fit", "-k", "2"), ("kmeans", "--split", "features", "-k", "2"),
-                                   ("select", "-k", "1-2"), ("topology", "describe")])  # fmt: skip
+@over(
+    words=["fit -k 2", "kmeans --split features -k 2", "select -k 1-2 -j 1", "topology describe"],
+    n_agents=[1, 2, 4],
+)
 def test_agents_that_are_asked_for_leave_the_stored_graph_aside(capsys, data, words, n_agents):
+    words = words.split()
     command = 2 if words[0] == "topology" else 1
     told = done(capsys, *words[:command], data, *words[command:], "--agents", n_agents, "--json")
     note = (
@@ -453,3 +337,124 @@ def test_a_star_sums_at_its_server_whatever_tree_is_asked_for(capsys, data):
     for words, said in ((("--sum", "tree"), True), (("--sum", "server"), False), ((), False)):
         told = done(capsys, "fit", data, "--topology", "star", "--max-iter", 1, *words)
         assert ("a tree around its server: sums are taken there" in told.err) == said
+
+
+# ---- missing values ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gappy(tmp_path):
+    X, _ = overlapping()
+    rng = np.random.default_rng(0)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    X[:40, 3:] = np.nan
+    X[np.isnan(X).all(axis=1), 0] = 0.0
+    path = tmp_path / "d.h5"
+    write_dataset(path, Dataset(X, NAMES))
+    return path
+
+
+SHORT = ("--components", 2, "--max-iter", 8, "--threads", 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--agents", 3),
+        ("--agents", 3, "--topology", "cycle", "--covariance", "diag"),
+        ("--split", "rows", "--workers", 3),
+        ("--agents", 2, "--scale", "standard", "--dtype", "float32"),
+    ],
+)
+def test_fit_score_and_predict(capsys, gappy, tmp_path, words):
+    model = tmp_path / "m.h5"
+    report = done(
+        capsys, "fit", gappy, *SHORT, *words, "--missing", "marginalize", "-o", model, "--json"
+    ).json
+    assert read_model(model).options["missing"] == "marginalize"
+    scored = done(capsys, "score", model, gappy, "--json").json  # the model knows
+    close = 1e-3 if "float32" in words or "cycle" in words else 1e-9
+    assert scored["log_likelihood"] == pytest.approx(report["log_likelihood"], rel=close)
+    assert scored["bic"] == pytest.approx(report["bic"], rel=close)
+    predicted = done(capsys, "predict", model, gappy, "--proba", "--json").json
+    np.testing.assert_allclose(np.sum(predicted["proba"], axis=1), 1)
+
+
+# ---- tables with empty cells --------------------------------------------------------------------
+
+
+def with_gaps(path, X, names=NAMES, ids=None):
+    """Write a table whose missing values are empty cells or words for nothing."""
+    empty = ["", "NA", "nan"]
+    head = list(names) if ids is None else ["id", *names]
+    lines = [",".join(head)]
+    for row, values in enumerate(X):
+        cells = [
+            empty[(row + j) % 3] if np.isnan(value) else repr(float(value))
+            for j, value in enumerate(values)
+        ]
+        lines.append(",".join(cells if ids is None else [str(ids[row]), *cells]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_empty_cells_of_a_table_are_kept(capsys, gappy, tmp_path):
+    X = read_dataset(gappy).X
+    table, imported = with_gaps(tmp_path / "t.csv", X), tmp_path / "t.h5"
+    told = done(capsys, "data", "import", table, "-o", imported, "--missing", "keep")
+    assert f"{np.isnan(X).sum()} values missing" in told.err
+    np.testing.assert_array_equal(read_dataset(imported).X, X)
+    found = done(capsys, "data", "describe", imported, "--json").json
+    assert found["n_missing"] == found["n_non_finite"] == np.isnan(X).sum()
+    assert [one["missing"] for one in found["features"]] == np.isnan(X).sum(axis=0).tolist()
+    shown = " ".join(done(capsys, "data", "describe", imported).out.split())
+    assert f"values missing (NaN) {np.isnan(X).sum()} ({100 * np.isnan(X).mean():.2g} %)" in shown
+    words = (*SHORT, "--agents", 2, "--missing", "marginalize", "--json")
+    one, other = (done(capsys, "fit", file, *words).json for file in (gappy, imported))
+    assert one["history"] == other["history"]
+
+
+def test_empty_cells_of_parties(capsys, gappy, tmp_path):
+    X = read_dataset(gappy).X
+    ids = np.random.default_rng(1).permutation(len(X))
+    for name, columns in (("a", slice(0, 3)), ("b", slice(3, 6))):
+        with_gaps(tmp_path / f"{name}.csv", X[:, columns], NAMES[columns], ids)
+    tables = "".join(f'[[party]]\nfile = "{name}.csv"\nids = "id"\n' for name in "ab")
+    (tmp_path / "p.toml").write_text(tables)
+    words = ("fit", tmp_path / "p.toml", "--parties", "--align", "ids", *SHORT, "--json")
+    found = done(capsys, *words, "--missing", "marginalize").json
+    whole = done(capsys, "fit", gappy, "--agents", 2, *SHORT, "--json", "--missing", "marginalize")
+    np.testing.assert_allclose(found["history"], whole.json["history"], rtol=1e-12)
+
+
+def test_a_column_without_values_is_left_out(capsys, tmp_path):
+    words = ("data", "import", tmp_path / "t.csv", "-o", tmp_path / "t.h5", "--missing")
+    (tmp_path / "t.csv").write_text("a,b\n1,\n2,\n")
+    assert "left out: b (no values)" in done(capsys, *words, "keep").err
+
+
+def test_a_row_without_values_counts_alike_in_fit_and_score(capsys, tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    X[7] = np.nan
+    X[3, 1] = np.nan
+    path, model = tmp_path / "d.h5", tmp_path / "m.h5"
+    write_dataset(path, Dataset(X, ("a", "b", "c")))
+    fitted = run(
+        capsys, "fit", path, "--missing", "marginalize", "--tol", 1e-10, "--json", "-o", model
+    )
+    assert "1 of 60 rows have no values" in fitted.err
+    scored = done(capsys, "score", model, path, "--missing", "marginalize", "--json").json
+    assert scored["n_without_values"] == 1
+    assert scored["log_likelihood"] == pytest.approx(fitted.json["log_likelihood"], rel=1e-9)
+    assert scored["bic"] == pytest.approx(fitted.json["bic"], rel=1e-9)
+    loaded, named = vpem.load(model), Dataset(X, ("a", "b", "c"))
+    assert loaded.score(named) == pytest.approx(scored["log_likelihood"], rel=1e-12)
+    assert loaded.bic(named) == pytest.approx(scored["bic"], rel=1e-12)
+    heavy = np.random.default_rng(1).uniform(0.1, 3.0, 60)
+    write_dataset(path, Dataset(X, ("a", "b", "c"), sample_weight=heavy), force=True)
+    words = ("score", model, path, "--sample-weight", "sample_weight", "--json")
+    found = done(capsys, *words).json["log_likelihood"]
+    there = ~np.isnan(X).all(axis=1)
+    expected = np.average(loaded.score_samples(named)[there], weights=heavy[there])
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert loaded.score(named, sample_weight=heavy) == pytest.approx(expected, rel=1e-12)

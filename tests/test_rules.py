@@ -85,7 +85,7 @@ SITUATIONS = [
 ]  # fmt: skip
 """Of some commands or all: what rules may ask about, and arguments of which it is true.
 
-None: ranks of a job, of which tests/test_mpi_cli.py has some.
+None: ranks of a job, of which tests/test_mpi.py has some.
 """
 
 

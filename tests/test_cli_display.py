@@ -1,19 +1,180 @@
-"""Progress: a live line in a terminal, lines with times in logs, nothing where none is wanted."""
+"""What commands print: tables, progress, and nothing where none is wanted."""
 
+import json
 import os
 import re
 import threading
 import time
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from vpem import connect, connect_workers, make_graph
+from vpem.network.partition import contiguous
+from vpem.pictures.contents import NETWORK, lines_of
+from vpem.records import Table
 from vpem.steps.runs import Progress
+from vpem.sums.connect import along_a_tree
+from vpem.sums.forecast import one_sum
 from vpem_cli import display as showing
 from vpem_cli.commands.saem import SaemCounter
 from vpem_cli.commands.select import SearchProgress
-from vpem_cli.display import ProgressLine, Screen, fail
+from vpem_cli.display import ProgressLine, Screen, fail, show
+
+from .cli_support import ROOT, done, make_data, run
+from .tables import each, over
+
+CURVES = [f"s{i},{t},{i + t + 0.1 * ((7 * i + t) % 5)}" for i in range(5) for t in range(4)]
+CELLS = [f"{o},{i},{j},{(i * j + o) % 5}" for o in range(2) for i in range(6) for j in range(4)]
+
+FITS = {
+    "fit": "fit d.h5 --tol 1",
+    "fit rows": "fit d.h5 --split rows --workers 3 --tol 1",
+    "kmeans": "kmeans d.h5 --workers 3",
+    "fedem": "fedem d.h5 --workers 3 --tol 1",
+    "impute": "impute m.csv --rank 1 --tol 1",
+    "saem": "saem c.csv --iterations 6 --burn-in 3 --tol 0 --conditional-draws 4",
+    "select": "select d.h5 -k 1,2 --tol 1 --jobs 1",
+    "topology": "topology describe cycle --agents 4",
+}
+"""Commands that print tables unless they are quiet."""
+
+OTHERS = (
+    "data describe d.h5", "model show k.h5", "score k.h5 d.h5", "evaluate k.h5 d.h5", "doctor",
+)  # fmt: skip
+"""Commands that are there to print tables."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, capsys):
+    """The working directory, with data for all of them."""
+    monkeypatch.chdir(tmp_path)
+    make_data("d.h5", n_samples=40)
+    (tmp_path / "m.csv").write_text("\n".join(["observer,row,column,value", *CELLS]) + "\n")
+    (tmp_path / "c.csv").write_text("\n".join(["id,time,value", *CURVES]) + "\n")
+    done(capsys, "kmeans", "d.h5", "--workers", 3, "-q", "-o", "k.h5")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_quiet_commands_print_what_was_asked_for_and_nothing_else(capsys, folder, name):
+    words = FITS[name].split()
+    assert done(capsys, *words).out.count("\n") > 5
+    assert done(capsys, *words, "-q").out == ""
+    told = done(capsys, *words, "--json")
+    quiet = done(capsys, *words, "--json", "--quiet")
+    assert json.loads(quiet.out).keys() == json.loads(told.out).keys()
+    assert json.loads(quiet.out).get("warnings", []) == json.loads(told.out).get("warnings", [])
+    assert quiet.err == ""
+
+
+def test_rows_on_stdout_are_data(capsys, folder):
+    rows = done(capsys, "predict", "k.h5", "d.h5").out
+    assert rows.count("\n") == 41
+    assert done(capsys, "predict", "k.h5", "d.h5", "-q").out == rows
+    assert done(capsys, "score", "k.h5", "d.h5", "-q").out.split()[:2] == ["rows", "40"]
+
+
+@over(words=[*FITS.values(), *OTHERS], colour=[False, True])
+def test_no_line_ends_with_blanks(capsys, folder, monkeypatch, words, colour):
+    told = {"FORCE_COLOR": "1", "TERM": "xterm-256color"} if colour else {}
+    with monkeypatch.context() as patch:
+        for name, value in {"COLUMNS": "60", **told}.items():
+            patch.setenv(name, value)
+        out = run(capsys, *words.split()).out
+    assert colour or "\x1b[" not in out
+    for line in out.splitlines():
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", line)
+        assert plain == plain.rstrip(" ")
+
+
+def test_very_long_names_take_no_longer(capsys):
+    show(Table([(" " * 100_000, "x"), ("y" + " " * 100_000, "")]))
+    assert not any(line.endswith(" ") for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [([30, 30], "30 rows each"), ([28, 30], "28 to 30 rows each"), ([1], "1 row each"),
+     ([0, 1], "0 to 1 rows each")],
+)  # fmt: skip
+def test_rows_of_workers(counts, told):
+    report = {"split": "rows", "worker_names": counts, "worker_rows": counts, "topology": "star"}
+    assert dict(lines_of(report, NETWORK))["network"].endswith(f", star, {told}")
+
+
+@pytest.mark.parametrize("command", ["fit", "kmeans", "fedem"])
+def test_help_names_the_command_itself(capsys, command):
+    text = " ".join(done(capsys, command, "--help-all").out.split())
+    assert f"mpiexec -n 5 vpem {command} ... --engine mpi" in text
+
+
+# ---- tables in narrow terminals -----------------------------------------------------------------
+
+HUBS = [("0", "concave points", "concavity, concave points, symmetry", "9,000,000"),
+        ("1", "q" * 50, "z" * 50, "6")]  # fmt: skip
+HEADS = ("hub", "root", "agents", "features")
+RIGHT = ("hub", "features")
+
+
+@pytest.mark.parametrize("width", [200, 80, 60, 40, 24])
+def test_a_narrow_terminal_cuts_nothing(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    show(Table(HUBS, HEADS, "Hubs", RIGHT, note="and more"))
+    out = capsys.readouterr().out
+    assert all(len(line) <= width for line in out.splitlines())
+    assert "…" not in out
+    assert "9,000,000" in out
+    together = "".join(out.split())
+    assert together.count("q") == together.count("z") == 50
+    # Every row has lines of its own where there is no room for columns.
+    assert out.count("features") == (2 if width <= 40 else 1)
+
+
+def test_a_narrow_terminal_goes_without_what_can_be_spared(capsys, monkeypatch):
+    cells = [("1", "12345.67", "converged")] * 2
+    made = Table(cells, ("K", "BIC", "status"), right=("K", "BIC"), spare=("status", "BIC"))
+    monkeypatch.setenv("COLUMNS", "22")
+    for terminal in (True, False):
+        monkeypatch.setattr("sys.stdout.isatty", lambda terminal=terminal: terminal)
+        show(made)
+        out = capsys.readouterr().out
+        assert ("status" not in out) is terminal
+        assert out.count("12345.67") == 2
+
+
+def test_lists_are_broken_between_their_items(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    show(Table([("in", "worst area +1.0 sd, mean texture -0.7 sd, age +0.1 sd")]))
+    lines = capsys.readouterr().out.split("\n")
+    assert [line.split("   ")[-1] for line in lines if line] == [
+        "worst area +1.0 sd,", "mean texture -0.7 sd, age +0.1 sd"
+    ]  # fmt: skip
+
+
+def test_long_words_are_broken_behind_marks(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "32")
+    show(Table([("file", "/home/someone/projects/data/breast_cancer.h5")]))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert lines == [["file", "/home/someone/projects/"], ["data/breast_cancer.h5"]]
+
+
+def test_messages_are_broken_between_words_in_terminals_and_nowhere_else(capsys, monkeypatch):
+    from vpem_cli.display import tell
+
+    sentence = "'/a/very/long/path/of/data.h5' does not exist; look there"
+    monkeypatch.setattr("vpem_cli.display._columns", lambda: 20)
+    for terminal in (True, False):
+        monkeypatch.setattr("vpem_cli.display.is_terminal", lambda terminal=terminal: terminal)
+        tell(sentence)
+        lines = capsys.readouterr().err.splitlines()
+        assert " ".join(lines) == sentence
+        assert len(lines) == (3 if terminal else 1)
+
+
+# ---- progress ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -39,7 +200,7 @@ def iteration(number):
     return Progress(number, -1.25, 1e-3)
 
 
-def run(made, clock, seconds, step=0.25):
+def iterate(made, clock, seconds, step=0.25):
     """Iterate for some seconds."""
     for number in range(round(seconds / step)):
         clock.time += step
@@ -48,9 +209,9 @@ def run(made, clock, seconds, step=0.25):
 
 def test_a_log_has_few_lines_with_times_and_no_carriage_returns(capsys, clock):
     made = ProgressLine(False)
-    run(made, clock, 9.5)
+    iterate(made, clock, 9.5)
     assert capsys.readouterr().err == ""
-    run(made, clock, 60)
+    iterate(made, clock, 60)
     text = capsys.readouterr().err
     lines = text.splitlines()
     assert len(lines) == 6
@@ -64,7 +225,7 @@ def test_a_log_has_few_lines_with_times_and_no_carriage_returns(capsys, clock):
 
 
 def test_a_run_of_a_day_leaves_some_hundred_lines(capsys, clock):
-    run(ProgressLine(False), clock, 86400, step=5.0)
+    iterate(ProgressLine(False), clock, 86400, step=5.0)
     lines = capsys.readouterr().err.splitlines()
     assert 100 < len(lines) < 250
     assert "(after 23 h" in lines[-1]
@@ -92,14 +253,14 @@ def test_reading_is_shown_in_a_terminal_and_in_no_log(capsys, clock, terminal, m
 
 def test_quiet_is_quiet(capsys, clock, terminal):
     made = ProgressLine(True)
-    run(made, clock, 100)
+    iterate(made, clock, 100)
     made.close()
     assert capsys.readouterr().err == ""
 
 
 def test_a_terminal_has_one_line_and_none_at_the_end(capsys, clock, terminal):
     made = ProgressLine(False)
-    run(made, clock, 5)
+    iterate(made, clock, 5)
     text = capsys.readouterr().err
     assert "\n" not in text
     assert text.startswith("\r\x1b[Jiteration ")
@@ -111,7 +272,7 @@ def test_a_terminal_has_one_line_and_none_at_the_end(capsys, clock, terminal):
 
 
 def test_a_terminal_is_not_written_faster_than_one_can_see(capsys, clock, terminal):
-    run(ProgressLine(False), clock, 3, step=0.001)
+    iterate(ProgressLine(False), clock, 3, step=0.001)
     assert 15 <= capsys.readouterr().err.count("iteration ") <= 21
     showing.take_away()
 
@@ -119,7 +280,7 @@ def test_a_terminal_is_not_written_faster_than_one_can_see(capsys, clock, termin
 def test_a_narrow_terminal_keeps_it_in_one_row(capsys, clock, terminal):
     terminal.columns = 20
     made = ProgressLine(False)
-    run(made, clock, 1.25)
+    iterate(made, clock, 1.25)
     shown = capsys.readouterr().err.split("\r\x1b[J")[-1]
     assert shown == "iteration 4  0:01"
     made.close()
@@ -137,21 +298,21 @@ def test_a_narrow_terminal_keeps_it_in_one_row(capsys, clock, terminal):
 def test_no_number_is_cut(capsys, clock, terminal, columns, shown):
     terminal.columns = columns
     made = ProgressLine(False)
-    run(made, clock, 1.25)
+    iterate(made, clock, 1.25)
     assert capsys.readouterr().err.split("\r\x1b[J")[-1] == shown
     made.close()
 
 
 def test_a_long_run_whose_result_nobody_keeps_says_so_once_and_early(capsys, clock):
     made = ProgressLine(False, "--output FILE")
-    run(made, clock, 0.75)
+    iterate(made, clock, 0.75)
     assert capsys.readouterr().err == ""
-    run(made, clock, 9)
+    iterate(made, clock, 9)
     told = "note: the result will not be kept; to keep it give --output FILE\n"
     assert capsys.readouterr().err == told
-    run(made, clock, 60)
+    iterate(made, clock, 60)
     assert "note" not in capsys.readouterr().err
-    run(ProgressLine(True, "--output FILE"), clock, 60)
+    iterate(ProgressLine(True, "--output FILE"), clock, 60)
     assert capsys.readouterr().err == ""
 
 
@@ -174,7 +335,7 @@ def test_a_run_that_says_nothing_yet_is_reminded_by_a_clock(capsys, monkeypatch)
 
 def test_the_note_stands_above_the_live_line(capsys, clock, terminal):
     made = ProgressLine(False, "--output FILE")
-    run(made, clock, 2)
+    iterate(made, clock, 2)
     text = capsys.readouterr().err
     assert text.startswith("note: the result will not be kept; to keep it give --output FILE\n\r")
     made.close()
@@ -183,22 +344,22 @@ def test_the_note_stands_above_the_live_line(capsys, clock, terminal):
 def test_a_terminal_that_got_narrower(capsys, clock, terminal):
     """The line of 80 columns now takes two or three rows, which go with it."""
     made = ProgressLine(False)
-    run(made, clock, 1.25)
+    iterate(made, clock, 1.25)
     length = len(capsys.readouterr().err.split("\r\x1b[J")[-1])
     terminal.columns = 30
-    run(made, clock, 0.25)
+    iterate(made, clock, 0.25)
     assert capsys.readouterr().err.startswith(f"\x1b[{(length - 1) // 30}A\r\x1b[Jiteration")
     made.close()
 
 
 def test_messages_take_the_line_away(capsys, clock, terminal):
     made = ProgressLine(False)
-    run(made, clock, 2)
+    iterate(made, clock, 2)
     capsys.readouterr()
     with Screen() as screen:
         screen.warn("more rows")
     assert capsys.readouterr().err == "\r\x1b[Jvpem: warning: more rows\n"
-    run(made, clock, 0.25)
+    iterate(made, clock, 0.25)
     capsys.readouterr()
     fail("no")
     made.close()
@@ -209,7 +370,7 @@ def test_colours_and_hidden_cursors_are_not_used(capsys, clock, terminal, monkey
     for value in ("", "1"):
         monkeypatch.setenv("NO_COLOR", value)
         made = ProgressLine(False)
-        run(made, clock, 3)
+        iterate(made, clock, 3)
         made.close()
         sequences = set(re.findall(r"\x1b\[[\d;?]*[a-zA-Z]", capsys.readouterr().err))
         assert sequences == {"\x1b[J"}
@@ -393,6 +554,67 @@ def test_steps_of_a_start_are_shown_as_iterations_are(capsys, clock, terminal):
     assert capsys.readouterr().err == "\r\x1b[Jstart: k-means++, row 3 of 6  0:02"
     ProgressLine(True).starting("k-means++, row 5 of 6")
     assert capsys.readouterr().err == ""
-    run(made, clock, 0.5)
+    iterate(made, clock, 0.5)
     assert "iteration 1" in capsys.readouterr().err
     made.close()
+
+
+# ---- what a tree would send ----------------------------------------------------------------------
+
+
+WINE = ROOT / "data" / "wine.h5"
+GROWTH = ROOT / "data" / "oxford_boys.csv"
+ROWS = ("--workers", 6, "--max-iter", 1, "-k", 2)
+SAID = re.compile(
+    r"note: a sum sends ([\d,]+) messages by consensus; along a spanning tree \(--sum tree\) it "
+    r"would send ([\d,]+), exact: ([\d,.]+) times fewer bytes"
+)
+
+FITS_BY_CONSENSUS = {
+    "features": ("fit", WINE, "--agents", 6, "--max-iter", 1),
+    "rows": ("fit", WINE, "--split", "rows", *ROWS),
+    "clusters of rows": ("kmeans", WINE, *ROWS),
+    "clusters by features": ("kmeans", WINE, "--split", "features", "--agents", 6, "-k", 2),
+    "fedem": ("fedem", WINE, *ROWS),
+    "completion": ("impute", WINE, "--workers", 6, "--rank", 1, "--max-iter", 1),
+    "individuals": ("saem", GROWTH, "--devices", 6, "--max-iter", 1),
+}
+
+
+def tree_notes(capsys, *words):
+    """What is said of a tree."""
+    err = done(capsys, *words).err
+    return [found.groups() for found in map(SAID.fullmatch, err.splitlines()) if found]
+
+
+@pytest.mark.parametrize("command", FITS_BY_CONSENSUS)
+def test_every_fit_by_consensus_says_what_a_tree_would_send(capsys, command):
+    words = FITS_BY_CONSENSUS[command]
+    hops = {"hops": 0} if "features" in command else {}
+    graph, held = make_graph("cycle", 6), contiguous(13, 6)
+    made = {}
+    for way in ("consensus", "tree"):
+        network = connect(graph, held, sum=way, **hops) if hops else connect_workers(graph, sum=way)
+        made[way] = one_sum(network).messages
+    ((here, there, times),) = tree_notes(capsys, *words, "--topology", "cycle")
+    assert (int(here), int(there)) == tuple(made.values())
+    assert float(times) == round(int(here) / int(there), 1)
+    for quiet in (("--topology", "cycle", "--quiet"), ("--topology", "cycle", "--sum", "tree")):
+        assert tree_notes(capsys, *words, *quiet) == []
+
+
+@each(
+    ("graph", "asked", "told"),
+    [
+        ("cycle", {}, True),
+        ("star", {}, False),
+        ("cycle", {"sum": "tree"}, False),
+        ("cycle", {"link_failure": 0.1}, True),
+        ("cycle", {"agent_dropout": 0.1}, False),
+    ],
+)
+def test_of_a_tree_that_cannot_be_nothing_is_said(graph, asked, told):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        network = connect(make_graph(graph, 5), contiguous(5, 5), **asked)
+    assert (along_a_tree(network) is not None) == told
