@@ -5,7 +5,7 @@ import io
 import json
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -102,9 +102,15 @@ def same(found, wanted, tolerance=1e-9):
     np.testing.assert_allclose(found.standard_errors, wanted.standard_errors, 1e-6)
 
 
+@cache
+def plain():
+    """A fit at a server, of enough iterations."""
+    return fit(**ENOUGH)
+
+
 def near(within=0.05, **how):
     """At the end, so far from the plain one at most, in standard errors."""
-    found, wanted = fit(**ENOUGH | how), fit(**ENOUGH)
+    found, wanted = fit(**ENOUGH | how), plain()
     assert (np.abs(found.theta - wanted.theta) < within * wanted.standard_errors).all()
     return found
 
@@ -133,8 +139,8 @@ def consensus(folder):
 
 
 def compressed(folder):
-    few, plain = near(**COMPRESSED), fit(**ENOUGH)
-    sent = [one.ledger.of_kind("server")["bytes"] for one in (few, plain)]
+    few = near(**COMPRESSED)
+    sent = [one.ledger.of_kind("server")["bytes"] for one in (few, plain())]
     assert sent[0] < 0.8 * sent[1]
     assert near(topology="path", network={"compress": "natural:12bits"}).network["compress"]
 
@@ -173,10 +179,10 @@ def missing(folder):
 
 def weights(folder):
     """An individual that counts thrice is three of them."""
-    plain, thrice = fit(), fit(data=replace(BOYS, weights=np.full(26, 3.0)))
-    np.testing.assert_allclose(thrice.trace, plain.trace, 1e-9)
-    np.testing.assert_allclose(thrice.information, 3 * plain.information, 1e-3)
-    assert abs(thrice.log_likelihood.value - 3 * plain.log_likelihood.value) < 1e-6
+    once, thrice = fit(), fit(data=replace(BOYS, weights=np.full(26, 3.0)))
+    np.testing.assert_allclose(thrice.trace, once.trace, 1e-9)
+    np.testing.assert_allclose(thrice.information, 3 * once.information, 1e-3)
+    assert abs(thrice.log_likelihood.value - 3 * once.log_likelihood.value) < 1e-6
     counts = 1.0 + np.arange(26) % 3
     found = fit(data=replace(BOYS, weights=counts), **ENOUGH)
     at_top(found, lambda theta: (counts * found.model.marginal(theta)).sum())

@@ -40,14 +40,15 @@ def home(tmp_path_factory):
     shutil.copy(fitted(shared_folder(tmp_path_factory), "graph"), home)
     rng = np.random.default_rng(0)
     table = rng.standard_normal((40, 4)) @ (np.eye(4) + 0.5) + 3.0 * (np.arange(40) % 2)[:, None]
-    boys, items = read_individuals(BOYS), from_matrix(table)
+    boys, items, pairs = read_individuals(BOYS), from_matrix(table), from_matrix(table[:, :2])
     write_individuals(home / "items.h5", items)
+    write_individuals(home / "pairs.h5", pairs)
     write_individuals(home / "boys.h5", boys)
     fits = {
         "growth": (boys, "linear", {}, {"devices": 2, "sampler": "metropolis"}),
         "drug": (read_individuals(DRUG), "one-compartment", {}, {}),
         "factors": (items, "bifactor", {"groups": [0, 0, 1, 1]}, {}),
-        "mixture": (items, "gmm", {"n_components": 2, "rows": [0, 1]}, {}),
+        "mixture": (pairs, "gmm", {"n_components": 2, "rows": [0, 1]}, {}),
         "own": (boys, LinearModel, None, {}),
     }
     for name, (data, model, options, more) in fits.items():
@@ -123,7 +124,7 @@ def test_latents_and_classes(capsys, home):
     latents = told.json["individuals"][0]["latents"]
     assert latents["slope"]["mean"] == saved.means[2, 1]
     assert latents["slope"]["lower"] == saved.lower[2, 1]
-    words = ("predict", home / "mixture.h5", home / "items.h5")
+    words = ("predict", home / "mixture.h5", home / "pairs.h5")
     told = done(capsys, *words, "--proba", "--json").json
     assert sum(told["counts"]) == 40
     np.testing.assert_allclose(np.sum(told["proba"], axis=1), 1)
@@ -197,11 +198,7 @@ def test_traces_are_drawn_unless_another_kind_is_asked_for(capsys, home, tmp_pat
     told = done(capsys, "plot", home / "growth.h5", "--kind", "traces", "-o", named, "--json", "-q")
     assert (told.json["kind"], told.json["next"], told.err) == ("traces", OF_DATA, "")
     assert named.read_bytes() == path.read_bytes()
-    for name, ending, begin in (
-        ("factors", "pdf", b"%PDF-"),
-        ("mixture", "png", b"\x89PNG"),
-        ("own", "pdf", b"%PDF-"),
-    ):
+    for name, ending, begin in (("mixture", "png", b"\x89PNG"), ("own", "pdf", b"%PDF-")):
         result = done(capsys, "plot", home / f"{name}.h5", "-o", tmp_path / f"{name}.{ending}")
         assert "next" not in result.err
         assert (tmp_path / f"{name}.{ending}").read_bytes().startswith(begin)
@@ -354,7 +351,7 @@ REFUSED = [  # of commands in the folder of the fits
      "--id is about DATA, of which this kind of picture"),
     ("plot factors.h5 items.h5 -o p.png --kind curves",
      "have no curves over time; take --kind trac"),
-    ("plot mixture.h5 items.h5 -o p.png --kind curves",
+    ("plot mixture.h5 pairs.h5 -o p.png --kind curves",
      "have no curves over time; take --kind trac"),
     ("plot own.h5 boys.h5 -o p.png --kind curves", "a user's own model, but not the model"),
     ("plot graph.h5 -o p.png --kind traces", "traces is drawn of fits of SAEM, and"),

@@ -134,7 +134,7 @@ def test_lines_are_the_maximum_that_formulas_find():
     options = {
         "slopes": ("time", "w"), "random": ("intercept", "time"), "effects": ("intercept:x",)
     }  # fmt: skip
-    few = {"model_options": options, "n_conditional": 20, "n_iter": 500}
+    few = {"model_options": options, "n_conditional": 2, "n_iter": 500, "n_chains": 30}
     found, top = (fit_saem(data, "linear", **few, tol=tol) for tol in (0.0, 0.1))
     assert top.log_likelihood.value > found.log_likelihood.value > top.log_likelihood.value - 0.05
     assert (np.abs(found.theta - top.theta) < 0.1 * top.standard_errors).all()

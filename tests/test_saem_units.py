@@ -85,7 +85,7 @@ def test_items_far_from_zero_are_as_near_it():
 
 # ---- where a covariate has its zero -------------------------------------------------------------
 
-FEW = {"n_iter": 24, "tol": 0.0, "n_conditional": 20, "n_importance": 100, "seed": 3}
+FEW = {"n_iter": 14, "tol": 0.0, "n_conditional": 10, "n_importance": 30, "seed": 3}
 RANDOM = {
     "an intercept": {"random": ["intercept"]},
     "both": {"random": ["intercept", "time"]},
@@ -271,7 +271,7 @@ def test_coefficients_keep_their_errors_where_a_variance_is_zero(error):
         information = X.T @ (weight[:, None] * X)
         b += np.linalg.solve(information, X.T @ (drawn - mean))
     found = fit_saem(
-        from_long(whose, times, drawn * 1.0, {"group": group}), "linear", n_iter=300, tol=0.0,
+        from_long(whose, times, drawn * 1.0, {"group": group}), "linear", n_iter=160, tol=0.0,
         n_importance=20,
         model_options={"random": ["intercept"], "effects": ["intercept:group"], "error": error},
     )  # fmt: skip
