@@ -577,6 +577,15 @@ def test_names_that_are_no_text_are_a_sentence(path):
         read_observations(path)
 
 
+def test_entries_beyond_what_has_names_are_refused(path):
+    made(path, row_names=["a", "b"], column_names=["x"])
+    with h5py.File(path, "a") as file:
+        member = file.create_group("observers/0")
+        member["rows"], member["columns"], member["values"] = [0, 2], [0, 0], [1.0, 2.0]
+    with pytest.raises(InputError, match="has an entry in row 2, but they are numbered 0 to 1"):
+        read_observations(path)
+
+
 def test_what_h5py_raises_is_a_sentence_and_our_own_defects_are_not(path):
     with h5py.File(path, "w"):
         pass

@@ -25,6 +25,7 @@ from vpem.files.parties.joining import (
     joined_names,
     stack_parties,
 )
+from vpem.files.parties.observing import observe_parties
 from vpem.files.parties.opening import (
     Holding,
     OpenParties,
@@ -553,6 +554,24 @@ def test_a_key_is_for_hashes_and_nothing_is_warned_about_without_reason(files):
         join_parties(chosen(folder, "hospital", "lab", "insurer"), "hmac", key=key)
     with pytest.raises(InputError, match="a key is for align hmac only"):
         join_parties(chosen(folder, "hospital", "lab"), "ids", key=key)
+
+
+@each(
+    ("tables", "sentence"),
+    [
+        (
+            ["a,b\n1,2\n3,4\n", "a,b\n1,2\n3,4\n5,7\n"],
+            "'one' has 2 rows and party 'two' 3, without ids",
+        ),
+        (["a,b\n1,2\n3,4\n", "a,b\n5,7\n"], "'one' has 2 rows and party 'two' 1, without ids"),
+        (["a,b\n1,2\n3,4\n", "id,a,b\nx,1,2\ny,3,4\n"], "rows of party 'one' have no ids, so they"),
+    ],
+)
+def test_observers_of_rows_that_may_differ_are_refused(tmp_path, tables, sentence):
+    for name, table in zip(("one", "two"), tables, strict=True):
+        (tmp_path / f"{name}.csv").write_text(table)
+    with pytest.raises(InputError, match=sentence):
+        observe_parties(choose_parties([tmp_path / "one.csv", tmp_path / "two.csv"]))
 
 
 # ---- at home: what a result says of rows and entries stays with the organisation that has them ---
