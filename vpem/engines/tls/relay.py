@@ -120,7 +120,7 @@ class Relay:
         verb, _, rest = path.removeprefix(RELAY)[:LONGEST].partition("/")
         works: dict[str, Callable[[Answered, str, str], Work]] = {
             "wait": self._wait,
-            "call": self._call,
+            "call": partial(self._call, seconds=WAIT),
             "find": partial(self._call, seconds=BRIEF),
             "answer": self._answer,
         }
@@ -154,9 +154,7 @@ class Relay:
                 waiting.remove(connection)
             self._note("left", name, name)
 
-    async def _call(
-        self, connection: Answered, name: str, callee: str, seconds: float = WAIT
-    ) -> None:
+    async def _call(self, connection: Answered, name: str, callee: str, seconds: float) -> None:
         number = secrets.token_hex(16)
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._calls[number] = callee, answer
