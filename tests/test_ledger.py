@@ -477,7 +477,7 @@ def test_what_every_hop_rounds_is_a_change(made, hops, codec):
     )
     terms = np.random.default_rng(2).standard_normal((total.n_senders, 9, 3))
     wanted, errors = terms.sum(axis=0), []
-    for _ in range(80):
+    for _ in range(30):
         total.begin("estep", 9, 3, 8)
         errors.append(np.abs(total.reduce(terms)[0] - wanted).max())
     assert max(errors) <= 10 * agreed_within(np.abs(terms).max())

@@ -188,7 +188,7 @@ def simulated(engine, data, network=None, **options):
     joined = at_workers(engine, **(network or {}))
     held = from_worker_of_row(np.repeat(range(3), 5))
     own = data.take(held.rows[int(joined.agents.own[0])])
-    short = {"n_iter": 3, "burn_in": 1, "n_conditional": 2, "n_importance": 10, "tol": 0.0}
+    short = {"n_iter": 2, "burn_in": 1, "n_conditional": 2, "n_importance": 10, "tol": 0.0}
     return fit_saem(own, devices=held, network=joined, **short, **options)
 
 
