@@ -195,6 +195,8 @@ def lloyd_by_hand(X, centres, weights, operator, columns_of):
 def test_kmeans_start_is_one_m_step_from_the_last_of_lloyds_iterations(seed, weighted, overlapping):
     X = overlapping(seed, 300, 6)
     weights = np.random.default_rng(seed).uniform(0.2, 3, size=300) if weighted else None
+    if weighted:  # about which variances are taken
+        weights[0], X[0] = 0.0, 1e3
     parts = [[0, 1, 5], [2, 3, 4]]
     network = connect(make_graph("star", 2), from_lists(parts, 6), hops=0)
     terms = terms_of(X, network, weights=weights)
