@@ -23,7 +23,7 @@ from vpem.fits.selection.search import _Process, waiting
 from vpem.fits.settings import PrivacySettings
 from vpem_cli.commands.select import stopping
 
-from .cli_support import done, listing, make_data, run
+from .cli_support import done, make_data, run
 from .tables import each
 
 
@@ -404,55 +404,6 @@ def test_what_cannot_be_fitted_of_several_is_told(capsys, tmp_path):
 
 
 # ---- what is refused ----------------------------------------------------------------------------
-
-
-@each(
-    ("words", "sentence"),
-    [
-        *(
-            (("fit", "-k", *words), sentence)
-            for words, sentence in (
-                (("1-1",), "--components 1-1 is one number: give 1, or several, such as 2-6"),
-                (("6-2",), "--components has the range 6-2, which goes down; reverse it"),
-                (("0-3",), "--components must be 1 or more, got 0 in '0-3'"),
-                (("2-",), "--components must be numbers and ranges with commas between"),
-                (("0",), "--components must be an integer of at least 1, got 0"),
-                (("200-201",), "no model of the grid could be fitted; the first: 200 components"),
-            )
-        ),
-        *(
-            (("select", "-k", "1-2", "--jobs", 1, *words), sentence)
-            for words, sentence in (
-                (("-k", "1-x"), "--components must be numbers and ranges"),
-                (("-k", "0-3"), "--components must be 1 or more, got 0"),
-                (("--hops", "-1"), "--hops must be numbers and ranges"),
-                (("--covariance", "full,dag"), "did you mean 'diag'"),
-                (("--criterion", "bik"), "--criterion must be one of bic, aic, icl, heldout"),
-                (("--criterion", "heldout", "--folds", "1"), "--folds must be an integer of at"),
-                (("--criterion", "heldout", "--folds", "999"), "999 folds need at least as many"),
-                (("--restarts", "0"), "--n-init must be an integer of at least 1"),
-                (("--jobs", "0"), "--jobs must be an integer of at least 1"),
-                (("--topology", "cylce"), "did you mean 'cycle'"),
-                (("--init", "kmean"), "did you mean 'kmeans'"),
-                (("--tol", "nan"), "tol must be"),
-                (("--scale", "log"), "scale must be one of"),
-                (("-k", "200-201"), "no model of the grid could be fitted; the first: 200 comp"),
-                (("--plot", "plot.jpg"), "pictures are written to .png, .svg or .pdf files"),
-                (("-o", "nowhere/best.h5"), "there is no folder"),
-                (("-o", "a.h5", "--state", "a.h5"), "--output a.h5 and --state a.h5 are one file"),
-            )
-        ),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_a_sentence(
-    capsys, monkeypatch, data, tmp_path, words, sentence
-):
-    monkeypatch.chdir(tmp_path)
-    output = () if "-o" in words else ("-o", "best.h5")
-    result = run(capsys, words[0], data, *output, *words[1:])
-    assert (result.code, result.out) == (2, "")
-    assert sentence in result.sentence
-    assert listing(tmp_path) == {}
 
 
 def test_nothing_is_replaced_without_force(capsys, data, tmp_path):
