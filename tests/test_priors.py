@@ -453,7 +453,7 @@ def with_gaps(X, prior, kind, misses):
 @over(prior=[*PRIORS, MAP], kind=COVARIANCE_TYPES, how=HOWS, misses=[False, True])
 def test_bound_and_penalised_likelihood_never_fall(X, prior, kind, how, misses):
     data, more = with_gaps(X, prior, kind, misses)
-    found = fit(data, 2, prior, covariance_type=kind, max_iter=40, **how, **more)
+    found = fit(data, 2, prior, covariance_type=kind, max_iter=25, **how, **more)
     assert np.diff(found.history[:, 0]).min() > -1e-9 * abs(found.history[0, 0])
     assert found.recoveries == []
     if prior == MAP:
