@@ -10,7 +10,7 @@ from vpem.errors import FileError, InputError
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.observations import read_observations, write_observations
 from vpem.fits.imputation import fit_imputation
-from vpem.terms.lowrank.entries import from_matrices, hide, split
+from vpem.terms.lowrank.entries import from_matrices, hide, split, weighted
 from vpem.terms.lowrank.observations import check_law, make_law
 
 from .tables import each, over
@@ -294,6 +294,16 @@ def test_values_that_are_not_of_the_law(law, value, words):
 def test_laws_that_are_not(name, variance, words):
     with refused(words):
         make_law(name, variance)
+
+
+def test_an_entry_of_weight_2_counts_as_two():
+    given = from_matrices([partial(0), partial(1), partial(1)])
+    once = from_matrices([partial(0), partial(1)])
+    heavy = weighted(once, [np.ones(len(once.values[0])), np.full(len(once.values[1]), 2.0)])
+    np.testing.assert_allclose(heavy.mean, given.mean, rtol=1e-15)
+    np.testing.assert_array_equal(heavy.column_sums()[0], given.times_seen.sum(axis=0))
+    with refused("weights must be finite and not negative"):
+        weighted(once, [-np.ones(len(one)) for one in once.values])
 
 
 # ---- dealt out and hidden -----------------------------------------------------------------------
