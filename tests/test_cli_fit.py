@@ -203,6 +203,12 @@ def test_hubs_of_one_feature_are_told_to_be_diagonal(capsys, nameless):
     assert "full covariance," in done(capsys, "fit", nameless).out
 
 
+def test_a_graph_of_a_file_takes_the_place_of_the_stored_one(fit, tmp_path):
+    (tmp_path / "g.txt").write_text("clinic lab\nlab registry\n")
+    report = fit("--graph", tmp_path / "g.txt", "--max-iter", 2)
+    assert (report["topology"], report["edges"]) == ("file", [[0, 2], [1, 2]])
+
+
 def test_random_graphs_take_a_radius_or_a_degree(fit, nameless):
     near = fit("--topology", "geometric", "--radius", 2.0, source=nameless)
     assert len(near["edges"]) == 15  # everybody is within reach
