@@ -110,6 +110,11 @@ def test_figures_are_what_they_are_called(kind, parties, missing):
     for one in found.features:
         assert one.information == pytest.approx(alone[one.name], rel=1e-9)
         assert one.share == pytest.approx(alone[one.name] / found.entropy)
+    table = found.columns()
+    assert table["name"].tolist() == [one.name for one in (*found.parties, *found.features)]
+    np.testing.assert_allclose(table["share"], table["information"] / found.entropy)
+    assert table["information_lost"][: len(parties)].tolist() == lost
+    assert table["information_lost"].mask[len(parties) :].all()
 
 
 def test_rows_of_the_mixture_tell_mutual_information():
