@@ -103,6 +103,12 @@ def test_the_fastest_weights_have_a_closed_form_where_edges_are_alike(graph, rat
         np.testing.assert_allclose(W.toarray(), 1 / graph.n_agents)
 
 
+@pytest.mark.parametrize("n_agents", [module.DENSE, module.DENSE + 10])
+def test_a_rate_is_the_same_bits_again(n_agents):
+    W = mixing_matrix(make_graph("scale-free", n_agents, seed=1), "laplacian")
+    assert len({mixing_rate(W) for _ in range(8)}) == 1
+
+
 REFUSED = [
     (lambda: mixing_matrix(make_graph("cycle", MOST_FASTEST + 1), "fastest"),
      r"at most 150 agents, the graph has 151; try laplacian"),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from inspect import signature
 from itertools import islice
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -321,11 +322,14 @@ def _extreme(matrix: csr_array, end: int) -> float:
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 
     start = np.random.default_rng(0).standard_normal(n)
+    restarts: dict[str, Any] = {}
+    if "rng" in signature(eigsh).parameters:  # SciPy 1.17 draws anew at some restarts
+        restarts = {"rng": np.random.default_rng(0)}
 
     def lanczos(apply: Callable[[NDArray[np.float64]], NDArray[np.float64]], **more: int) -> float:
         linear = LinearOperator(matrix.shape, matvec=apply, dtype=np.float64)
-        options = {"k": 1, "which": "LA", "v0": start - start.mean(), "tol": 1e-11, **more}
-        return float(eigsh(linear, return_eigenvectors=False, **options)[0])
+        options = {"k": 1, "which": "LA", "v0": start - start.mean(), "tol": 1e-11, **restarts}
+        return float(eigsh(linear, return_eigenvectors=False, **options, **more)[0])
 
     if matrix.nnz > TREELIKE * n:
         try:  # on I + end W, whose eigenvalues stay away from 0, where tol would mean nothing
