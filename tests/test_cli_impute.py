@@ -377,7 +377,7 @@ SENTENCES = [
     ("one.h5 --method mixture --draws 2000", "--draws must be"),
     ("one.h5 --parties --agents 2", "--agents is for one file"),
 ]
-"""What no rule (tests/test_rules.py) and no range (tests/test_cli_naming.py) says."""
+"""What no rule (tests/test_rules.py) and no range (tests/test_cli_options.py) says."""
 
 
 @pytest.fixture

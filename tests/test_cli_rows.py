@@ -159,7 +159,7 @@ REFUSED = [
     ("fedem --workers 3 -k 500", "500 components need"),
     ("fedem --workers 3 --topology ring", "topology"),
 ]
-"""What no rule (tests/test_rules.py) and no range (tests/test_cli_naming.py) says."""
+"""What no rule (tests/test_rules.py) and no range (tests/test_cli_options.py) says."""
 
 
 @each(("words", "sentence"), REFUSED)
