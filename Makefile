@@ -90,7 +90,7 @@ typers: $(VENV)/with-test
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
 SANITIZED := build/sanitize
 KERNEL_TESTS := kernels sweep assign codecs messages saem_kernels \
-	fixed_point shares hubs distances kmeans properties
+	fixed_point shares hubs distances kmeans identities
 WATCHED = LD_PRELOAD="$(foreach name,asan ubsan stdc++,$(shell gcc -print-file-name=lib$(name).so))" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=. \
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
