@@ -585,6 +585,7 @@ def spread_contribution(
                 tallies[party] = tally, piece(part, touched)
 
     def add_rows(rows: slice, sums: Floats) -> None:
+        """Add rows of which all terms, with constants, are summed (m, K)."""
         every = whole.add(sums[0], 0.0, seen[rows], rows)
         if part is None:
             return

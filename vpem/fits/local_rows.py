@@ -426,6 +426,7 @@ class LocalRows(AllRows):
         return self.n_samples
 
     def everyones(self, values: AnyArray) -> AnyArray:
+        """Return what all processes have of their rows; under masks, what this one has."""
         if self.masked or not self.holders.apart:
             return values
         joined: AnyArray = np.concatenate(self.holders.engine.allgather(values))

@@ -173,6 +173,7 @@ class ClusteredRows:
         return labels, distances
 
     def run(self, restart: Restart) -> tuple[Lloyd, NDArray[np.intp] | None]:
+        """Run one restart; returns also the rows that it started at, worker by worker."""
         stream = self.used.stream(restart.rng, self.reach)
         start, chosen = self._start(restart, stream)
         network, settings = self.network, self.settings

@@ -163,6 +163,7 @@ class RowRestart:
         return [root.start(centres) for root in self.roots], centres, self.used.at_places(places)
 
     def _at_model(self, model: Mixture) -> Started:
+        """Parameters of a model, which all know."""
         start = self._over(model)
         check_start(start, self.n_components)
         self.roots = sample_roots(self.terms, self.total, start.means[0])

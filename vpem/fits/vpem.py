@@ -331,6 +331,7 @@ class _Attempts:
     labelled: Labelled | None = None
 
     def __call__(self, restart: Restart) -> tuple[Run, NDArray[np.intp] | None]:
+        """Run one restart, and judge it; returns also the rows that it started at."""
         settings = self.settings
         stream = RowStream(restart.rng, self.prepared.row_weights, len(self.prepared.X))
         start, rows = self._start(restart, stream)

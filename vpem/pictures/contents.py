@@ -62,6 +62,7 @@ def size(count: float) -> str:
 
 
 def took(report: Report) -> list[str]:
+    """Write the iterations of a fit and its time, which reports of private fits do not have."""
     seconds = report["seconds"]
     return [str(report["n_iter"]), *([] if seconds is None else [f"{number(seconds, 3)} s"])]
 

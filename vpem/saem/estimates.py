@@ -70,6 +70,7 @@ class Figure:
         return float(2 * (stdtr(self.freedom, at) if math.isfinite(self.freedom) else ndtr(at)))
 
     def as_json(self) -> Report:
+        """Return it as values that JSON can hold, once NaN is None."""
         return {
             "estimate": self.value, "standard_error": self.error, "rse_percent": self.rse,
             "lower": self.lower, "upper": self.upper, "degrees_of_freedom": self.freedom,
@@ -201,6 +202,7 @@ class Summary:
         return self._figure(f"cor({one}, {two})", value, slopes, "correlation")
 
     def as_json(self) -> Report:
+        """Return it as values that JSON can hold, once NaN is None."""
         return {
             "level": self.level,
             "parameters": {one.name: one.as_json() for one in self.parameters},

@@ -237,6 +237,7 @@ class _Clusters(Clusters):
         run.centres[:, clusters] = self.data.share(rows)
 
     def shifts(self, run: Lloyd, before: Doubles) -> Doubles:
+        """Squared shifts of the centres of the roots of this process (R,)."""
         shifts: Doubles = ((run.centres - before) ** 2).sum(axis=(1, 2))
         return shifts
 

@@ -460,6 +460,7 @@ def least_weight(terms: FeatureTerms) -> float:
 
 
 def _named(hub: int | None) -> str:
+    """Name a hub in a sentence, unless it must not be said which."""
     return "a hub" if hub is None else f"hub {hub}"
 
 

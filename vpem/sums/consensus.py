@@ -274,6 +274,7 @@ class ConsensusSum(ByChunks, _OverHubs):
     def begin(
         self, kind: str, n_samples: int, n_values: int, itemsize: int, n_scalars: int = 0
     ) -> None:
+        """Count a sum: roots send agents the hub's term, then each round goes to all neighbours."""
         self.holders.begin(kind, n_samples)
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         self._count(kind, size, self.n_rounds, self.n_rounds)

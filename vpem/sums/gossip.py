@@ -189,6 +189,7 @@ class GossipSum(GoesOn, _OverHubs):
         self._live(Placement.here(graph.n_agents), Placement.here(len(hubs)))
 
     def uncompressed(self) -> Self:
+        """Return the same sum of numbers that no codec touches, in rounds of its own."""
         plain = copy(self)
         plain.codec, plain.whole = None, False
         if self.exact_rounds is not None:
@@ -515,6 +516,7 @@ class GossipSum(GoesOn, _OverHubs):
         return hops * link + 2 * end
 
     def _flood(self, memory: Copies, *numbers: float) -> list[float]:
+        """Return the largest of what agents have, which they learn by flooding."""
         awake = memory.awake
         if self.ledger is not None:
             links, size = self.ledger.among(awake), 8 * len(numbers)

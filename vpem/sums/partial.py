@@ -467,6 +467,7 @@ class HeardByNeighbours(Sum):
             self.silent = self.inner.silent
 
     def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
+        """Sum terms (B, m, K), all rows at once: one estimate a root."""
         if self._kind != "estep":
             return self.inner.reduce(terms, rows, scalars)
         flat = flattened(terms, scalars)

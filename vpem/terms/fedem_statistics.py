@@ -229,7 +229,7 @@ class MixtureStatistics(Stateful):
     # ---- what a worker computes ------------------------------------------------------------------
 
     def expect(self, worker: int, parameters: Mixture, rows: Indices | None) -> Doubles:
-        """Some rows weigh alike here: those that weigh more are drawn more often (`draw`)."""
+        """Rows weigh alike, whole or some: those that weigh more are drawn more often (`draw`)."""
         part = self.parts.get(worker)
         if part is None:
             return np.zeros(self.size)  # Of another process.

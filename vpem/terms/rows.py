@@ -116,6 +116,7 @@ class MemoryRows:
             yield slice(start, min(start + step, self.n_samples))
 
     def cut(self, step: int) -> None:
+        """Let runs have so many rows, as those of other processes have."""
         self._step = step
 
     def read(self, rows: slice | Indices) -> Floats:
@@ -247,6 +248,7 @@ class Known:
         return slice(*np.searchsorted(self.rows, [rows.start, rows.stop]))
 
     def add(self, terms: Floats, rows: slice) -> None:
+        """Add to the terms (B, m, K) of these rows."""
         local = self._in(rows)
         terms[self.hub, self.rows[local] - rows.start] += self.costs[local].astype(terms.dtype)
 

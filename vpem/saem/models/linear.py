@@ -527,6 +527,7 @@ class LinearModel(Varying):
         return np.full((len(z), at.n_rows), np.sqrt(theta[-1]))
 
     def kernels(self, theta: Doubles) -> Lines | None:
+        """Law of the coefficients, of few enough."""
         if len(self.latents) > MOST_SLOPES:
             return None
         B, omega, variance = self.unpack(theta)
@@ -534,6 +535,7 @@ class LinearModel(Varying):
         return Lines(means, np.linalg.inv(omega), self._fitted(B), self._cross, variance)
 
     def marginal(self, theta: Doubles) -> Doubles:
+        """Log-likelihood of each individual, its coefficients integrated out."""
         B, _, variance = self.unpack(theta)
         means, _, units, inner = self._given(theta)
         squares = self._squares(means[None], self._apart(B))[0] / variance + (units**2).sum(axis=1)

@@ -440,6 +440,7 @@ class MixedModel(Varying):
         return total[: squares.start], total[squares], total[first], total[second]
 
     def maximize(self, total: Doubles, counts: Counts) -> Doubles:
+        """Moments of what varies, mean squares, and a step of scoring."""
         assert self.theta is not None, "maximize is about parameters: call expand_about(theta)"
         latent, squares, score, half = self._taken_apart(total)
         before, near, sds = self.unpack(self.theta)

@@ -446,6 +446,7 @@ class Varying(SaemModel):
         return np.asarray(self.statistics_by_chain(z).mean(axis=0), np.float64)
 
     def population(self, theta: Doubles) -> tuple[Doubles, Doubles]:
+        """Mean and covariance of the latents, where covariates are 0."""
         B, omega = self.law.unpack(theta)
         return B[self.law.random, 0], omega
 

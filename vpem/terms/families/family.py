@@ -386,6 +386,7 @@ class IndependentTerms:
         self.law.add_terms(ready, self.features, self.rows.read(rows), out, self.n_threads)
 
     def empty(self, centres: Floats, n_roots: int) -> Cells:
+        """Statistics of no rows, which are about no centres."""
         return Cells(self.law.empty(self.features, len(centres)))
 
     def summarize(self, statistics: Cells, responsibilities: Floats, rows: slice) -> None:

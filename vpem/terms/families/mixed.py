@@ -221,6 +221,7 @@ class MixedTerms(RowTerms):
         return MixedStatistics(counts, parts, centres)
 
     def summarize(self, statistics: MixedStatistics, responsibilities: Floats, rows: slice) -> None:
+        """Add these rows to the statistics, each hub by its own root's responsibilities."""
         statistics.counts += responsibilities.sum(axis=1, dtype=np.float64)
         for terms, one in zip(self.parts, statistics.parts, strict=True):
             terms.sums.summarize(one, responsibilities, rows)
@@ -249,6 +250,7 @@ class MixedTerms(RowTerms):
         return MixedStatistics(counts, parts, statistics.shifts)
 
     def enough(self, counts: Doubles) -> Mask:
+        """Whether so many rows a component (R, K) are enough for an M-step, for each root (R,)."""
         suffices: Mask = counts.min(axis=1) >= enough_rows(self.widest)
         return suffices
 

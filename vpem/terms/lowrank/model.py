@@ -56,6 +56,7 @@ class LowRank:
 
     @cached_property
     def theta(self) -> Doubles:
+        """The matrix, shape (I, J)."""
         theta: Doubles = self.U @ self.V.T
         return theta
 

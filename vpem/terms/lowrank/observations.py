@@ -157,10 +157,12 @@ class Observations(
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix, I and J."""
         return len(self.row_names), len(self.column_names)
 
     @property
     def n_observers(self) -> int:
+        """Number of observers, n."""
         return len(self.places)
 
     @property
