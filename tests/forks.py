@@ -9,6 +9,7 @@ process that was forked for them does. How a command begins from nothing is for 
 
 import array
 import atexit
+import codecs
 import contextlib
 import gc
 import os
@@ -47,7 +48,8 @@ def environment(**more):
 CLIENT = """#!{interpreter} -IS
 import _signal, _socket, posix, sys
 given = [{first}*sys.argv[1:]]
-numbers = [0, 1, 2, *map(int, filter(None, [posix.environ.get(b"PMI_FD")]))]
+names = b"PMI_FD", b"_VPEM_INHERITED"
+numbers = [0, 1, 2, *map(int, filter(None, map(posix.environ.get, names)))]
 files = []
 for number in numbers:
     try:
@@ -111,6 +113,9 @@ def _end(process, home):
 
 def _load():
     """Load what commands load, members of studies among them."""
+    import cryptography.hazmat.backends.openssl
+    import cryptography.hazmat.primitives.kdf.hkdf
+    import cryptography.hazmat.primitives.serialization
     import cryptography.x509  # noqa: F401
     import dp_accounting  # noqa: F401
     import mnemonic  # noqa: F401
@@ -120,15 +125,32 @@ def _load():
     import websockets.asyncio.client
     import websockets.asyncio.server  # noqa: F401
 
+    import vpem.files.readers.tabular
+    import vpem.files.readers.text
+    import vpem.fits.fedem
+    import vpem.fits.feature_kmeans
+    import vpem.fits.imputation
+    import vpem.fits.row_kmeans
+    import vpem.fits.selection.search
+    import vpem.saem.formats
+    import vpem.pictures.history
     import vpem_cli.app
+    import vpem_cli.commands.rows
     import vpem_cli.outputs
     import vpem_cli.study.member
+    from vpem._core.threads import _controller
     from vpem.fits.selection import trials  # noqa: F401
 
-    # The tree of commands, and what reads their options.
+    # The tree of commands, what reads their options and their data, and libraries of threads.
     vpem_cli.app.command = cache(vpem_cli.app.command)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         vpem_cli.run(["topology", "describe", "cycle", "-n", "3"])
+    made = vpem_cli.app.command().commands
+    for name in ("fit", "select", "kmeans", "fedem", "impute", "saem", "predict", "score"):
+        made[name]
+    for name in "utf_8_sig", "ascii", "idna":
+        codecs.lookup(name)
+    _controller()
 
 
 def _serve(address):
@@ -237,8 +259,10 @@ def _become(given):
     for opened in set(aside.values()) - set(aside):
         os.close(opened)
     _open_streams(given.files)
-    # A command that goes on begins again with the words that it was started with.
+    # A command that goes on begins again with the words that it was started with, forked anew.
     sys.orig_argv = [sys.executable, *given.words]
+    execv, client = os.execv, Path(sys.argv[1]).with_name(Path(sys.executable).name)
+    os.execv = lambda _, words: execv(client, words)
 
 
 def _open_streams(files):
