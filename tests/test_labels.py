@@ -428,18 +428,18 @@ def test_a_file_is_of_the_party_that_alone_has_its_columns(capsys, home):
 
 def test_members_of_a_study_get_their_own(folder, tmp_path):
     """Each names its own file, or reads them on stdout, or wants none; a server has no rows."""
-    options = {"fit": {"align": "ids", "components": 3, "max-iter": 4, "tol": 0.0,
+    options = {"fit": {"align": "ids", "components": 3, "max-iter": 2, "tol": 0.0,
                        "topology": "star"}, "predict": {"align": "ids"}}  # fmt: skip
-    company = make_company(tmp_path, list(AGENTS), options, server="hub")
-    for name in AGENTS:
+    company = make_company(tmp_path, ["clinic", "lab"], options, server="hub")
+    for name in ("clinic", "lab"):
         shutil.copy(folder / f"{name}.csv", company.folders[name])
-    data = {name: [f"{name}.csv", "--id-column", "who"] for name in AGENTS}
-    asked = {"clinic": ["--labels", "mine.csv"], "lab": ["--labels", "lab's.h5"]}
+    data = {name: [f"{name}.csv", "--id-column", "who"] for name in ("clinic", "lab")}
+    asked = {"clinic": ["--labels", "mine.csv"]}
     own = {name: [*words, *asked.get(name, [])] for name, words in data.items()}
     ended = company.run("fit", "-o", "m.h5", own=own)
     assert {one.code for one in ended.values()} == {0}, ended
     left = {name: {path.name for path in company.folders[name].iterdir()} for name in company.names}
-    assert [name for name, files in left.items() if files & {"mine.csv", "lab's.h5"}] == [*asked]
+    assert [name for name, files in left.items() if "mine.csv" in files] == [*asked]
     assert "clinic: " in ended["clinic"].err
     assert "clinic: " not in ended["lab"].err
     assert "clinic: " not in ended["hub"].err
@@ -447,7 +447,7 @@ def test_members_of_a_study_get_their_own(folder, tmp_path):
     ended = company.run("predict", own={**own, "hub": ["m.h5", "--proba"]})
     assert {one.code for one in ended.values()} == {0}, ended
     assert not ended["hub"].out
-    for name in AGENTS:
+    for name in data:
         found = {row.pop("id"): row for row in csv.DictReader(ended[name].out.splitlines())}
         assert list(found) == rows_of_ids(folder / f"{name}.csv")
         if name == "clinic":

@@ -351,14 +351,17 @@ def test_runs_compose_as_one_gaussian_release_does():
     assert epsilon_in_all([], "worker") == 0.0
 
 
+OWN = {name: ["own.csv", "--quiet"] for name in ("clinic", "lab")}
+
+
 @pytest.fixture(scope="module")
 def company(tmp_path_factory):
     rng = np.random.default_rng(0)
     made = make_company(
-        tmp_path_factory.mktemp("company"), PARTIES,
-        {"fit": PRIVATE, "kmeans": {"clusters": 2}, "predict": {"split": "rows"}}, server="hub",
+        tmp_path_factory.mktemp("company"), [*OWN],
+        {"fit": PRIVATE, "kmeans": {"clusters": 2}}, server="hub",
     )  # fmt: skip
-    for name in PARTIES:
+    for name in OWN:
         rows = rng.normal(size=(700, 2)) + 6 * rng.integers(2, size=(700, 1)) - 3
         np.savetxt(made.folders[name] / "own.csv", rows, "%.4f", ",", header="one,two", comments="")
     return made
@@ -368,13 +371,10 @@ def told(capsys, folder, *words):
     return json.loads(done(capsys, "party", "budget", folder, "--json", *words).out)["data"]
 
 
-OWN = {name: ["own.csv"] for name in PARTIES}
-
-
 def test_runs_are_noted_and_refused_when_nothing_is_left(company, capsys):
     lab = company.folders["lab"]
     model = company.folders["lab"] / "model.h5"
-    own = OWN | {"lab": ["own.csv", "-o", "model.h5"]}
+    own = OWN | {"lab": ["own.csv", "-o", "model.h5"], "hub": ["--quiet"]}
     assert {one.code for one in company.run("fit", own=own).values()} == {0}
     (one,) = told(capsys, lab)
     assert one["file"] == str(lab / "own.csv")
