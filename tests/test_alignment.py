@@ -410,9 +410,9 @@ def test_rows_that_some_lack_cannot_be_kept_by_every_level(level):
 
 # ---- parties that do not keep to it --------------------------------------------------------------
 
-GUESSES = [f"p{number:04d}" for number in range(5000)]
+GUESSES = [f"p{number:04d}" for number in range(1000)]
 OTHERS = GUESSES[::7]
-"""Ids of other parties: 715."""
+"""Ids of other parties: 143."""
 
 needs_psi = pytest.mark.skipif("psi" not in MATCHING, reason="openmined-psi is not installed")
 
@@ -479,7 +479,7 @@ def test_a_first_party_that_asks_with_more_ids_than_it_announced_learns_nothing(
     errors = of_three()
     assert learnt == []
     assert {str(error) for error in errors} == {
-        "party 'hospital' sent 5000 encrypted ids, but it may send 3, as many as it has announced "
+        "party 'hospital' sent 1000 encrypted ids, but it may send 3, as many as it has announced "
         "or as are still in question"
     }
 
@@ -509,7 +509,7 @@ class Noise:
     ("otherwise", "told"),
     [
         ({"CreateSetupMessage": lambda own, p, n, ids, kind: own(p, n, GUESSES, kind)},
-         "party 'insurer' sent 5000 encrypted ids, but it may send 715, as"),
+         "party 'insurer' sent 1000 encrypted ids, but it may send 143, as"),
         ({"ProcessRequest": more}, "party 'insurer' sent 5 encrypted ids, but it may send 3, as"),
         ({"ProcessRequest": emptied}, "party 'insurer' sent 4 encrypted ids, but it may send 3,"),
         ({"CreateSetupMessage": lambda own, *how: Noise()}, "party 'insurer' has sent something"),
@@ -531,10 +531,10 @@ LIES = [
     ("psi", {"send": lambda ids: ids[:0]}, "'hospital' sent a list of 0 ids in common, expected 3"),
     ("psi", {"allgather": lambda counts: {0: [100, 100]}},
      "party 'hospital' has not sent all parties the same rows: they have 100, 3, 3"),
-    ("ids", {"send": lambda rows: rows[[0] * 100]}, "'lab' which of its 715 rows are used, each"),
-    ("hmac", {"send": lambda rows: rows + 715}, "'lab' which of its 715 rows are used, each once"),
-    ("hmac", {"send": lambda rows: rows - 715}, "'lab' which of its 715 rows are used, each once"),
-    ("hmac", {"send": lambda rows: rows * 0.5}, "'lab' which of its 715 rows are used, each once"),
+    ("ids", {"send": lambda rows: rows[[0] * 100]}, "'lab' which of its 143 rows are used, each"),
+    ("hmac", {"send": lambda rows: rows + 143}, "'lab' which of its 143 rows are used, each once"),
+    ("hmac", {"send": lambda rows: rows - 143}, "'lab' which of its 143 rows are used, each once"),
+    ("hmac", {"send": lambda rows: rows * 0.5}, "'lab' which of its 143 rows are used, each once"),
 ]  # fmt: skip
 
 
@@ -562,7 +562,7 @@ def test_a_policy_limits_how_many_ids_others_may_compare(tmp_path, level, monkey
         assert met == []
         assert {str(error) for error in errors} == {
             f"{tmp_path} allows others at most 6 times as many ids as it has, but party "
-            "'hospital' has 5000 and 'lab' 715"
+            "'hospital' has 1000 and 'lab' 143"
         }
 
 

@@ -124,7 +124,7 @@ def run(folder, name):
         own = files
         if command == "predict":
             own = {one: ["model.h5", *files.get(one, [])] for one in company.names}
-        ended = company.run(command, *words, own=own)
+        ended = company.run(command, *words, "--quiet", own=own)
         assert {one.code for one in ended.values()} == {0}, ended
         logs = {one: folder / f"{one}-heart.log" for one, folder in company.folders.items()}
         went[command] = {

@@ -358,7 +358,7 @@ def test_of_a_sum_without_one_nobody_opens_the_same_with_it():
 
 # ---- who is lost at any moment ------------------------------------------------------------------
 
-VICTIM, EVERY = 3, 7
+VICTIM, EVERY = 3, 11
 """Who is lost, and before which of its messages: every one was tried, which takes minutes."""
 
 
