@@ -24,6 +24,7 @@ import threading
 import types
 import warnings
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,35 +112,22 @@ def _end(process, home):
 # ---- the process that forks ---------------------------------------------------------------------
 
 
+LOADED = """
+cryptography.hazmat.backends.openssl cryptography.hazmat.primitives.kdf.hkdf cryptography.x509
+cryptography.hazmat.primitives.serialization dp_accounting mnemonic pytest scipy.spatial
+sklearn.mixture vpem.files.readers.tabular vpem.files.readers.text vpem.fits.fedem
+vpem.fits.feature_kmeans vpem.fits.imputation vpem.fits.row_kmeans vpem.fits.selection.search
+vpem.fits.selection.trials vpem.pictures.history vpem.saem.formats vpem_cli.commands.rows
+vpem_cli.outputs vpem_cli.study.member websockets.asyncio.client websockets.asyncio.server
+"""
+
+
 def _load():
     """Load what commands load, members of studies among them."""
-    import cryptography.hazmat.backends.openssl
-    import cryptography.hazmat.primitives.kdf.hkdf
-    import cryptography.hazmat.primitives.serialization
-    import cryptography.x509  # noqa: F401
-    import dp_accounting  # noqa: F401
-    import mnemonic  # noqa: F401
-    import pytest  # noqa: F401
-    import scipy.spatial  # noqa: F401
-    import sklearn.mixture  # noqa: F401
-    import websockets.asyncio.client
-    import websockets.asyncio.server  # noqa: F401
-
-    import vpem.files.readers.tabular
-    import vpem.files.readers.text
-    import vpem.fits.fedem
-    import vpem.fits.feature_kmeans
-    import vpem.fits.imputation
-    import vpem.fits.row_kmeans
-    import vpem.fits.selection.search
-    import vpem.saem.formats
-    import vpem.pictures.history
+    for module in LOADED.split():
+        import_module(module)
     import vpem_cli.app
-    import vpem_cli.commands.rows
-    import vpem_cli.outputs
-    import vpem_cli.study.member
     from vpem._core.threads import _controller
-    from vpem.fits.selection import trials  # noqa: F401
 
     # The tree of commands, what reads their options and their data, and libraries of threads.
     vpem_cli.app.command = cache(vpem_cli.app.command)
