@@ -28,9 +28,9 @@ from .tables import each
 
 HELD = {"clinic": (0, 3, 1), "lab": (2, 4, 5)}
 FIT = {"align": "ids", "components": 3, "topology": "star", "max-iter": 40, "tol": 0.0, "seed": 1}
-SELECT = {"align": "ids", "components": "1-2", "topology": "star", "tol": 1e-3, "folds": 2,
+SELECT = {"align": "ids", "components": "1-2", "topology": "star", "tol": 1e-2, "folds": 2,
           "criterion": "heldout"}  # fmt: skip
-SAEM = {"iterations": 20, "seed": 1}
+SAEM = {"iterations": 5, "seed": 1}
 IDS = ("--id-column", "patient")
 
 
@@ -95,14 +95,16 @@ def test_a_fit_is_that_of_one_process_and_all_have_it(fitted, company, tmp_path,
 def test_how_rows_are_matched_is_said_where_a_party_has_ids(tmp_path):
     """Else all hear that, before anything of ids is told; by word they go by their places."""
     options = {name: value for name, value in FIT.items() if name != "align"} | {"max-iter": 2}
-    made = make_company(tmp_path, list(HELD), {"fit": options}, server="hub")
+    made = make_company(tmp_path, list(HELD), {"fit": options})
     X, _ = overlapping()
     for turn, (name, columns) in enumerate(HELD.items()):
         write_rows(made.folders[name] / f"{name}.csv", X, columns, range(turn, 100 + turn))
     try:
         found = made.run("fit", own=files())
         assert {result.code for result in found.values()} == {2}
-        ends = "only hub can change the options of heart: vpem study change heart.toml --align ids"
+        ends = (
+            "only clinic can change the options of heart: vpem study change heart.toml --align ids"
+        )
         for result in found.values():
             sentence = result.err.splitlines()[-1]
             assert (
@@ -485,7 +487,7 @@ def test_a_server_need_not_bring_individuals(company, tmp_path, capsys):
     own["lab"] += ("--covariates", "age")
     found = company.run("saem", "--json", own=own)
     assert [result.code for result in found.values()] == [0, 0, 0], found
-    wanted = json.loads(done(capsys, "saem", *kept, "--parties", "--iterations", 20, "--seed", 1,
+    wanted = json.loads(done(capsys, "saem", *kept, "--parties", "--iterations", 5, "--seed", 1,
                              "--json").out)  # fmt: skip
     for result in found.values():
         report = json.loads(result.out)
