@@ -44,15 +44,18 @@ HUBS = FIT | {"hops": 1, "align": "ids"}
 THREE = {"hubs", "likely hubs", "FedEM on a cycle"}
 """Studies that need three parties, as masks do."""
 
+ALONE = {"release", "k-means", "one shot", "rows under masks", "epsilon under masks", "matrix",
+         "k-means of rows", "FedEM", "mixture", "curves"}  # fmt: skip
+"""Studies without a server: what it does the first party does."""
+
 SHARDED = {"hmac"}
 """Studies whose parameters stay with the features."""
 
 STUDIES = {
-    "features": [("fit", FEATURES, LABELS)],
+    "features on a path": [("fit", FEATURES | PATH, LABELS)],
     "ids": [("fit", FEATURES | {"align": "ids"} | MASKS, LABELS)],
     "hmac": [("fit", FEATURES | {"align": "hmac", "accelerate": "squarem"}, LABELS)],
     "psi": [("fit", FEATURES | {"align": "psi", "init": "random"}, LABELS)],
-    "features on a path": [("fit", FEATURES | PATH, LABELS)],
     "hubs": [
         ("fit", HUBS | CYCLE, [*LABELS, "-o", "model.h5"]),
         ("predict", {"align": "ids"}, ["-o", "found.csv"]),
@@ -107,7 +110,7 @@ def run(folder, name):
     parties = PARTIES if name in THREE or "secure-sum" in options else PARTIES[:2]
     company = make_company(
         folder, parties, {one: asked for one, asked, _ in runs},
-        server=None if "topology" in options else "hub",
+        server=None if "topology" in options or name in ALONE else "hub",
         result="shards" if name in SHARDED else "all",
     )  # fmt: skip
     files = {one: ["own.csv"] for one in parties}
@@ -141,10 +144,12 @@ def run(folder, name):
 def takes(to, sender, receiver, names, topology):
     """Whether a message from one member to another is one of those that go so."""
     links = {*pairwise(PARTIES), *[("lab", "bank")] * (topology == "cycle")}
+    if topology == "star":
+        links = {(sender, names[0])}
     return {
         "all": names[0] in (sender, receiver),
         "first": receiver == names[0],
-        "sum": receiver == "hub" or bool({(sender, receiver), (receiver, sender)} & links),
+        "sum": bool({(sender, receiver), (receiver, sender)} & links),
         "joining": {sender, receiver} <= {*PARTIES},
         "first party": receiver == "lab" and sender in PARTIES,
         "parties": sender == "lab" and receiver in PARTIES,
@@ -153,8 +158,8 @@ def takes(to, sender, receiver, names, topology):
 
 NAMED = {
     "all": ("all members",),
-    "first": ("the server hub", "the first member lab"),
-    "sum": ("the server hub", "its neighbours on the graph", "the party above it in the spanning"),
+    "first": ("the server hub", "the server lab", "the first member lab"),
+    "sum": ("the server ", "its neighbours on the graph", "the party above it in the spanning"),
     "joining": ("to parties up to", "to the one of them that has the most"),
     "first party": ("the first party that has data",),
     "parties": ("the other parties",),
