@@ -404,10 +404,14 @@ class Workshop:
             self._make(name)
             source = self.home / "made" / name
             (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
-        if any("files/" in line for line in lines):
-            shutil.copytree(self.kept, folder / "files")
-            for key in (folder / "files").glob("*.key"):  # modes are not kept by Git
-                key.chmod(0o600)
+        told = " ".join(lines)
+        if "files/" in told:
+            (folder / "files").mkdir()
+            for path in self.kept.iterdir():  # of a study the files stand together
+                if f"files/{path.name}" in told or path.suffix not in (".h5", ".ckpt"):
+                    copy = shutil.copy(path, folder / "files")
+                    if path.suffix == ".key":  # modes are not kept by Git
+                        Path(copy).chmod(0o600)
         before = {path for path in folder.rglob("*") if path.is_file()}
         members = any(line.startswith("party ") for line in lines)
         port = str(free_port()) if any("PORT" in line for line in lines) else "PORT"
