@@ -9,7 +9,8 @@ import re
 import shutil
 import tomllib
 from contextlib import closing
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 
 import h5py
 import numpy as np
@@ -203,12 +204,15 @@ def wrong(path, value):
 
 
 MET = set()
-"""Fields of states that were changed in all ways, by their places and kinds."""
+"""Fields of states that were changed: their places and kinds, also with what stands beside them."""
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_no_field_of_a_state_can_be_something_else_or_gone(name):
-    """Every field may not be of another type; in all other ways one of each kind is changed."""
+    """A field of another type in every record, and all fields where others stand beside them.
+
+    In all other ways one of each kind is changed.
+    """
     fit, state = RUNS[name], saved(name)
 
     def refused(other, told):
@@ -219,22 +223,25 @@ def test_no_field_of_a_state_can_be_something_else_or_gone(name):
         assert sentence.endswith("; start again with force=True instead of resume")
         return sentence
 
-    count = 0
+    records = set()
     for path, value in fields(state):
         told = ".".join(map(str, ("run", *path)))
         array = isinstance(value, np.ndarray)
         kind = (value.dtype, value.ndim) if array else type(value)
         known = (tuple(one for one in path if isinstance(one, str)), kind)
+        record = reduce(getitem, path[:-1], state)
+        here = (*known, frozenset(record) if isinstance(record, dict) else None)
+        if here in MET and path[:-1] in records:
+            continue
         first, *others = wrong(path, value)
-        changed = [first] if known in MET else [first, *others]
-        for other in changed:
+        for other in [first] if known in MET else [first, *others]:
             refused(put(state, path, other), told)
-        count += len(changed)
         if known not in MET and isinstance(path[-1], str):
             less = put(state, path[:-1], without(state, path))
             assert f"{told} is missing; " in refused(less, told)
-        MET.add(known)
-    assert count > 20
+        records.add(path[:-1])
+        MET.update((known, here))
+    assert len(records) > 4
 
 
 @each(
@@ -449,9 +456,11 @@ def test_any_field_of_a_file_may_be_anything(files, tmp_path, monkeypatch, capsy
     seed, read = files / f"{kind}.h5", FILES[kind][1]
     record = contents(seed)
     places = [one for one in fields(record) if not one[0][0].startswith(("hubs/1", "hubs/2"))]
-    # What is shorter, and of the rest every fifth, for time: how goes around with what is changed.
+    # What is shorter, and of the rest every fifth or ninth, for time: how goes around with what
+    # is changed.
     table = [(field, *one) for field, value in places for one in changes(field, value)]
-    table = [one for n, one in enumerate(table) if n % 5 == 0 or one[1] == "shorter"]
+    step = 5 if len(table) < 200 else 9
+    table = [one for n, one in enumerate(table) if n % step == 0 or one[1] == "shorter"]
     table += [(field, "gone", None) for field, _ in places if len(field) == 1]
     said, taken = [], []
     for field, how, value in table:
