@@ -19,7 +19,7 @@ from .thread_engine import over_queues, together
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 
-X = clusters(3, 150, 6, 3)
+X = clusters(3, 99, 6, 3)
 CODES = np.digitize(X[:, 1], np.quantile(X[:, 1], [0.3, 0.6])).astype(float)
 MIXED = np.column_stack([
     X[:, 0], CODES, np.floor(np.exp(0.5 * X[:, 2])), X[:, 3], np.exp(X[:, 4]), X[:, 5] > 0,
