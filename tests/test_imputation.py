@@ -455,7 +455,7 @@ def standardized(found, kept, hidden):
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 @each("load", [load_iris, load_wine])
 def test_the_default_is_about_as_good_as_the_better_of_column_means_and_a_normal_law(load):
-    kept, hidden = hide(from_matrices(load().data), 0.1, np.random.default_rng(3))
+    kept, hidden = hide(from_matrices(load().data[::2]), 0.1, np.random.default_rng(3))
     ours, mean = standardized(vpem.fit_imputation(kept).fitted, kept, hidden)
     means, _ = standardized(np.tile(mean, (kept.shape[0], 1)), kept, hidden)
     normal, _ = standardized(vpem.fit_imputation(kept, method="mixture").fitted, kept, hidden)
@@ -488,7 +488,7 @@ def test_what_is_explicit_is_taken_and_costs_nothing(monkeypatch):
 def test_a_mixture_is_compared_where_nothing_is_sent(monkeypatch):
     monkeypatch.setattr("vpem.fits.imputation.MOST_FOLDS", 2)
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, 1)) @ np.ones((1, 4)) + 0.05 * rng.normal(size=(80, 4))
+    X = rng.normal(size=(50, 1)) @ np.ones((1, 4)) + 0.05 * rng.normal(size=(50, 4))
     X = np.where(rng.random(X.shape) < 0.2, np.nan, X)
     alone = vpem.fit_imputation(from_matrices(X))
     assert alone.choice["mixture"] == "tried"
@@ -521,7 +521,7 @@ NETWORKS = {
 def test_processes_choose_as_one_does_and_no_entry_is_gathered(way, how, monkeypatch):
     options = dict(NETWORKS[way])
     graph = make_graph(options.pop("graph", "star"), 3)
-    given = split(from_matrices(low_rank(shape=(12, 6))), 3, "random", np.random.default_rng(0))
+    given = split(from_matrices(low_rank(shape=(9, 5))), 3, "random", np.random.default_rng(0))
     how = {"max_iter": 4, "tol": 0.0, "n_threads": 1} | how
     monkeypatch.setattr("vpem.fits.imputation.MOST_FOLDS", 2)
     alone = vpem.fit_imputation(given, network=connect_workers(graph, **options), **how)
@@ -561,10 +561,10 @@ def test_everybody_hides_the_same_places_and_keeps_an_entry():
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 @each("law", ["poisson", "bernoulli"])
 def test_other_laws_choose_by_deviance(law, monkeypatch):
-    monkeypatch.setattr("vpem.fits.imputation.MOST_FOLDS", 3)
-    X = counts(shape=(24, 8))
+    monkeypatch.setattr("vpem.fits.imputation.MOST_FOLDS", 2)
+    X = counts(shape=(20, 7))
     X = X if law == "poisson" else np.where(np.isnan(X), np.nan, X > 2)
-    found = vpem.fit_imputation(from_matrices(X), law=law, max_iter=60)
+    found = vpem.fit_imputation(from_matrices(X), law=law, max_iter=40)
     chosen = found.choice
     assert chosen["loss"] == {"poisson": "deviance", "bernoulli": "log_loss"}[law]
     assert chosen["error"] < chosen["column_means"]
