@@ -235,7 +235,7 @@ FAULTS = [
 def faulty(topology, n, options, seed, overlapping, max_iter):
     """Return a plan with faults, and a fit of so many iterations."""
     told, fit = foretold(
-        overlapping, topology, n, n, {"seed": seed, **options}, rows=60, tol=1e-14,
+        overlapping, topology, n, n, {"seed": seed, **options}, rows=30, tol=1e-14,
         max_iter=max_iter,
     )  # fmt: skip
     assert told["rounds"] == fit.network.n_rounds
