@@ -54,7 +54,7 @@ CODECS = (
 
 @pytest.fixture
 def X(overlapping):
-    return overlapping(3, 210, 4) + 5.0
+    return overlapping(8, 210, 4) + 5.0
 
 
 class Toy:
