@@ -55,7 +55,7 @@ def test_feedback_does_nothing_to_exact_messages(boys):
     ("codec", "participation"), [("topk:0.2", 1.0), ("qsgd:2bits", 1.0), ("topk:0.5", 0.4)]
 )  # fmt: skip
 def test_coarse_codecs_with_feedback_find_the_estimates(boys, codec, participation):
-    options = {"participation": participation, "n_iter": 300 if participation == 1 else 500}
+    options = {"participation": participation, "n_iter": 220 if participation == 1 else 400}
     for feedback in ("error", "memory"):
         assert run(boys, 13, codec, feedback, **options)[0] < 0.06
 

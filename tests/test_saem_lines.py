@@ -90,7 +90,7 @@ def test_likelihood_and_information_are_those_of_a_normal_law(case):
 @each("options", [{}, {"random": ("intercept",)}, {"slopes": ("time", "x", "time:x")}])
 def test_moving_time_changes_the_intercept_only(options):
     fits = [fit_saem(people(n=30, moved=by), "linear", model_options=options)
-            for by in (0.0, 70.0, 2005.0)]  # fmt: skip
+            for by in (0.0, 2005.0)]  # fmt: skip
     first = Summary(fits[0].saved).parameters[1]
     for fit in fits:
         assert fit.converged

@@ -30,7 +30,7 @@ from .tables import each, each_once, pairwise
 
 BOYS = read_individuals(ROOT / "data" / "oxford_boys.csv")
 DRUG = read_individuals(ROOT / "data" / "theophylline.csv")
-QUICK = {"n_iter": 40, "burn_in": 20, "tol": 0.0, "n_conditional": 60, "n_importance": 200}
+QUICK = {"n_iter": 40, "burn_in": 20, "tol": 0.0, "n_conditional": 30, "n_importance": 60}
 
 
 def rescaled(data, time=1.0, value=1.0, dose=1.0, since=0.0):
@@ -208,7 +208,7 @@ def test_answers_far_from_zero_are_predicted_alike():
     assert np.sqrt(np.square(one - far).mean()) < 2 * noise
 
 
-def quadrature(data, columns, points=601):
+def quadrature(data, columns, points=301):
     """Marginal log-likelihood of counts with a random intercept, by parameters (g, log omega)."""
     X = np.column_stack([np.ones(data.n_rows), *(data.covariates[name] for name in columns)])
     nodes = np.linspace(-6, 6, points)
