@@ -190,7 +190,8 @@ def test_choices_come_in_classes():
 # ---- what is told -------------------------------------------------------------------------------
 
 
-def test_it_is_told_once_and_kept_in_reports_models_and_pages(capsys, file, tmp_path):
+def test_it_is_told_once_and_kept_in_reports_models_and_pages(capsys, file, tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem.pictures.page.as_source", lambda figure: "data:,")
     model, page = tmp_path / "noise.h5", tmp_path / "noise.html"
     told = done(capsys, "fit", file, "-k", "3", "--agents", "1", "-o", model, "--json")
     assert told.err.count("degenerate") == 1
