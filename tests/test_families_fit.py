@@ -254,7 +254,7 @@ def test_a_start_by_clusters_leaves_no_level_out():
 @each("levels", [[2] * 8, [3, 4, 5, 3, 2, 4], [2, 2, 6, 6]])
 def test_latent_classes_start_as_well_as_the_best_of_many(levels):
     rng = np.random.default_rng(sum(levels))
-    z = rng.integers(4, size=500)
+    z = rng.integers(4, size=300)
     shares = [rng.dirichlet(np.ones(n), size=4) for n in levels]
     X = np.array([[rng.choice(len(p[k]), p=p[k]) for p in shares] for k in z], float)
     kinds = Kinds(("categorical",) * len(levels), tuple(levels))

@@ -340,7 +340,7 @@ def test_a_fit_is_opened_drawn_and_shown_in_python(fit, path, boys, tmp_path):
     some = boys.take([0, 7])
     for name, draw, words in (
         ("traces", draw_traces, ("burn-in", "residual variance")),
-        ("curves", lambda what: draw_curves(what, some, n_times=5), ("population", ">8<")),
+        ("curves", lambda what: draw_curves(what, some, n_times=3), ("population", ">8<")),
     ):
         one, two = (tmp_path / f"{name}{number}.svg" for number in (1, 2))
         save_picture(one, draw(fit))
