@@ -66,7 +66,7 @@ def test_theophylline():
     data = read_individuals(ROOT / "data" / "theophylline.csv")
     fit = fit_saem(
         data, "one-compartment", model_options={"random": ("ka", "cl")}, n_iter=400, burn_in=200,
-        tol=0.0, n_conditional=60, n_importance=1000,
+        tol=0.0, n_conditional=40, n_importance=500,
     )  # fmt: skip
     for name, value, off in (
         ("log ka", 0.466, 0.06), ("log cl", -3.227, 0.05), ("log ke", -2.455, 0.05),
@@ -99,12 +99,12 @@ def test_bifactor_reaches_the_top_of_the_likelihood():
     model = BifactorModel(from_matrix(2 + z @ loadings.T + 0.5 * rng.normal(size=(400, 8))), groups)
     best, _ = model.start()
     rows, columns = np.tril_indices(1 + model.n_groups)
-    for _ in range(1000):
+    for _ in range(800):
         means, covariances = model.posterior(best)
         statistics = model.statistics(means[None])
         statistics[:, model.pieces[1]] += covariances[:, rows, columns]
         best = model.maximize(statistics.sum(axis=0), model.counts)
-    found = run(model, 4, n_iter=500, burn_in=300, n_chains=5)
+    found = run(model, 4, n_iter=400, burn_in=300, n_chains=5)
     theta, top = (model.canonical(one, found.chains.z)[0] for one in (found.theta, best))
     assert_allclose(theta, top, atol=0.05)
     assert model.marginal(top).sum() - model.marginal(theta).sum() < 0.4
@@ -114,10 +114,10 @@ def test_bifactor_reaches_the_top_of_the_likelihood():
 def test_mixtures_are_close_to_those_of_em(overlapping):
     model = GmmModel(from_matrix(overlapping(0, 400, 3)), 3, rows=[0, 100, 200])
     theta, _ = model.start()
-    for _ in range(600):
+    for _ in range(250):
         total = model.expected(model.responsibilities(theta)).sum(axis=0)
         theta = model.maximize(total, model.counts)
-    found = run(model, 5, n_iter=500, burn_in=100, n_chains=4, start=theta)
+    found = run(model, 5, n_iter=300, burn_in=50, n_chains=3, start=theta)
     best = model.marginal(theta).sum()
     assert best - 0.5 < model.marginal(found.theta).sum() < best + 0.5
     assert np.abs(found.theta - theta)[:3].max() < 0.03
@@ -126,7 +126,7 @@ def test_mixtures_are_close_to_those_of_em(overlapping):
 def test_lines_are_the_maximum_that_formulas_find():
     """With a fixed column and an effect; formulas are tested in test_saem_lines."""
     rng = np.random.default_rng(11)
-    n, t = 40, np.arange(5.0)
+    n, t = 20, np.arange(5.0)
     x, w = rng.normal(size=n), rng.normal(size=(n, len(t)))
     z = rng.multivariate_normal([3.0, 1.0], [[1.0, 0.2], [0.2, 0.4]], size=n)
     y = z[:, :1] + 0.7 * x[:, None] + z[:, 1:] * t + 0.5 * w + rng.normal(size=w.shape)
@@ -142,7 +142,7 @@ def test_lines_are_the_maximum_that_formulas_find():
 
 def integral(data, at, error):
     """Minus the log-likelihood of lines with a random intercept alone, (..., log variance)."""
-    nodes = np.linspace(-7, 7, 401)  # trapezoids of what vanishes at both ends are exact
+    nodes = np.linspace(-7, 7, 161)  # trapezoids of what vanishes at both ends are exact
     weights = np.exp(-(nodes**2) / 2) / np.sqrt(2 * np.pi) * (nodes[1] - nodes[0])
     t, y = (one.reshape(data.n_individuals, -1)[..., None] for one in (data.times, data.values))
     eta = at[0] + at[1] * t + np.exp(at[2] / 2) * nodes
@@ -154,7 +154,7 @@ def integral(data, at, error):
 def test_predictors_are_the_maximum_of_the_likelihood(error):
     """A random intercept alone: the likelihood is an integral over one number, by quadrature."""
     case = predictor(error)(np.random.default_rng(7))
-    fit = fitted(case, n_iter=200, n_importance=200)
+    fit = fitted(case, n_iter=200, n_importance=100)
     best = minimize(lambda at: integral(case[0], at, error), [0.0, 0.0, 0.0], method="BFGS")
     exact = np.array([*best.x[:2], np.exp(best.x[2])])
     assert (np.abs(fit.theta - exact) < 0.2 * fit.standard_errors).all(), (fit.theta, exact)
@@ -211,7 +211,7 @@ def bolus(rng):
 
 def oral(rng):
     """Outcomes: in plasma by 10 %, in saliva by 0.3. The peaks are after the third dose."""
-    n, t = 24, np.array([1, 4, 8, 11.5, 13, 20, 25, 30, 37, 38.5, 44, 50])
+    n, t = 14, np.array([1, 4, 8, 11.5, 13, 20, 25, 30, 37, 38.5, 44, 50])
     ka, cl, v = drawn(rng, n, (1.2, 0.3), (3.0, 0.3), (20.0, 0.2))
     f = sum(
         100 * ka / (v * ka - cl) * (infused(t - at, cl / v, 0) - infused(t - at, ka, 0))
@@ -230,7 +230,7 @@ def oral(rng):
 
 
 def infusion(rng):
-    n, t = 24, np.array([0.5, 1, 2, 4, 8, 12, 23.5, 25, 28, 36, 48])
+    n, t = 14, np.array([0.5, 1, 2, 4, 8, 12, 23.5, 25, 28, 36, 48])
     weight = rng.normal(70, 10, (n, 1))
     cl, v1, v2 = drawn(rng, n, (5.0, 0.3), (20.0, 0.2), (40.0, 0.25))
     cl *= (weight / 70) ** 0.75
@@ -302,7 +302,7 @@ CASES = [bolus, oral, infusion, logistic, ridge, predictor("bernoulli"), counts]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_truth_is_found(case):
-    seed, more = (3, {"n_iter": 200, "n_conditional": 200}) if case is ridge else (7, {})
+    seed, more = (3, {"n_iter": 200, "n_conditional": 80}) if case is ridge else (7, {})
     data, model, options, truth = case(np.random.default_rng(seed))
     fit = fitted((data, model, options), **more)
     off = {one: (fit.estimates[one] - true) / fit.errors[one] for one, true in truth.items()}
@@ -317,7 +317,7 @@ def test_truth_is_found(case):
 def test_limits_of_censored_values():
     """Of the lowest third only the limit is known: almost as good as values, if it is told."""
     rng = np.random.default_rng(3)
-    n, t = 24, np.arange(1.0, 11.0)
+    n, t = 16, np.arange(1.0, 11.0)
     cl, v = drawn(rng, n, (5.0, 0.2), (20.0, 0.15))
     y = 100 / v * np.exp(-cl / v * t) + 0.2 * rng.normal(size=(n, len(t)))
     limit = np.quantile(y, 0.35)
@@ -373,7 +373,7 @@ def test_a_variance_at_its_bound_is_not_paid_for_by_another():
     rng = np.random.default_rng(4)
     t = np.linspace(0, 1, 8)
     data = table(t, 5 + 3 * t + 0.5 * rng.normal(size=(30, 1)) + 0.1 * rng.normal(size=(30, 8)))
-    how = {"n_iter": 120, "burn_in": 80, "tol": 0.0, "n_importance": 500}
+    how = {"n_iter": 120, "burn_in": 80, "tol": 0.0, "n_importance": 100}
     fits = [
         fit_saem(data, "linear", model_options={"random": ["intercept"], "error": error}, **how)
         for error in ("combined", "constant")
