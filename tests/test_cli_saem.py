@@ -372,7 +372,7 @@ def home(tmp_path_factory):
 COMMANDS = {
     "predict": ("--json",),
     "score": ("--json",),
-    "plot": ("--kind", "curves", "-o", "c.png", "--force", "--json"),
+    "plot": ("--kind", "curves", "--individual", "1", "-o", "c.svg", "--force", "--json"),
 }
 
 
