@@ -49,6 +49,7 @@ def made(paper, pulsars, tmp_path_factory):
             (table1, {"max_iter": 20, "draws": 2}), (figures45, {"samples": 500, "max_iter": 12}),
         ):  # fmt: skip
             patch.setitem(module.SIZES, "small", module.SIZES["small"] | less)
+        patch.setattr("vpem.files.examples.PROBES", 1000)
         assert paper.main(words) == 0
     return folder
 

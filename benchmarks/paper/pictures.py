@@ -37,7 +37,7 @@ def write(figure: Any, path: Path) -> None:
     from PIL import Image
 
     whole = io.BytesIO()
-    figure.savefig(whole, format="png")
+    figure.canvas.print_png(whole)  # what savefig writes, which draws twice to lay it out
     with Image.open(whole) as picture:
         picture.convert("RGB").quantize(SHADES, method=Image.Quantize.FASTOCTREE).save(
             path, optimize=True
