@@ -306,7 +306,8 @@ def test_noise_that_outgrows_the_steps(capsys, folder):
     assert "a smaller step size" in result.err
 
 
-def test_a_file_shows_what_the_command_printed_and_has_a_page(capsys, folder):
+def test_a_file_shows_what_the_command_printed_and_has_a_page(capsys, folder, monkeypatch):
+    monkeypatch.setattr("vpem.pictures.page.as_source", lambda figure: "data:,")
     printed = done(
         capsys, "impute", "birds.csv", *POISSON, "--holdout", "0.1", "-o", "shown.h5"
     ).out

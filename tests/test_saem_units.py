@@ -198,7 +198,7 @@ def test_answers_far_from_zero_are_predicted_alike():
     for moved in (0.0, 2005.0):
         data = measured("bernoulli", moved, slopes=0.3)
         fit = fit_saem(data, "linear", model_options=options, **few).saved
-        curves = [Predictor(fit, seed=s, n_draws=200).curves(data).fitted for s in (0, 1)]
+        curves = [Predictor(fit, seed=s, n_draws=120).curves(data).fitted for s in (0, 1)]
         found.append((Predictor(fit).population(individuals=data).fitted, *curves))
     (population, one, two), (same, far, _) = found
     np.testing.assert_allclose(same, population, rtol=1e-8)
@@ -271,7 +271,7 @@ def test_coefficients_keep_their_errors_where_a_variance_is_zero(error):
         information = X.T @ (weight[:, None] * X)
         b += np.linalg.solve(information, X.T @ (drawn - mean))
     found = fit_saem(
-        from_long(whose, times, drawn * 1.0, {"group": group}), "linear", n_iter=160, tol=0.0,
+        from_long(whose, times, drawn * 1.0, {"group": group}), "linear", n_iter=110, tol=0.0,
         n_importance=20,
         model_options={"random": ["intercept"], "effects": ["intercept:group"], "error": error},
     )  # fmt: skip

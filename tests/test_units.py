@@ -43,7 +43,7 @@ X[:, 4] = X[:, 3] + 0.02 * X[:, 4]
 TIMES = np.array([1e9, 1e-9, 1.0, 1e6, 1e-7, 3.0])
 MOVED = np.array([1e8, 0.0, -1e8, 1e9, 0.0, 7.0])
 SPHERES = ("spherical", "tied-spherical")
-HOW = {"n_components": 3, "max_iter": 15, "tol": 0.0, "n_threads": 1}
+HOW = {"n_components": 3, "max_iter": 8, "tol": 0.0, "n_threads": 1}
 
 
 def by_features(data, topology="star", **options):
