@@ -33,7 +33,7 @@ def run(model, devices, codec=None, feedback="none", sampler=None, **options):
     held = evenly(model.n, devices) if isinstance(devices, int) else devices
     codec = None if codec is None else parse_codec(codec)
     server = SaemServer(held.counts / model.n, codec, feedback, model.pieces)
-    options = {"n_iter": 300, "burn_in": 100, "n_chains": 2, "tol": 0.0, **options}
+    options = {"n_iter": 200, "burn_in": 70, "n_chains": 2, "tol": 0.0, **options}
     found = run_saem(model, held, sampler or Exact(), server, **options)
     off = np.abs(found.theta / BOYS - 1).max() if len(found.theta) == 6 else np.nan
     return off, found, server
@@ -56,11 +56,12 @@ def test_feedback_does_nothing_to_exact_messages(boys):
 )  # fmt: skip
 def test_coarse_codecs_with_feedback_find_the_estimates(boys, codec, participation):
     options = {"participation": participation, "n_iter": 220 if participation == 1 else 400}
+    options |= {"burn_in": 100}
     for feedback in ("error", "memory"):
         assert run(boys, 13, codec, feedback, **options)[0] < 0.06
 
 
-@pytest.mark.filterwarnings("ignore:after 300 iterations no latents")
+@pytest.mark.filterwarnings("ignore:after 200 iterations no latents")
 def test_without_feedback_variances_are_lost_and_told(boys):
     """Plain top-k or few bits make variances zero; changes leave out less, but are biased."""
     for codec, most in (("topk:0.5", 0.2), ("qsgd:2bits", 0.1)):
@@ -239,9 +240,9 @@ def test_models_are_weighed_by_individuals_or_devices(boys):
 
 def test_averaged_models_keep_those_of_inactive_devices(boys):
     """Otherwise the mean jumps with who is active, and never settles."""
-    found = run(boys, 6, average="models", participation=0.4, n_iter=400)[1]
+    found = run(boys, 6, average="models", participation=0.4, n_iter=250)[1]
     late = np.array(found.trace[-40:])
-    whole = run(boys, 6, average="models", n_iter=400)[1].theta
+    whole = run(boys, 6, average="models", n_iter=250)[1].theta
     assert (late.std(axis=0) / np.abs(whole)).max() < 0.01
     np.testing.assert_allclose(found.theta, whole, rtol=0.05)
 
