@@ -202,6 +202,7 @@ class Command(_Manners, TyperCommand):
             options.running[:] = [ctx]
             options.spare_shared(ctx)
             options.refuse_beside()
+            options.warn_of_environment(ctx)
         Screen.early = [one.message for one in early if joined().speaks]
         if names.STUDY in ctx.meta:
             from .study.member import meet

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import Field
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from vpem.errors import FileError, InputError, brief, did_you_mean, printable
+from vpem.errors import FileError, InputError, VpemWarning, brief, did_you_mean, printable
 from vpem.records import MILD, Rule, Settings, describe_field, off, refuse, spared, unset
 from vpem.rules import OF_ONE_FILE, RANDOM_GRAPHS, algorithm_of, of_command
 
@@ -339,24 +340,9 @@ INSTRUCTIONS = ("", "base", "avx2", "avx512")
 
 
 def check_environment(context: Any) -> None:
-    """Raise InputError for a variable that is meant for the command, and has no effect as it is.
-
-    Such is the name of an option that the command does not have, or that lacks the command's name.
-    """
+    """Raise InputError where a variable is named like an option that the command does not have."""
     path = path_of(context)
     start, known = variable_of(path), variables(path, context.command)
-    for name, param in known.items():
-        bare = variable_of((), key_of(param))
-        if os.environ.get(bare) and bare not in OF_THE_LIBRARY:
-            raise InputError(
-                f"the environment has {bare}, which sets no option: that of "
-                f"'{context.command_path}' is {name}; unset it"
-            )
-    chosen = os.environ.get("VPEM_INSTRUCTIONS", "")
-    if chosen not in INSTRUCTIONS and path != ("doctor",):  # which says so, and more
-        raise InputError(
-            f"the environment variable VPEM_INSTRUCTIONS must be base or avx2, got {chosen!r}"
-        )
     for name in sorted(one for one in os.environ if one.startswith(start) and one not in known):
         keys = {key_of(param): variable for variable, param in known.items()}
         near = meant(name.removeprefix(start), keys)
@@ -364,6 +350,29 @@ def check_environment(context: Any) -> None:
             f"the environment has {name}, but '{context.command_path}' has no such option"
             f"{hint(keys[one] for one in near)}; unset it"
         )
+
+
+def warn_of_environment(context: Any) -> None:
+    """Warn of a variable that lacks the words of the command, where it may have been meant.
+
+    It may as well be a script's own, so it is no reason to stop. Those of the library are checked.
+    """
+    chosen = os.environ.get("VPEM_INSTRUCTIONS", "")
+    if chosen not in INSTRUCTIONS and context.command.name != "doctor":  # which says so, and more
+        raise InputError(
+            "the environment variable VPEM_INSTRUCTIONS must be base, avx2 or avx512, got "
+            f"{chosen!r}; unset it for the best that the processor has"
+        )
+    for name, param in variables(path_of(context), context.command).items():
+        bare = variable_of((), key_of(param))
+        unset = source_of(context, param)[0] == "default"
+        if os.environ.get(bare) and bare not in OF_THE_LIBRARY and unset:
+            warnings.warn(
+                f"the environment has {bare}, which sets no option; that of "
+                f"'{context.command_path}' is {name}",
+                VpemWarning,
+                stacklevel=1,
+            )
 
 
 def in_files(context: Any) -> list[Any]:

@@ -98,6 +98,20 @@ def test_other_variables_are_nobodys(capsys, monkeypatch):
 # ---- order --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("variable", "words"), [("SEED", ["--seed", "3"]), ("OUTPUT", [])])
+def test_a_variable_without_its_command_is_told_of_where_nothing_sets_the_option(
+    capsys, tmp_path, monkeypatch, variable, words
+):
+    monkeypatch.setenv(f"VPEM_{variable}", "5")
+    line = ["fit", make_data(tmp_path / "d.h5"), "-k", 2, "--hops", 0]
+    assert (
+        f"has VPEM_{variable}, which sets no option; that of 'vpem fit' is VPEM_FIT_{variable}\n"
+    ) in done(capsys, *line).err
+    if words:
+        assert "which sets no option" not in done(capsys, *line, *words).err
+    assert "which sets no option" not in done(capsys, "fit", "--help").err
+
+
 def test_command_line_environment_file_default(capsys, folder, monkeypatch):
     file = written('[fit]\nhops = 1\ncomponents = 3\ntopology = "cycle"\nmax_iter = 7\n')
     monkeypatch.setenv("VPEM_FIT_HOPS", "2")

@@ -228,6 +228,9 @@ ALL = "protects from all who see what is published"
             "privacy epsilon 4, delta 1e-06, of one row, protects from outsiders who see the model "
             "alone; parties see terms", "the sizes of components, with noise"],
             ["squared distances of all rows"]),
+        # The links of a star are a tree already: it is the server's sum.
+        (STAR, OVER | {"sum": "tree"},
+         ["every id of every party from each directly; hub gets none"], ["spanning tree"]),
         (STAR, OVER, ["every id of every party from each directly; hub gets none",
                       "also to the first party"], ["privacy"]),
         (BRINGS_DATA, OVER, ["gets every id of every party (align ids)"],

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpem
+from vpem import settings
 from vpem.checks import Labels, check_int
 from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, VpemWarning, named
@@ -429,7 +430,8 @@ class FileSaver:
         then = self._found["facts"]
         for name in dict.fromkeys([*facts, *then]):
             one, other = then.get(name), facts.get(name)
-            if name in MAY_DIFFER or one == other:
+            since = name not in then and _is_default(name, other)
+            if name in MAY_DIFFER or one == other or since:
                 continue
             change = f" was {one!r}, now it is {other!r}"
             if all(isinstance(fact, str) and fact.startswith("sum ") for fact in (one, other)):
@@ -477,6 +479,15 @@ def handling(note: Callable[[int, object], object]) -> Iterator[None]:
     finally:
         for one, handler in handlers.items():
             signal.signal(one, signal.SIG_DFL if handler is None else handler)
+
+
+def _is_default(name: str, value: object) -> bool:
+    """Whether a setting has a default value: states from before there was such a setting go on."""
+    records = [one for one in vars(settings).values() if hasattr(one, "settings_by_name")]
+    return any(
+        name in record.settings_by_name and record.settings_by_name[name].default == value
+        for record in records
+    )
 
 
 def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: object) -> State:

@@ -211,7 +211,8 @@ def _words(study: Study, command: str, values: Values, done: str) -> Report:
     level = values.get("align") or "unset"
     of_rows = done not in ("use", "grid", "features")
     shards = study.result == "shards" and not of_rows
-    way = summing(values.get("sum"), "server" if study.topology == "star" else "consensus")
+    # The links of a star are a tree around its server already.
+    way = summing("server" if study.topology == "star" else values.get("sum"))
     server, adder = way.needs_server, noise_by(masked, way.title)
     starts = values.get("init") in ("kmeans", "k-means++") and not released
     option = "epsilon" if over_rows else "release_epsilon"
