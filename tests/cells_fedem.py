@@ -235,16 +235,16 @@ class Ways:
         return {
             "server": {},
             "start": {"init": "kmeans"},
-            "consensus": {"topology": "cycle"},
+            "consensus": {"topology": "path", "network": {"n_rounds": 6}},
             "compressed": COMPRESSED,
             "compressed on a graph": {"topology": "cycle", "network": {"compress": "qsgd:8bits"}},
             "absent": ABSENT,
             "links": FAILING,
-            "batches": {"batch_size": 9},
-            "masked": {"network": MASKED, "init": "kmeans", "batch_size": 9},
+            "batches": {"batch_size": 18},
+            "masked": {"network": MASKED, "init": "kmeans", "batch_size": 18},
             "tree": TREE | ABSENT,
             "missing": {"data": HOLES, "missing": "marginalize", "init": "kmeans"},
-            "weights": {"sample_weight": WEIGHTS, "batch_size": 9, "init": "random"},
+            "weights": {"sample_weight": WEIGHTS, "batch_size": 18, "init": "random"},
         }
 
     def mpi(self, folder):
@@ -263,19 +263,21 @@ class Ways:
         ways = ways | {"disk": stored | COMPRESSED}
         few = {"max_iter": 3}
         heavy = {"data": HOLES, "missing": "marginalize", "sample_weight": WEIGHTS + 0.5}
-        heavy |= {"batch_size": 9, "max_iter": 3}
+        heavy |= {"batch_size": 18, "max_iter": 3}
 
         def of_parties(engine):
             place = Placement.evenly(engine, 3, NAMES) if engine.apart else Placement.here(3)
             held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
             stacked = stack_parties(held, holders=place)
-            network = spread_workers(connect_workers(make_graph("cycle", 3)), engine)
+            network = spread_workers(connect_workers(make_graph("path", 3), n_rounds=6), engine)
             how = {"n_components": 2, "max_iter": 3, "tol": 0.0, "init": START, "n_threads": 1}
             return fit_fedem(stacked.X, stacked.workers, network, **self.algorithm | how)
 
         def everything(engine):
             found = [self.fit(engine=engine, **few | how) for how in ways.values()]
-            resumed = check_resumes(lambda saver: self.fit(engine=engine, saver=saver, **heavy))
+            resumed = check_resumes(
+                lambda saver: self.fit(engine=engine, saver=saver, **heavy), plain=False
+            )
             return [*found, resumed, of_parties(engine)]
 
         wanted = [self.fit(**few | how) for how in ways.values()]

@@ -44,6 +44,7 @@ COMPRESSED = {"compress": "qsgd:8bits"}
 ABSENT = {"participation": 0.6}
 FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
 SCALED = {"scale": "standard", "copies": "fewest"}
+ROUNDS = {"topology": "path", "network": {"n_rounds": 6}}
 
 
 def fit(seen=SEEN, topology="star", network=None, engine=None, **options):
@@ -234,14 +235,14 @@ def checkpoint(folder):
 OVER_RANKS = {
     "server": {},
     "tree": {"topology": "path", "network": {"sum": "tree"}, **ABSENT},
-    "consensus": {"topology": "path", "law": "poisson", "max_iter": 3},
-    "compressed": COMPRESSED | {"law": "poisson", "max_iter": 3},
+    "consensus": {**ROUNDS, "law": "poisson"},
+    "compressed": COMPRESSED | {"law": "poisson"},
     "compressed rounds": {"topology": "path", "network": {"compress": "natural:12bits"}},
-    "links": FAILING | ABSENT | {"max_iter": 3},
-    "batches": {"batch_size": 9, "variance_reduction": True},
+    "links": FAILING | ABSENT,
+    "batches": {"batch_size": 18, "variance_reduction": True},
     "weights": {"seen": HEAVY, **SCALED},
     "masked": {"seen": HEAVY, "network": MASKED, **SCALED},
-    "weights on a graph": {"seen": HEAVY, "topology": "path", **SCALED},
+    "weights on a graph": {"seen": HEAVY, **ROUNDS, **SCALED},
 }
 """What is compared with one process."""
 
@@ -258,23 +259,25 @@ def tls(folder):
 def compare_over(folder, run, ways, at_home=False):
     """Compare fits in several processes, of their own files too, with one process."""
     held = choose_parties(files_of_parties(folder))
+    few = {"max_iter": 3}
 
     def of_parties(engine):
         place = Placement.evenly(engine, 3, NAMES) if engine.apart else Placement.here(3)
         found = observe_parties(held, "weight", place)
         kept, hidden = hide_entries(found, 0.2, np.random.default_rng(0), place)
         network = spread_workers(connect_workers(make_graph("star", 3)), engine)
-        return fit_imputation(kept, network=network, max_iter=6, tol=0.0, n_threads=1), hidden
+        how = {"rank": 2, "ridge": "auto", "max_iter": 3, "tol": 0.0, "n_threads": 1}
+        return fit_imputation(kept, network=network, **how), hidden
 
     def everything(engine):
         resumed = check_resumes(
-            lambda saver: fit(engine=engine, saver=saver, topology="path", max_iter=3)
+            lambda saver: fit(engine=engine, saver=saver, **few, **ROUNDS), plain=False
         )
-        found = [fit(engine=engine, **how) for how in ways.values()]
+        found = [fit(engine=engine, **few | how) for how in ways.values()]
         return [*found, resumed, of_parties(engine)]
 
-    wanted = [fit(**how) for how in ways.values()]
-    wanted += [fit(topology="path", max_iter=3), of_parties(Engine())]
+    wanted = [fit(**few | how) for how in ways.values()]
+    wanted += [fit(**few, **ROUNDS), of_parties(Engine())]
     with one_blas_thread():
         ranks = run(everything)
     first_of(ranks)

@@ -37,6 +37,7 @@ MASKED = {"secure_sum": True}
 COMPRESSED = {"codec": "qsgd:8bits"}
 ABSENT = {"participation": 0.6}
 FAILING = {"topology": "complete", "network": {"link_failure": 0.2, "stragglers": 0.1}}
+FEW_ROUNDS = FAILING | {"network": FAILING["network"] | {"n_rounds": 6}}
 
 
 def holed(values, seed):
@@ -62,7 +63,7 @@ def tables():
 
 TABLES = tables()
 DOSES = {
-    "data": (doses := read_individuals(DATA.with_name("theophylline.csv"))),
+    "data": (doses := read_individuals(DATA.with_name("theophylline.csv")).take(np.arange(7))),
     "held": evenly(doses.n_individuals, 3, NAMES), "model": "one-compartment", "sampler": "mala",
 }  # fmt: skip
 TOPICS = {
@@ -288,7 +289,7 @@ def parties(folder):
 OVER_RANKS = {
     "server": {},
     "tree": {"topology": "path", "network": {"sum": "tree"}},
-    "consensus": {"topology": "path"},
+    "consensus": {"topology": "path", "network": {"n_rounds": 6}},
     "compressed": COMPRESSED,
     "feedback": {"codec": "qsgd:4bits", "feedback": "error"},
     "absent": ABSENT,
@@ -302,12 +303,12 @@ OVER_RANKS = {
         "network": MASKED | {"sum": "tree"},
         "sampler": "langevin",
     },
-    "doses on a graph that fails": DOSES | FAILING,
+    "doses on a graph that fails": DOSES | FEW_ROUNDS,
     "topics, masked": TOPICS | {"network": MASKED},
     "topics, compressed": {**TOPICS, "codec": "topk:0.3", **ABSENT},
     "sampler": {"sampler": "metropolis"},
     "rounds compressed": {"topology": "path", "network": {"compress": "natural:12bits"}},
-    "links": FAILING,
+    "links": FEW_ROUNDS,
     "weights": {"data": replace(BOYS, weights=1.0 + np.arange(26) % 3)},
     **{
         f"missing, {model}": {
@@ -336,11 +337,12 @@ def tls(folder):
 def compare_over(run, ways):
     """Compare fits in several processes with one process."""
     few = {"n_iter": 3, "burn_in": 2}
-    runs = [OVER_RANKS["server"], *(few | how for how in ways.values())]
+    runs = [few | how for how in ways.values()]
 
     def everything(engine):
         found = [fit(engine=engine, **how) for how in runs]
-        return [*found, check_resumes(lambda saver: fit(engine=engine, saver=saver, **few))]
+        resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver, **few))
+        return [*found, resumed]
 
     wanted = [*(fit(**how) for how in runs), fit(**few)]
     found = first_of(run(everything))

@@ -233,7 +233,7 @@ def parties(folder):
 OVER_RANKS = {
     "server": {},
     "tree": {"topology": "path", "network": {"sum": "tree"}},
-    "consensus": {"topology": "cycle"},
+    "consensus": {"topology": "cycle", "network": {"n_rounds": 8}},
     "compressed": COMPRESSED,
     "compressed at a server": {"network": {"compress": "natural:12bits"}},
     "compressed along a tree": ALONG_A_TREE,
@@ -271,18 +271,20 @@ def compare_over(folder, run, ways):
         place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
         held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
         joined, _ = join_parties(held, holders=place)
-        network = spread(connect(make_graph("cycle", 4), joined.partition, hops=0), engine)
-        how = {"n_components": 2, "max_iter": 6, "tol": 0.0, "init": START, "n_threads": 1}
+        network = spread(
+            connect(make_graph("cycle", 4), joined.partition, hops=0, n_rounds=8), engine
+        )
+        how = {"n_components": 2, "max_iter": 3, "tol": 0.0, "init": START, "n_threads": 1}
         return fit_spread(joined.X, network, **how)
 
     def everything(engine):
         found = [fit(engine=engine, **how | few) for how in ways.values()]
-        resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver))
+        resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver, **few))
         return [*found, resumed, of_parties(engine)]
 
     few = {"max_iter": 3}
     wanted = [fit(**how | few) for how in ways.values()]
-    wanted += [fit(), of_parties(Engine())]
+    wanted += [fit(**few), of_parties(Engine())]
     with one_blas_thread():
         found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):

@@ -194,11 +194,11 @@ class Ways:
         def work(engine):
             found = [of_parties(engine), *(self.cluster(engine=engine, **how) for how in ways)]
             if resumes:
-                check_resumes(
-                    lambda saver: self.cluster(topology="cycle", engine=engine, saver=saver)
-                )
+                goes_on = {"topology": "cycle", "network": {"n_rounds": 8}, "max_iter": 4}
+                check_resumes(lambda saver: self.cluster(engine=engine, saver=saver, **goes_on))
             return found
 
+        ways = [{"max_iter": 4} | how for how in ways]
         wanted = [of_parties(Engine()), *(self.cluster(**how) for how in ways)]
         for ours, theirs in zip(first_of(run(work)), wanted, strict=True):
             same(ours, theirs)
@@ -228,7 +228,7 @@ KEPT = (
 )
 
 OVER_RANKS = {
-    "server": {},
+    "server": {"max_iter": 100},
     "few rounds": {"topology": "path", "network": {"n_rounds": 5, "acceleration": "none"}},
     "tree": {"topology": "path", "network": {"sum": "tree"}},
     "absent": {"participation": 0.5, "init": "random"},

@@ -48,7 +48,7 @@ class Comparison:
 
     def __call__(self, network, *, tolerance=1e-10, sample_weight=None, X=None, **options):
         X = self.X if X is None else X
-        options = {"n_components": 3, "max_iter": 4, "tol": 0.0, "seed": 1, **options}
+        options = {"n_components": 3, "max_iter": 3, "tol": 0.0, "seed": 1, **options}
         ranked = spread(network, self.engine)
         columns = own_columns(ranked)
         names = [f"feature {column}" for column in columns]
@@ -97,14 +97,12 @@ def main(engine, brief=False):
     starts = ("random", "k-means++", "kmeans", [3, 77, 120], first)
     for number, network in enumerate(networks.values()):
         compare(network, init=starts[number % 5], n_init=2 if number == 0 else 1)
-        if not brief:
-            compare(network, init=starts[(number + 2) % 5])
     star, cycle, near = networks["star", 0], networks["cycle", 0], networks["geometric", 1]
     for network in (star, cycle, near):
         compare(network, batch_size=40, max_iter=3)
         compare(network, batch_size=40, step_size=0.7, max_iter=3, init="random")
     for network in (star, cycle):
-        compare(network, accelerate="local:4,squarem", max_iter=12, tolerance=1e-7)
+        compare(network, accelerate="local:2,squarem", max_iter=5, tolerance=1e-7)
     other = connect(
         make_graph("path", n_agents), partition, hops=0, n_rounds=3, acceleration="none"
     )
@@ -114,7 +112,7 @@ def main(engine, brief=False):
         found = compare(connect(graph, partition, hops=hops, sum="tree"), init=starts[3])
         if hops == 0:
             # Along a tree as at a server, on whatever engine.
-            asked = {"n_components": 3, "max_iter": 4, "tol": 0.0, "init": starts[3]}
+            asked = {"n_components": 3, "max_iter": 3, "tol": 0.0, "init": starts[3]}
             wanted = fit_vpem(X, star, **asked)
             np.testing.assert_allclose(found.history, wanted.history, rtol=1e-12)
     compare_disturbed(compare, partition, first, brief)
@@ -131,12 +129,12 @@ def main(engine, brief=False):
 def compare_disturbed(compare, partition, first, brief):
     """Compressed messages, and links and agents that fail."""
     cases = (
-        ("geometric", 1, {"compress": "qsgd:8bits", "link_failure": 0.1, "n_rounds": 12}, {}),
+        ("geometric", 1, {"compress": "qsgd:8bits", "link_failure": 0.1, "n_rounds": 6}, {}),
         ("star", 0, {"compress": "natural:12bits"}, {"init": "kmeans"}),
         (
             "geometric",
             0,
-            {"agent_dropout": 0.15, "stragglers": 0.05, "n_rounds": 15},
+            {"agent_dropout": 0.15, "stragglers": 0.05, "n_rounds": 6},
             {"init": first},
         ),
         ("cycle", 1, {"compress": "natural:12bits"}, {"init": "k-means++", "tol": 1e-3}),
@@ -146,7 +144,7 @@ def compare_disturbed(compare, partition, first, brief):
         (
             "geometric",
             0,
-            {"agent_dropout": 0.1, "link_failure": 0.1, "n_rounds": 15},
+            {"agent_dropout": 0.1, "link_failure": 0.1, "n_rounds": 6},
             {"batch_size": 40},
         ),
     )

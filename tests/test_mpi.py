@@ -62,7 +62,7 @@ def failing(what, where, data, *words, n_ranks=3):
     ],
 )
 def test_a_fit_is_that_of_one_process(n_ranks, more, data, tmp_path, capsys):
-    words = ("fit", data, *more, "--json", "--seed", "2")
+    words = ("fit", data, *more, "--json", "--seed", "2", "--max-iter", "6")
     # Columns are read from disk, and those that travel are kept there.
     limit = () if "--compress" in more else ("--memory-limit", "1K")
     here = ("--engine", "mpi", *limit, "-o", tmp_path / "ours.h5")
@@ -88,7 +88,7 @@ def test_a_fit_is_that_of_one_process(n_ranks, more, data, tmp_path, capsys):
 
 
 def test_shards_hold_one_party_each_and_can_be_joined(data, tmp_path, capsys):
-    words = ("fit", data, "--topology", "path", "--seed", "2", "--json")
+    words = ("fit", data, "--topology", "path", "--seed", "2", "--json", "--max-iter", "6")
     ended = run_cli(2, *words, "--engine", "mpi", "--shards", "-o", tmp_path / "m.h5")
     assert ended.returncode == 0, ended.stderr
     shards = sorted(tmp_path.iterdir())
@@ -507,7 +507,7 @@ def test_kill_and_go_on(whole, tmp_path):
         "--init", "random", "--n-init", "2", "--seed", "1",
     )  # fmt: skip
     kept = ("--checkpoint", file, "--checkpoint-every", "1", "--resume-if-any", "-o", model)
-    length = ("--max-iter", "120")
+    length = ("--max-iter", "60")
     ended = run_cli(2, *fit, *length, "-o", tmp_path / "whole.h5")
     assert ended.returncode == 0, ended.stderr
     rng = np.random.default_rng(5)
@@ -516,7 +516,7 @@ def test_kill_and_go_on(whole, tmp_path):
         if kills == 2:
             break
         job = begin(2, *fit, *length, *kept)
-        wait_for(job, last, int(rng.integers(2, 25)))
+        wait_for(job, last, int(rng.integers(2, 12)))
         time.sleep(rng.uniform(0, 0.02))
         victims = ranks_of(file)
         assert victims or job.poll() is not None
@@ -571,7 +571,7 @@ WORKERS = ("--workers", "4", "--topology", "cycle", "--seed", "2", "--json")
     [
         (
             3,
-            ("fit", "--split", "rows", "--memory-limit", "1K"),
+            ("fit", "--split", "rows", "--memory-limit", "1K", "--max-iter", "6"),
             ("log_likelihood", "bic", "mixing_weights", "history"),
         ),
         (2, ("kmeans", "-k", "3", "--memory-limit", "1K"), ("inertia", "cluster_sizes", "history")),
@@ -665,8 +665,8 @@ def test_parties_with_other_features_end_alike(rows_data, tmp_path):
 
 
 LONG = {
-    "kmeans": ("-k", "7", "--n-init", "9", "--init", "random"),
-    "fedem": ("--variance-reduction", "--participation", "0.7", "--max-iter", "80"),
+    "kmeans": ("-k", "7", "--n-init", "5", "--init", "random"),
+    "fedem": ("--variance-reduction", "--participation", "0.7", "--max-iter", "40"),
 }
 
 
