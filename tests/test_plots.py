@@ -135,7 +135,7 @@ def refuse_cut(figure):
         (1, 1, False, "marginals responsibilities confusion"),
         (2, 12, False, "profile projection pairs"),
         (3, 3, False, "profile projection marginals confusion"),
-        (30, 12, False, "marginals pairs responsibilities"),
+        (30, 12, False, "responsibilities"),
         (30, 12, True, "profile projection marginals pairs confusion"),
     ],
 )
@@ -347,17 +347,25 @@ def numbers_drawn(figure):
         yield axes, np.array(boxes)
 
 
-@each(("k", "of_clusters"), [(3, False), (10, False), (24, True), (60, False)])
-def test_numbers_of_components_never_hide_one_another(k, of_clusters):
+@each(
+    ("k", "of_clusters", "kinds"),
+    [
+        (3, False, {"pairs": True, "projection": False}),
+        (10, False, {"pairs": False, "projection": True}),
+        (24, True, {"pairs": True, "projection": False}),
+        (60, False, {"pairs": True}),
+    ],
+)
+def test_numbers_of_components_never_hide_one_another(k, of_clusters, kinds):
+    """In figures with rows and without."""
     saved, rows = made_of(3, k, of_clusters=of_clusters, names="name")
     if of_clusters:
         # All centres but one at the same place.
         saved.stored.centres[1:] = saved.stored.centres[1]
     else:
         saved = spread_out_less(saved, 20 if k == 60 else 6)
-    kinds = ("pairs",) if k == 60 else ("pairs", "projection")
-    for kind, data in itertools.product(kinds, (rows, None)):
-        for axes, boxes in numbers_drawn(draw(kind, saved, data).figure):
+    for kind, with_rows in kinds.items():
+        for axes, boxes in numbers_drawn(draw(kind, saved, rows if with_rows else None).figure):
             low, high = np.split(boxes, 2, axis=1)
             apart = (low[:, None] >= high).any(axis=2)
             assert (apart | apart.T | np.eye(k, dtype=bool)).all()
