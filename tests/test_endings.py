@@ -1,5 +1,7 @@
 """The ending of a file agrees with what is in it, whoever writes it."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,7 @@ COMMANDS = {
 def given(tmp_path_factory):
     folder = tmp_path_factory.mktemp("endings")
     write_dataset(folder / "d.h5", Dataset(X, ("a", "b", "c")))
-    write_model(folder / "m.h5", VPEM(1, agents=1, graph="star").fit(X))
+    WRITERS["models"](folder / "m.h5")
     (folder / "t.csv").write_text("id,time,value\n1,0,1\n1,1,2\n2,0,1\n2,1,3\n")
     return {"data": folder / "d.h5", "model": folder / "m.h5", "table": folder / "t.csv"}
 
@@ -81,12 +83,17 @@ def test_names_without_an_ending_are_as_good(capsys, given, tmp_path):
         assert read_model(tmp_path / name).feature_names == ("a", "b", "c")
 
 
+@cache
+def fit_once(kind, *given, **options):
+    return kind(*given, **options).fit(X)
+
+
 WRITERS = {
-    "models": lambda path: write_model(path, VPEM(1, agents=1, graph="star").fit(X)),
-    "clusterings": lambda path: write_clustering(path, DistributedKMeans(2).fit(X)),
+    "models": lambda path: write_model(path, fit_once(VPEM, 1, agents=1, graph="star")),
+    "clusterings": lambda path: write_clustering(path, fit_once(DistributedKMeans, 2)),
     "datasets": lambda path: write_dataset(path, Dataset(X, ("a", "b", "c"))),
     "observations": lambda path: write_observations(path, from_matrices(X)),
-    "imputations": lambda path: write_imputation(path, FedMissEM().fit(X)),
+    "imputations": lambda path: write_imputation(path, fit_once(FedMissEM)),
     "pictures": lambda path: save_picture(path, None),
 }
 
