@@ -10,7 +10,7 @@ from vpem.fits.plan import plan
 from vpem.pictures.planning import tables_of_plan
 
 from .cli_support import AGENTS, done, listing, make_data, run
-from .tables import each, over
+from .tables import each, each_once
 
 DESCRIBE = ("topology", "describe")
 
@@ -138,7 +138,7 @@ def test_the_plan_of_a_dataset_is_the_ledger_of_its_fit(capsys, data, words):
             assert fitted["communication"][what] == expected
 
 
-@over(
+@each_once(
     width=[80, 120],
     words=[
         ("--compress", "natural:12bits"),
