@@ -33,6 +33,11 @@ def house(script):
     return script.House(ROOT)
 
 
+@pytest.fixture(scope="module")
+def counts(house):
+    return house.counts()
+
+
 TINY = {
     "vpem/__init__.py": "import vpem.sums\n",
     "vpem/errors.py": "",
@@ -91,8 +96,7 @@ def test_a_newcomer_reads_the_folders_in_one_glance(script, house):
     assert set(house.loose) <= set(script.GROUND)
 
 
-def test_functions_and_files_have_bounds(house):
-    counts = house.counts()
+def test_functions_and_files_have_bounds(counts):
     assert not counts["functions of more than 100 lines"]
     assert not counts["functions of more than 12 parameters"]
     large = counts["files of more than 800 lines"]
@@ -115,8 +119,7 @@ def test_rooms_keep_to_their_budgets(house):
     assert not over
 
 
-def test_files_are_subjects(house):
-    counts = house.counts()
+def test_files_are_subjects(counts):
     assert not counts["files of less than 120 lines"]
     assert not counts["circles of files"]
     assert not counts["names of two classes"]
