@@ -141,9 +141,9 @@ def values_of(leaf, param):
     return [f"{param.name}.x"]
 
 
-def broken(rules, given, values, facts):
+def broken(rules, given, states):
     """The first rule that a command line breaks: the name of its parameter, and why."""
-    for known in (values, values | facts) if facts else (values,):
+    for known in states:
         for name, several in rules.items():
             for when, why in several if name in given else ():
                 if when(known):
@@ -166,17 +166,14 @@ class Noted(dict):
         ASKED.add(name)
         return super().__getitem__(name)
 
-    def __or__(self, other):
-        return Noted({**self, **other})
-
 
 def lines_of(path, name, why, n_more):
     """Command lines that break one rule, with so many more options, of those that rules ask about.
 
     With each come the arguments of the situation that it needs.
     """
-    leaf, known = TREE[path], rules_of(TREE[path])
-    rules = {param.name: known[param.name] for param in leaf.params if param.name in known}
+    leaf, of_leaf = TREE[path], rules_of(TREE[path])
+    rules = {param.name: of_leaf[param.name] for param in leaf.params if param.name in of_leaf}
     options = {param.name: param for param in leaf.params if param.param_type_name == "option"}
     usual = {param.name: param.default for param in leaf.params}
     usual |= {param.name: f"{param.name}.h5" for param in leaf.params if param.required}
@@ -194,15 +191,17 @@ def lines_of(path, name, why, n_more):
             continue
         files = names & {"data", "files"} & {*(arguments or ())}
         named = usual | {one: [Path(arguments[one])] for one in files}
+        named |= {one: facts[one] for one in names & {*facts}}
         for more in combinations(others, n_more):
             choices = [[(name, value) for value in single[name]]]
             choices += [[(one, value) for value in single[one]] for one in more]
             for given in map(dict, product(*choices)):
                 given = BESIDE.get(why, {}) | given
-                values = Noted(named) | {one: facts[one] for one in names & {*facts}} | given
+                values = Noted({**named, **given})
                 values["algorithm"] = algorithm_of(leaf.name, values)
-                holds = any(when(values | facts) for when, said in rules[name] if said == why)
-                if holds and broken(rules, given, values, facts) == (name, why):
+                known = [values, Noted({**values, **facts})] if facts else [values]
+                holds = any(when(known[-1]) for when, said in rules[name] if said == why)
+                if holds and broken(rules, given, known) == (name, why):
                     yield given, arguments
 
 
