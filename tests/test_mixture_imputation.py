@@ -27,7 +27,7 @@ EXACT = {"method": "mixture", "reg_covar": 0.0, "tol": 1e-13, "max_iter": 5000}
 ENDS = {"method": "mixture", "tol": 1e-10}
 
 
-def holed(seed=0, n=70, d=4, share=0.2, groups=1):
+def holed(seed=0, n=120, d=4, share=0.2, groups=1):
     """Rows of overlapping correlated groups, in unlike units, of which a share is missing."""
     rng = np.random.default_rng(seed)
     mixing = rng.normal(size=(d, d)) + 2 * np.eye(d)
@@ -104,7 +104,7 @@ def test_agents_with_one_normal_law_are_alone_with_their_columns():
 def test_gaps_of_a_mixture_by_its_twin(kind, n_observers):
     X = holed(d=5, groups=3, share=0.3)
     X[7] = np.nan
-    with pytest.warns(VpemWarning, match="1 of 70 rows have no values"):
+    with pytest.warns(VpemWarning, match="1 of 120 rows have no values"):
         found = dealt_to("features", n_observers)(
             X, n_components=3, covariance_type=kind, reg_covar=0.01, method="mixture", tol=1e-4
         )
@@ -132,7 +132,7 @@ def test_gaps_of_a_mixture_by_its_twin(kind, n_observers):
 
 @each("kind", ["full", "diag", "spherical"])
 def test_units_and_origins_of_columns_change_nothing(kind):
-    X = holed(groups=2)
+    X = holed(groups=2, share=0.1)
     units, origin = np.array([1e-6, 3.0, 1e5, 0.2]), np.array([0.0, 10.0, -1e6, 2.0])
     how = {"n_components": 2, "covariance_type": kind, "draws": 2} | ENDS
     one = fit_imputation(from_matrices(X), **how)
@@ -148,7 +148,7 @@ TWO = {"n_components": 2, "draws": 2, **ENDS}
 @cache
 def of_one():
     """What one observer fills, by one thread."""
-    return fit_imputation(from_matrices(holed(groups=2)), **TWO, n_threads=1)
+    return fit_imputation(from_matrices(holed(groups=2, share=0.1)), **TWO, n_threads=1)
 
 
 @each(("dealt", "how"), [
@@ -157,7 +157,7 @@ def of_one():
     (dealt_to("features", 1), {"n_threads": 2}),
 ])  # fmt: skip
 def test_rows_of_workers_are_filled_as_those_of_one(dealt, how):
-    X = holed(groups=2)
+    X = holed(groups=2, share=0.1)
     alone, found = of_one(), dealt(X, **TWO, **how)
     assert in_deviations(X, found.imputed, alone.imputed) < 1e-3
     assert in_deviations(X, found.completed(1), alone.completed(1)) < 1e-3
@@ -341,7 +341,7 @@ class AtHome(ThreadEngine):
 @over(engine=[ThreadEngine, AtHome], kind=["rows", "features"], more=[{}, {"secure_sum": True}])
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 def test_members_fill_what_is_theirs(tmp_path, engine, kind, more):
-    X = holed(d=6, groups=2, n=120)
+    X = holed(d=6, groups=2)
     X[5] = np.nan
     given = split(from_matrices(X), 3, kind)
     how = {"n_components": 2, "draws": 2, "method": "mixture"}
