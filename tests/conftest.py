@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
+from threadpoolctl import threadpool_limits
 
 from vpem import NotConvergedWarning, fit_vpem
 
@@ -28,8 +29,11 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Take one thread where a test names no number: a few hundred rows are not worth two."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Take one thread where a test names no number: a few hundred rows are not worth two.
+
+    A second thread of BLAS does nothing but wait, at the cost of a processor.
+    """
+    with pytest.MonkeyPatch.context() as patch, threadpool_limits(1, user_api="blas"):
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
 

@@ -136,11 +136,18 @@ def blas_threads():
             if pool["user_api"] == "blas"]  # fmt: skip
 
 
-def test_blas_keeps_to_one_thread_and_is_given_back():
+@pytest.fixture
+def two_threads():
+    """More threads of BLAS than one, which is what other tests have."""
     with one_blas_thread():
         pass  # loads the libraries
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        yield
+
+
+def test_blas_keeps_to_one_thread_and_is_given_back(two_threads):
     before = blas_threads()
-    assert before
+    assert set(before) == {2}
     with one_blas_thread():
         assert set(blas_threads()) == {1}
         with one_blas_thread():
@@ -149,7 +156,7 @@ def test_blas_keeps_to_one_thread_and_is_given_back():
     assert blas_threads() == before
 
 
-def test_blas_threads_are_given_back_after_an_error():
+def test_blas_threads_are_given_back_after_an_error(two_threads):
     before = blas_threads()
     with pytest.raises(ZeroDivisionError), one_blas_thread():
         _ = 1 / 0
