@@ -428,7 +428,7 @@ def _reading_as_described(context: typer.Context) -> Iterator[None]:
     try:
         yield
     except VpemError as error:
-        if any(isinstance(part, Setting) for part in error.parts):
+        if not all(isinstance(part, str) for part in error.parts):  # it names a setting
             error.add_note("'vpem data describe' has that option")
         raise
 

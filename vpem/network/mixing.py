@@ -323,7 +323,7 @@ def _extreme(matrix: csr_array, end: int) -> float:
 
     start = np.random.default_rng(0).standard_normal(n)
     restarts: dict[str, Any] = {}
-    if "rng" in signature(eigsh).parameters:  # SciPy 1.17 draws anew at some restarts
+    if "rng" in signature(eigsh).parameters:  # SciPy 1.17 draws at some restarts
         restarts = {"rng": np.random.default_rng(0)}
 
     def lanczos(apply: Callable[[NDArray[np.float64]], NDArray[np.float64]], **more: int) -> float:
