@@ -275,9 +275,7 @@ class Ways:
 
         def everything(engine):
             found = [self.fit(engine=engine, **few | how) for how in ways.values()]
-            resumed = check_resumes(
-                lambda saver: self.fit(engine=engine, saver=saver, **heavy), plain=False
-            )
+            resumed = check_resumes(lambda saver: self.fit(engine=engine, saver=saver, **heavy))
             return [*found, resumed, of_parties(engine)]
 
         wanted = [self.fit(**few | how) for how in ways.values()]

@@ -270,9 +270,7 @@ def compare_over(folder, run, ways, at_home=False):
         return fit_imputation(kept, network=network, **how), hidden
 
     def everything(engine):
-        resumed = check_resumes(
-            lambda saver: fit(engine=engine, saver=saver, **few, **ROUNDS), plain=False
-        )
+        resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver, **few, **ROUNDS))
         found = [fit(engine=engine, **few | how) for how in ways.values()]
         return [*found, resumed, of_parties(engine)]
 
