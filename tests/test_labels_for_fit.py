@@ -315,6 +315,9 @@ def test_names_are_kept_and_found_again_by_a_start(fit, tmp_path):
 
 @over(case=[
     (["--labels-for-fit", "state", "-k", "1"], "fit --components 2"),
+    (["--labels-for-fit", "state", "-k", "2-3"], "not counted by BIC"),
+    (["--labels-for-fit", "state", "--split", "rows"], "leave it out"),
+    (["--labels-for-fit", "state", "--release-epsilon", "1", "--delta", "1e-5"], "data too"),
         (["--labels-for-fit", "state", "--labels-at", "9"], "must be an agent"),
     (["--labels-for-fit", "state", "--labels-at", "9" * 5000], "must be an agent"),
     (["--labels-for-fit", "stat"], "neither a column nor a file"),
@@ -323,6 +326,7 @@ def test_names_are_kept_and_found_again_by_a_start(fit, tmp_path):
     (["--labels-for-fit", "short.csv"], "has 3 lines, but the data have 150 rows"),
     (["--labels-for-fit", "sum.csv"], "add up to 1"),
     (["--labels-for-fit", "state,a"], "it holds labels"),
+    (["--labels-at", "1"], "add --labels-for-fit"),
 ])  # fmt: skip
 def test_refused_in_a_sentence(case, capsys, folder, monkeypatch):
     words, sentence = case
