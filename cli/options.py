@@ -333,12 +333,6 @@ def _values(content: Report, command: Any, table: str) -> Report:
     return values
 
 
-OF_THE_LIBRARY = ("VPEM_CACHE", "VPEM_INSTRUCTIONS", "VPEM_READ_LIMIT")
-"""Variables that the library reads."""
-
-INSTRUCTIONS = ("", "base", "avx2", "avx512")
-
-
 def check_environment(context: Any) -> None:
     """Raise InputError where a variable is named like an option that the command does not have."""
     path = path_of(context)
@@ -357,16 +351,22 @@ def warn_of_environment(context: Any) -> None:
 
     It may as well be a script's own, so it is no reason to stop. Those of the library are checked.
     """
-    chosen = os.environ.get("VPEM_INSTRUCTIONS", "")
-    if chosen not in INSTRUCTIONS and context.command.name != "doctor":  # which says so, and more
-        raise InputError(
-            "the environment variable VPEM_INSTRUCTIONS must be base, avx2 or avx512, got "
-            f"{chosen!r}; unset it for the best that the processor has"
-        )
+    chosen = os.environ.get("VPEM_INSTRUCTIONS")
+    if chosen and context.command.name != "doctor":  # which says so, and more
+        from vpem._core.threads import INSTRUCTIONS
+
+        if chosen not in INSTRUCTIONS:
+            raise InputError(
+                "the environment variable VPEM_INSTRUCTIONS must be base, avx2 or avx512, got "
+                f"{chosen!r}; unset it for the best that the processor has"
+            )
     for name, param in variables(path_of(context), context.command).items():
         bare = variable_of((), key_of(param))
-        unset = source_of(context, param)[0] == "default"
-        if os.environ.get(bare) and bare not in OF_THE_LIBRARY and unset:
+        if not os.environ.get(bare) or source_of(context, param)[0] != "default":
+            continue
+        from vpem.pictures.installation import LIBRARY_VARIABLES
+
+        if bare not in LIBRARY_VARIABLES:
             warnings.warn(
                 f"the environment has {bare}, which sets no option; that of "
                 f"'{context.command_path}' is {name}",

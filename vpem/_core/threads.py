@@ -120,6 +120,9 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     return context
 
 
+INSTRUCTIONS = ("base", "avx2", "avx512")
+
+
 def machine_instructions() -> str | None:
     """Largest instruction set of the kernels that the processor has, by its flags in Linux.
 

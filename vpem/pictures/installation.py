@@ -158,7 +158,8 @@ def kernels(report: Report) -> Problems:
     content = Path(str(module.__file__)).read_bytes()
     found["openmp"] = b"GOMP_" in content or b"__kmpc_fork_call" in content
     found["instructions"] = import_module("vpem._core.sweep").instruction_set()
-    found["machine"] = import_module("vpem._core.threads").machine_instructions()
+    threads = import_module("vpem._core.threads")
+    found["machine"] = threads.machine_instructions()
     found |= {"largest_error": None, "waiting": core.waiting()}
     if not found["openmp"]:
         yield (
@@ -166,7 +167,7 @@ def kernels(report: Report) -> Problems:
             "compiler that has it"
         )
     chosen = os.environ.get("VPEM_INSTRUCTIONS")
-    if chosen and chosen not in ("base", "avx2", "avx512"):
+    if chosen and chosen not in threads.INSTRUCTIONS:
         yield f"note: VPEM_INSTRUCTIONS is {chosen!r}; it may be base or avx2"
     elif chosen and chosen != found["machine"]:
         yield (
