@@ -333,7 +333,7 @@ def test_another_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="extra was None, now it is 1"):
         resumed(extra=1)
     # A setting that there was not yet goes on at its default, and at nothing else.
-    assert resumed(step_size=None) == []
+    assert resumed(n_init=1) == resumed(method="auto") == []
     with pytest.raises(InputError, match="rounds was None, now it is 3"):
         resumed(rounds=3)
     with pytest.raises(InputError, match="to a run in 1 process, not in 2; use as many"):

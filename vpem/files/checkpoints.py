@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpem
-from vpem import settings
 from vpem.checks import Labels, check_int
 from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, Interrupted, Setting, VpemError, VpemWarning, named
@@ -49,6 +48,7 @@ from vpem.files.json_text import parse_json, read_json_bytes
 from vpem.files.opening import PathLike
 from vpem.files.temporaries import check_ending
 from vpem.network.schema import PLAIN, RESTART, Integer, Place, State, TableOf, check
+from vpem.records import Settings
 from vpem.terms.density import Density
 from vpem.terms.statistics import leaves
 
@@ -483,11 +483,11 @@ def handling(note: Callable[[int, object], object]) -> Iterator[None]:
 
 def _is_default(name: str, value: object) -> bool:
     """Whether a setting has a default value: states from before there was such a setting go on."""
-    records = [one for one in vars(settings).values() if hasattr(one, "settings_by_name")]
-    return any(
-        name in record.settings_by_name and record.settings_by_name[name].default == value
-        for record in records
-    )
+    records: list[type[Settings]] = [Settings]
+    for record in records:
+        records += record.__subclasses__()
+    known = [record.settings_by_name[name] for record in records if name in record.settings_by_name]
+    return any(setting.default == value for setting in known)
 
 
 def describe_run(recipe: str, X: Any, row_weights: Any, network: Any, **options: object) -> State:
