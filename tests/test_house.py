@@ -104,7 +104,7 @@ def test_functions_and_files_have_bounds(counts):
 
 
 BUDGET = {
-    "ground": (2_340, 7), "_core": (8_640, 22), "network": (4_290, 12), "engines": (4_570, 15),
+    "ground": (2_355, 7), "_core": (8_640, 22), "network": (4_290, 12), "engines": (4_570, 15),
     "terms": (8_850, 27), "sums": (4_440, 13), "steps": (6_610, 18), "files": (13_290, 38),
     "saem": (10_665, 29), "fits": (14_785, 33), "pictures": (6_620, 16), "cli": (9_830, 26),
 }  # fmt: skip
@@ -183,7 +183,7 @@ OF_BEFORE = {
     "vpem.fits.estimators.federated": "FedEM",
     "vpem.fits.estimators.row_estimators": "DistributedGaussianMixture",
     "vpem.fits.estimators.rows": "FedEM", "vpem.fits.private": "fit_private_rows",
-    "vpem.steps.row_batches": "fit_row_batches",
+    "vpem.saem.topics": "Topics", "vpem.steps.row_batches": "fit_row_batches",
 }  # fmt: skip
 """Modules that pages once named, and a name in each."""
 

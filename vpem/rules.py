@@ -115,7 +115,11 @@ class Row(NamedTuple):
     why: Sentence
 
 
-def _of(*algorithms: str, budget: str = "algorithm") -> Condition:
+def _of(*algorithms: str) -> Condition:
+    return lambda values: values.get("algorithm") in algorithms
+
+
+def _is_private(budget: str, *algorithms: str) -> Condition:
     return lambda values: values.get("algorithm") in algorithms and values.get(budget) is not None
 
 
@@ -123,12 +127,12 @@ def _private(algorithms: tuple[str, ...], reasons: Mapping[str, str]) -> Iterato
     """Rows of settings that a fit with noise in its sums over rows cannot have."""
     for name, why in reasons.items():
         why = f" is not possible with {{epsilon}}: {why}{LEAVE}"
-        yield Row(_of(*algorithms, budget="epsilon"), name, sentence(why))
+        yield Row(_is_private("epsilon", *algorithms), name, sentence(why))
 
 
 def _released(reasons: Mapping[str, str]) -> Iterator[Row]:
     """Rows of settings that a model of features cannot have that is released with noise."""
-    is_released = _of("vp-em", budget="release_epsilon")
+    is_released = _is_private("release_epsilon", "vp-em")
     for name, why in reasons.items():
         # A default value that is typed does no harm.
         when, text = mild((is_released, sentence(why)))
