@@ -72,6 +72,37 @@ def test_what_is_saved_is_opened_as_it_was(fitted, frame, X, tmp_path):
     opened.fit(frame)
 
 
+def fit_of(estimator):
+    """What the recipe returned, with what it knows of the rows."""
+    return estimator.clustering_ if hasattr(estimator, "clustering_") else estimator.fit_
+
+
+def test_what_a_recipe_returns_predicts_and_is_saved_as_its_estimator(fitted, frame, X, tmp_path):
+    found, path = fit_of(fitted), tmp_path / "fit.h5"
+    np.testing.assert_array_equal(found.predict(X), fitted.predict(frame))
+    found.save(path)
+    opened = vpem.load(path)
+    assert type(opened) is type(fitted)
+    assert opened.kept().report["n_features"] == 4
+    np.testing.assert_array_equal(opened.predict(X), found.predict(X))
+    np.testing.assert_array_equal(opened.kept().predict(X), found.predict(X))
+    with pytest.raises(vpem.FileError, match="exists"):
+        found.save(path)
+    with pytest.raises(InputError, match="4 features"):
+        found.predict(X[:, :3])
+    holed = np.where(np.arange(4) == 1, np.nan, X)
+    with pytest.raises(InputError, match="feature 1 is NaN"):
+        found.predict(holed)
+    if hasattr(found, "centres"):
+        return
+    for name in ("predict_proba", "score_samples"):
+        wanted = getattr(fitted.mixture_, name)(holed, missing="marginalize")
+        np.testing.assert_array_equal(getattr(found, name)(holed, missing="marginalize"), wanted)
+    rows, components = found.sample(5, seed=3)
+    np.testing.assert_array_equal(opened.kept().sample(5, seed=3)[0], rows)
+    assert (rows.shape, components.shape) == ((5, 4), (5,))
+
+
 def test_a_fit_goes_on_from_a_file(X, tmp_path):
     VPEM(2, agents=1, tol=1e-6, warm_start=True).fit(X).save(tmp_path / "m.h5")
     opened = vpem.load(tmp_path / "m.h5")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vpem
-from vpem.checks import as_kept
+from vpem.checks import Indices, Matrix, as_kept, check_int
 from vpem.errors import FileError, InputError, NumericalError, shorten
 from vpem.files import elements
 from vpem.files.datasets import default_names
@@ -68,8 +68,43 @@ OF_FAMILIES = "1.0.0"
 MOST_AGENTS = 1 << 31
 
 
+class Predicting:
+    """What has a fitted ``mixture``, which answers for it.
+
+    Rows (M, d) have the features of the fit, in its order and units; values that are missing (NaN)
+    are refused, or with ``missing="marginalize"`` integrated out. See `vpem.Mixture` for what is
+    returned and raised.
+    """
+
+    mixture: Any
+
+    def predict(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.intp]:
+        """Return the most responsible component of each row, shape (M,)."""
+        return np.asarray(self.mixture.predict(X, missing=missing))
+
+    def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
+        """Return the responsibilities of each row, shape (M, K)."""
+        return np.asarray(self.mixture.predict_proba(X, missing=missing))
+
+    def score_samples(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
+        """Return the log-likelihood of each row, in nats, shape (M,)."""
+        return np.asarray(self.mixture.score_samples(X, missing=missing))
+
+    def sample(self, n_samples: int, seed: int = 0) -> tuple[NDArray[np.float64], Indices]:
+        """Draw rows (n_samples, d), and the component (n_samples,) of each."""
+        rng = np.random.default_rng(check_int("seed", seed, least=0))
+        rows, labels = self.mixture.sample(n_samples, rng)
+        return rows, labels
+
+    def save(self, path: PathLike, *, force: bool = False) -> None:
+        """Write the model, as `vpem.write_model` does."""
+        write_model(path, self, force)
+
+
 @dataclass
-class Model(Shown, facts="{mixture.n_components:component}, {mixture.n_features:feature}"):
+class Model(
+    Predicting, Shown, facts="{mixture.n_components:component}, {mixture.n_features:feature}"
+):
     """A fitted mixture with all that is stored beside it.
 
     Attributes
@@ -125,9 +160,10 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
     ----------
     path : path
         The file.
-    model : Model or fitted estimator
-        What to write: a model, or a `vpem.VPEM`, `vpem.DistributedGaussianMixture` or `vpem.FedEM`
-        after `fit`, of which the file tells what it tells of `vpem fit`.
+    model : Model, Fit or fitted estimator
+        What to write: a model, what `vpem.fit_vpem` and its kin return, or a `vpem.VPEM`,
+        `vpem.DistributedGaussianMixture` or `vpem.FedEM` after `fit`, of which the file tells what
+        it tells of `vpem fit`.
     force : bool
         Replace an existing file.
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import thread_count
-from vpem.checks import Labels, as_kept
-from vpem.errors import FileError
+from vpem.checks import Labels, Matrix, as_kept, as_matrix, check_finite
+from vpem.errors import FileError, InputError
 from vpem.files.elements import (
     Column,
     Elements,
@@ -128,8 +128,48 @@ def _write_csv(
     writer.writerows(zip(*map(cells, columns, columns.values()), strict=True))
 
 
+class Assigning:
+    """What has ``centres`` (K, d) of clusters, to which rows are assigned."""
+
+    centres: NDArray[np.float64]
+    scaling: Scaling | None  # units of distances, where not those of the centres
+
+    def assign(
+        self, X: Any, n_threads: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Return the nearest centre (M,) of each row, the first of several, and its distance (M,).
+
+        Columns of ``X`` (M, d), or of `vpem.fits.spread_rows.SpreadRows`, are those of the centres;
+        distances are in units of ``scaling``.
+        """
+        scaling = self.scaling or Scaling.none(self.centres.shape[1])
+        if hasattr(X, "nearest"):
+            labels, squares = X.nearest(self.centres, scaling)
+        else:
+            labels, squares = nearest(X, self.centres, scaling, thread_count(n_threads))
+        return labels, np.sqrt(squares)
+
+    def predict(self, X: Matrix) -> NDArray[np.int32]:
+        """Return the cluster (M,) of each row (M, d): that of the nearest centre.
+
+        InputError if the number of features is another, or a value is missing.
+        """
+        rows = as_matrix("the data", X)
+        d = self.centres.shape[1]
+        if rows.ndim != 2 or rows.shape[1] != d:
+            raise InputError(f"the centres have {d} features, the data have shape {rows.shape}")
+        check_finite(rows)
+        return self.assign(rows)[0]
+
+    def save(self, path: PathLike, *, force: bool = False) -> None:
+        """Write the clustering, as `write_clustering` does."""
+        write_clustering(path, self, force)
+
+
 @dataclass
-class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[1]:feature}"):
+class StoredClustering(
+    Assigning, Shown, facts="{centres.shape[0]:cluster}, {centres.shape[1]:feature}"
+):
     """A clustering of M rows with all that is stored beside it."""
 
     encoding: ClassVar = "vpem-clustering"
@@ -149,21 +189,6 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
     def n_components(self) -> int:
         return len(self.centres)
 
-    def assign(
-        self, X: Any, n_threads: int | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Return the nearest centre (M,) of each row, the first of several, and its distance (M,).
-
-        Columns of ``X`` (M, d), or of `vpem.fits.spread_rows.SpreadRows`, are those of
-        ``feature_names``; distances are in units of ``scaling``.
-        """
-        scaling = self.scaling or Scaling.none(self.centres.shape[1])
-        if hasattr(X, "nearest"):
-            labels, squares = X.nearest(self.centres, scaling)
-        else:
-            labels, squares = nearest(X, self.centres, scaling, thread_count(n_threads))
-        return labels, np.sqrt(squares)
-
     def take_features(self, columns: Sequence[int]) -> StoredClustering:
         """Return the clusters by some features, the others left out of distances."""
         some = list(columns)
@@ -177,7 +202,7 @@ class StoredClustering(Shown, facts="{centres.shape[0]:cluster}, {centres.shape[
 
 
 def write_clustering(path: PathLike, stored: object, force: bool = False) -> None:
-    """Write a `StoredClustering` or a fitted `vpem.DistributedKMeans`, all or nothing."""
+    """Write a `StoredClustering`, a `vpem.Clustering` or fitted k-means, all or nothing."""
     stored = as_kept(
         stored, StoredClustering, "a clustering is written of a StoredClustering or fitted k-means"
     )

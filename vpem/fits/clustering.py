@@ -26,7 +26,7 @@ from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, not_converged, warn
 from vpem.files.checkpoints import describe_run
 from vpem.files.models import current_versions
-from vpem.files.results import StoredClustering
+from vpem.files.results import Assigning, StoredClustering
 from vpem.fits.answer import Answer, spread_of_clusters
 from vpem.fits.local_rows import AllRows
 from vpem.fits.prepare import LARGEST_VALUE, Prepared, look_at, refuse_large
@@ -303,6 +303,7 @@ Callback = Callable[[KMeansProgress], None]
 @dataclass(kw_only=True)
 class Clustering(
     NetworkResult,
+    Assigning,
     facts="{n_clusters:cluster}, {converged:converged|not converged} after {n_iter:iteration}, "
     "inertia {inertia:.6g}",
 ):
@@ -456,17 +457,20 @@ class Clustering(
 
     def kept(
         self,
-        feature_names: Sequence[str],
-        report: Report,
-        options: Report,
+        feature_names: Sequence[str] | None = None,
+        report: Report | None = None,
+        options: Report | None = None,
         ids: Labels | None = None,
     ) -> StoredClustering:
         """Return the clustering that a file keeps, of features (d,) and rows (M,) with these names.
 
         The report is that of `describe`, with what else there is to say, of which ``clusters``
         follow from the rest and are left out. Where rows are protected neither ids nor labels are
-        kept.
+        kept. Without names features and holders have numbers.
         """
+        names, holders = self.own_names()
+        names = names if feature_names is None else tuple(feature_names)
+        report = self.describe(names, holders) if report is None else report
         rows = slice(None if self.guarantee is None else 0)
         if self.guarantee is not None:
             report, ids = {**report, "warnings": []}, None
@@ -475,11 +479,11 @@ class Clustering(
             self.centres,
             self.labels[rows],
             self.distances[rows],
-            tuple(feature_names),
+            names,
             ids,
             self.root_centres,
             report,
-            options,
+            options or {},
             current_versions(),
             self.scaling,
             self.deviations,

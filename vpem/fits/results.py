@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import OwnDataWarning, Setting, not_converged, shorten, warn
-from vpem.files.models import Model, current_versions
+from vpem.files.datasets import default_names
+from vpem.files.models import Model, Predicting, current_versions
 from vpem.fits.answer import Answer
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
@@ -343,6 +344,11 @@ class NetworkResult(Result):
 
     @property
     @abstractmethod
+    def n_features(self) -> int:
+        """Features, d."""
+
+    @property
+    @abstractmethod
     def sizes(self) -> NDArray[np.float64]:
         """Weight of the rows (K,) of each component or cluster."""
 
@@ -359,6 +365,12 @@ class NetworkResult(Result):
         from 0; log-likelihoods are in nats and in the user's units.
         """
 
+    def own_names(self) -> tuple[tuple[str, ...], list[str]]:
+        """Return names of features and holders where nobody gave any: their numbers."""
+        graph = self.network.graph
+        holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
+        return default_names(self.n_features), list(holders)
+
     @property
     def _starts(self) -> list[int] | None:
         return None if self.init_rows is None else list(self.init_rows)
@@ -367,6 +379,7 @@ class NetworkResult(Result):
 @dataclass(kw_only=True)
 class MixtureResult(
     NetworkResult,
+    Predicting,
     facts="{mixture.n_components:component}, {mixture.n_features:feature}, "
     "{converged:converged|not converged} after {n_iter:iteration}, "
     "log-likelihood per sample {log_likelihood:.6g}",
@@ -426,22 +439,31 @@ class MixtureResult(
         answer = Answer.of_mixture(self.mixture, feature_names, self.total_weight)
         return replace(answer, degenerate=tuple(self.degenerate))
 
-    def kept(self, feature_names: Sequence[str], report: Report, options: Report) -> Model:
+    def kept(
+        self,
+        feature_names: Sequence[str] | None = None,
+        report: Report | None = None,
+        options: Report | None = None,
+    ) -> Model:
         """Return the model that a file keeps.
 
         The report is from `describe`, with what else there is to say; its ``history`` is left out,
         as are ``components``, which follow from the parameters, and where rows are protected
-        warnings, which would show something of them.
+        warnings, which would show something of them. Without names features and holders have
+        numbers.
         """
+        names, holders = self.own_names()
+        names = names if feature_names is None else tuple(feature_names)
+        report = self.describe(names, holders) if report is None else report
         history = self.history
         left_out = {"history", "components"} | ({"warnings"} if "privacy" in report else set())
         roots = history.shape[1] > self.mixture.blocks.n_blocks
         return Model(
             self.mixture,
-            tuple(feature_names),
+            names,
             {name: value for name, value in report.items() if name not in left_out},
             history.mean(axis=1, keepdims=True) if roots else history,
-            options,
+            options or {},
             current_versions(),
             history if roots else None,
         )

@@ -13,7 +13,7 @@ from vpem.checks import check_data
 from vpem.errors import FileError, InputError
 from vpem.files import checkpoints, observations
 from vpem.files.data import read_dataset
-from vpem.files.datasets import Dataset, default_names
+from vpem.files.datasets import Dataset
 from vpem.files.hdf5 import attribute_of
 from vpem.files.models import Model, match_features, read_model
 from vpem.files.opening import PathLike
@@ -211,21 +211,15 @@ def in_html(fit: Any) -> str:
 
 def _saved(model: Any) -> Saved:
     """Return what a file would keep of a fit, as a file of that name would be read."""
-    from vpem.fits.clustering import Clustering
     from vpem.fits.mixture_imputation import imputed_of
     from vpem.fits.observers import Completed
-    from vpem.fits.results import MixtureResult
     from vpem.pictures.saved import KINDS_OF_FITS, read_saved, saved_of
 
     if isinstance(model, str | os.PathLike):
         return read_saved(model)
     kept = model
-    if callable(getattr(model, "kept", None)) and hasattr(model, "get_params"):
+    if callable(getattr(model, "kept", None)) and not isinstance(model, type):
         kept = model.kept()
-    elif isinstance(model, MixtureResult | Clustering):
-        graph, names = model.network.graph, default_names(model.n_features)
-        holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
-        kept = model.kept(names, model.describe(names, holders), {})
     if isinstance(kept, Completed):
         kept = imputed_of(kept)
     if getattr(kept, "encoding", None) not in KINDS_OF_FITS:
