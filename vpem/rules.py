@@ -16,7 +16,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vpem.errors import InputError, Setting
-from vpem.records import Condition, Rule, Sentence, beside, mild, refused, rule, sentence, unless
+from vpem.records import (
+    Condition,
+    Rule,
+    Sentence,
+    beside,
+    mild,
+    not_both,
+    refused,
+    rule,
+    sentence,
+    unless,
+)
 
 ALGORITHMS = {
     "vp-em": "VP-EM",
@@ -212,6 +223,8 @@ ROWS: tuple[Row, ...] = (
         "feature; fill values in first",
         "weight_concentration_prior_type": "moments of all rows and a bound would spend some of "
         "the privacy budget",
+        "penalty": "the moments of all rows that it is about would spend some of the privacy "
+        "budget",
         "every_weight": "responsibilities lie on a grid",
         "floor_fits": "there is one start, and none to choose from",
     }),
@@ -339,6 +352,21 @@ UNPROTECTED = rule(
     lambda given: given.get("epsilon") is not None or given.get("release_epsilon") is not None,
     " are data too, which noise in the M-steps of features would not protect; leave it out",
 )
+OF_ROWS = beside(
+    " is taken by whoever makes parameters of all features, and here each hub makes its own; take "
+    "{split=rows}, or {weight_concentration_prior_type=map}",
+    split="features",
+)
+LASSO_OF_FULL = rule(
+    lambda given: (
+        any(word in str(given["penalty"]) for word in ("lasso", "elastic"))
+        and not {"full", "tied"}.isdisjoint(str(given["covariance_type"]).split(","))
+    ),
+    ": lasso and elastic-net need diagonal covariances, since with others the M-step may have "
+    "several minima, and a mean of zero would say nothing of a feature by itself; take "
+    "{covariance_type=diag}, or ridge",
+)
+PENALISED = not_both("penalty", "weight_concentration_prior_type")
 BY_ROWS = beside(" is for data split by rows; add {split=rows}", split="features")
 STARTED = rule(
     lambda given: given.get("init_rows") is not None or given.get("init_model") is not None,

@@ -46,7 +46,7 @@ class PriorSettings(Settings, heading="Prior"):
         "process or distribution for the mixing weights and normal-Wishart priors for hubs, so "
         "that components which the rows do not need end empty. map: EM to the mode under a prior "
         "for hubs alone, like mclust's, which keeps small components from being singular. Default: "
-        "none, EM.", flags="--prior", choices=PRIORS)
+        "none, EM.", flags="--prior", choices=PRIORS, idle=rules.PENALISED)
     weight_concentration_prior: float | None = setting(None, "Concentration of the mixing weights; "
         "the smaller, the fewer components are in use. Default: 1/K.", flags="--concentration",
         least=0.0, above=True, idle=[WITHOUT_PRIOR, OF_WEIGHTS])
@@ -62,6 +62,9 @@ class PriorSettings(Settings, heading="Prior"):
         "1; with --prior map K^(-2/d) for a hub of d features, K^-2 for a variance.", least=0.0,
         above=True, idle=WITHOUT_PRIOR)
 
+
+PENALTIES = ("lasso:0.05", "ridge:0.1", "elastic-net:0.1:0.5", "inverse-wishart", "dirichlet:2")
+"""Some of what `vpem.terms.priors.parse_penalty` reads."""
 
 # ---- choices -------------------------------------------------------------------------------------
 
@@ -255,6 +258,12 @@ class MixtureSettings(Settings, heading="Model"):
     scale: str = setting("none", "Features as they are (none), or standardized (standard). "
         "Matters for spheres and a numeric --reg-covar; outputs keep the data's units.",
         choices=SCALES)
+    penalty: str | None = setting(None, "Over rows: what the mean log-likelihood is lowered by. "
+        "ridge:L, lasso:L or elastic-net:L:SHARE (of lasso) shrink means to that of all rows, in "
+        "standard deviations of their component; the last two need diagonal covariances, and leave "
+        "features out. inverse-wishart:NU:SCALE of covariances, by default as --prior map has it, "
+        "and dirichlet:A of weights are priors. Several with commas. Default: none.",
+        heading="Prior", words=PENALTIES, idle=[rules.OF_ROWS, rules.LASSO_OF_FULL])
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans. With "
         "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
         heading="Start", choices=INITS, idle=rules.STARTED)

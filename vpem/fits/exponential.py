@@ -148,7 +148,8 @@ class ExponentialFamily(ABC):
         Returns
         -------
         object
-            The parameters. Penalties and priors belong here, too.
+            The parameters: those that minimize `penalty`, less what is expected of the complete
+            log-likelihood.
         """
 
     @abstractmethod
@@ -165,8 +166,27 @@ class ExponentialFamily(ABC):
         Returns
         -------
         float
-            In nats per row; a penalty is subtracted from every worker's mean alike.
+            In nats per row, without the penalty.
         """
+
+    def penalty(self, parameters: Any) -> float:
+        """Return R of the parameters, by default 0: EM lowers it less the mean of `objective`.
+
+        Parameters
+        ----------
+        parameters : object
+            What `maximization` returned, which should take it into account.
+
+        Returns
+        -------
+        float
+            In nats per row.
+
+        Notes
+        -----
+        Source: Dieuleveut, Fort, Moulines, Robin (2021), equation (1).
+        """
+        return 0.0
 
     def project(self, statistic: Doubles) -> Doubles:
         """Return the nearest statistic that `maximization` can take, by default the same.
@@ -225,7 +245,7 @@ class FamilyFit(
 
     @property
     def objective(self) -> float:
-        """Mean over all rows of the log-likelihood at the parameters, in nats."""
+        """Mean over all rows of the log-likelihood at the parameters, less R, in nats."""
         return self.run.history.objective[-1]
 
     def describe(self) -> Report:
@@ -497,7 +517,8 @@ class _FamilyStatistics(Stateful):
             if len(rows):
                 mean = self.family.objective(parameters[1], rows)
                 total[place] = len(rows) * float(self._checked("objective", mean, ()))
-        return float(self.holders.add_up(total)[0]) / int(self.counts.sum())
+        penalty = float(self._checked("penalty", self.family.penalty(parameters[1]), ()))
+        return float(self.holders.add_up(total)[0]) / int(self.counts.sum()) - penalty
 
     def parameters_schema(self) -> As:
         def back(state: State) -> tuple[Doubles, Any]:

@@ -28,11 +28,20 @@ from vpem.fits.local_rows import (
     charge_weights,
     codec_of_moments,
 )
-from vpem.fits.prepare import Prepared, check_distinct, check_start, network_of_all, prepare
+from vpem.fits.prepare import (
+    Prepared,
+    check_distinct,
+    check_start,
+    network_of_all,
+    penalised,
+    prepare,
+    prior_of_penalty,
+)
 from vpem.fits.results import (
     MixtureResult,
     listed,
     of_workers,
+    penalised_in_report,
     reported,
     warn_of_copies,
     warn_of_degenerate,
@@ -157,6 +166,7 @@ class FedSetup:
             add_up=self._add_up,
             largest=self.largest,
             reach=self.reach,
+            penalty=None if settings.penalty is None else penalised(terms, settings),
         )
 
     def _add_up(self, values: Doubles) -> float:
@@ -266,10 +276,16 @@ class FedFit(MixtureResult):
         Of the algorithm, as they were taken.
     network, total_weight, converged, init_rows, seconds, communication
         See `vpem.fits.results.MixtureResult`.
+    prior : dict or None
+        The penalty under which it was fitted; ``history`` is that of the penalised log-likelihood.
+    log_prior : float
+        Minus the penalty, of all rows, in nats: see `vpem.fits.results.Fit`.
     """
 
     run: FedRun
     workers: Workers
+    prior: Report | None = None
+    log_prior: float = 0.0
     options: Report = field(default_factory=dict)
 
     @property
@@ -280,7 +296,7 @@ class FedFit(MixtureResult):
     @property
     def log_likelihood(self) -> float:
         """Log-likelihood per sample of the mixture, on all rows."""
-        return self.run.history.objective[-1]
+        return self.run.history.objective[-1] - self.log_prior / self.total_weight
 
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         """Summarize the fit in values that JSON can hold; see `NetworkResult.describe`.
@@ -312,6 +328,7 @@ class FedFit(MixtureResult):
             "statistic_size": len(run.statistic),
             "mixing_weights": mixture.assembled_weights.tolist(),
             **reported(self, "log_likelihood", "bic", "aic", "converged"),
+            **penalised_in_report(self),
             **reported(run, "in_noise", "n_iter"),
             "n_epochs": run.epochs,
             **reported(run, "projections", "projected_share"),
@@ -582,7 +599,7 @@ def fit_fedem(
         run.converged = run.in_noise = False
     warn_of_noise(run, settings, codec, network.whole.compress)
     flags = np.zeros(settings.n_components, dtype=np.bool_)
-    if known_covariance is None:
+    if known_covariance is None and not (model.penalty and model.penalty.is_proper):
         flags = degenerate_in_hubs(run.parameters, model.reg_covar, model.n_rows)
         if model.floor > 0:
             flags |= model.at_floor(run.parameters)
@@ -592,6 +609,8 @@ def fit_fedem(
         total_weight=model.total_weight,
         run=run,
         workers=workers,
+        prior=prior_of_penalty(settings),
+        log_prior=0.0 if model.penalty is None else model.penalty.log_prior(run.parameters),
         network=network.whole,
         init_rows=rows,
         options=options_of(run, settings, network.compress if codec is None else codec.name),

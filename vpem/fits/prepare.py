@@ -42,7 +42,7 @@ from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import check_values_of
 from vpem.terms.features import FeatureTerms
-from vpem.terms.priors import MapTerms, wishart_sizes
+from vpem.terms.priors import MapTerms, parse_penalty, wishart_sizes
 from vpem.terms.rows import check_columns, check_missing, observed_moments
 from vpem.terms.units import Reach, Scaling, floor_of, floors_of, sharing
 from vpem.terms.variational import variational_terms
@@ -479,6 +479,8 @@ def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
     """Return terms under the settings' prior, which is yet to be found; plain ones without."""
     kind = settings.weight_concentration_prior_type
     concentration = settings.weight_concentration_prior
+    if settings.penalty is not None:
+        return penalised(terms, settings)
     if kind is None:
         return terms
     if not terms.is_gaussian:
@@ -502,8 +504,37 @@ def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:
     )
 
 
+def penalised(terms: FeatureTerms, settings: MixtureSettings) -> MapTerms:
+    """Return terms of rows under the settings' penalty, which need what all rows are like first."""
+    penalty = parse_penalty(settings.penalty or "")
+    if not terms.is_gaussian:
+        raise InputError(
+            Setting("penalty", settings.penalty),
+            " is one of Gaussian features, but these have others among them; leave it out",
+        )
+    sizes = wishart_sizes(terms.blocks, settings.covariance_type).astype(np.float64)
+    usual = settings.n_components ** (-2 / sizes)
+    freedom = sizes + 2 if penalty.freedom is None else np.full(len(sizes), penalty.freedom)
+    return MapTerms.from_terms(
+        terms,
+        strengths=(penalty.ridge, penalty.lasso),
+        is_proper=penalty.wishart,
+        freedom=freedom if penalty.wishart else None,
+        scale=usual if penalty.scale is None else np.full(len(sizes), penalty.scale),
+        concentration=penalty.concentration,
+        penalty=Setting("penalty", penalty.words),
+    )
+
+
+def prior_of_penalty(settings: MixtureSettings) -> Report | None:
+    """Return what results say of a penalty; None: there is none."""
+    return None if settings.penalty is None else {"penalty": parse_penalty(settings.penalty).words}
+
+
 def mode_prior(settings: FitSettings, blocks: Blocks) -> Report | None:
     """Return the prior of which EM finds the mode, by default mclust's; None: there is no such."""
+    if settings.penalty is not None:
+        return prior_of_penalty(settings)
     if settings.weight_concentration_prior_type != MAP:
         return None
     pull, freedom, scale = (

@@ -594,13 +594,8 @@ class Fit(MixtureResult):
         if mixture.is_proper:
             # A lower bound has its price for parameters in it.
             criteria = {"lower_bound": self.log_likelihood, **mixture.reported()}
-        elif self.prior is not None:
-            penalised = self.log_likelihood + self.log_prior / self.total_weight
-            criteria |= {
-                "prior": self.prior,
-                "log_prior": self.log_prior,
-                "penalised_log_likelihood": penalised,
-            }
+        else:
+            criteria |= penalised_in_report(self)
         return {
             "mixing_weights": self.mixture.assembled_weights.tolist(),
             **reported(self, "converged", "accelerate"),
@@ -617,6 +612,21 @@ class Fit(MixtureResult):
             "communication": self.communication,
             "iterations_per_second": self.total_iterations / max(self.seconds, 1e-9),
         }
+
+
+def penalised_in_report(fit: Any) -> Report:
+    """Return what a report says of a fit's prior or penalty, if there is one."""
+    if fit.prior is None:
+        return {}
+    penalised = fit.log_likelihood + fit.log_prior / fit.total_weight
+    zero = np.flatnonzero((fit.mixture.means == 0).all(axis=0))
+    is_sparse = any(word in fit.prior.get("penalty", "") for word in ("lasso", "elastic-net"))
+    return {
+        "prior": fit.prior,
+        **({"features_left_out": zero.tolist()} if is_sparse else {}),
+        "log_prior": fit.log_prior,
+        "penalised_log_likelihood": penalised,
+    }
 
 
 @dataclass(kw_only=True)

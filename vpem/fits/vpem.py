@@ -44,6 +44,8 @@ from vpem.fits.results import Fit, copies_of, found_by, warn_of_few_values, warn
 from vpem.fits.settings import PlanSettings, PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
+from vpem.records import refused
+from vpem.rules import OF_ROWS
 from vpem.settings import FitSettings
 from vpem.steps import em
 from vpem.steps.accelerate import Acceleration
@@ -197,6 +199,8 @@ def fit_vpem(
     began = time.perf_counter()
     settings = FitSettings.resolve(settings, **changes)
     check_kind("the network must come from vpem.connect", network, Network)
+    if settings.penalty is not None:
+        raise refused(Setting("penalty", settings.penalty), OF_ROWS[1])
     private = privacy is not None and privacy.is_asked
     if isinstance(kinds, Kinds) and not kinds.is_gaussian:
         refuse_with_kinds(settings, private=private)

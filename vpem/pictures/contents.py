@@ -246,6 +246,12 @@ HOW_WELL: Lines = {
         None if "lower_bound" in report else f"{report['log_likelihood']:.6f} per sample"
     ),
     "penalised": "{penalised_log_likelihood:.6f} per sample",
+    "left out": lambda report: (
+        shorten([report["feature_names"][j] for j in report["features_left_out"]])
+        + ": every component has the mean of all rows"
+        if report["features_left_out"]
+        else None
+    ),
     "BIC, AIC": "{bic:.2f}, {aic:.2f}",
     "inertia": lambda report: (
         f"{report['inertia']:.10g}"

@@ -16,6 +16,7 @@ from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.schema import As, Stateful
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture, is_diagonal
+from vpem.terms.priors import MapTerms
 from vpem.terms.statistics import Statistics
 from vpem.terms.units import Reach, are_positive, lower_half, symmetric
 
@@ -77,6 +78,8 @@ class MixtureStatistics(Stateful):
     can have are projected. Raises InputError for known covariances that are not positive definite,
     or of another shape, and NumericalError if a feature is constant and ``reg_covar`` is 0.
 
+    Under a ``penalty`` parameters are the mode of the penalised log-likelihood.
+
     Its ``pieces`` are weights, first moments, and second moments of each component; the slices
     ``first``, ``seen`` and ``squares`` are parts, of which the last two may be empty.
     """
@@ -96,6 +99,7 @@ class MixtureStatistics(Stateful):
         add_up: Callable[[Doubles], float] = in_order,
         largest: Callable[[float], float] = float,
         reach: Reach | None = None,
+        penalty: MapTerms | None = None,
     ) -> None:
         self.terms, self.runs, self.add_up = terms, list(runs), add_up
         self.blocks, self.covariance_type = terms.blocks, terms.covariance_type
@@ -140,6 +144,13 @@ class MixtureStatistics(Stateful):
         self._metric = np.linalg.pinv(matrix, hermitian=True)
         self._known = None if known is None else self._checked(known)
         self._lay_out()
+        self.penalty: MapTerms | None = None
+        self._added = reg_covar
+        if penalty is not None:
+            penalty.total_weight = self.total_weight  # of all processes
+            self.penalty = penalty.with_sample_covariance(self._of_one())
+            if penalty.is_proper:  # which has these
+                self._added = np.zeros_like(reg_covar)
         self.least_batch = 1
         """Rows that have second moments which are not singular, where statistics have such."""
         if self._has_squares:
@@ -274,7 +285,10 @@ class MixtureStatistics(Stateful):
             else:
                 scale, d = self.scaling.scale, self.blocks.n_features
                 self._constant = float(-0.5 * d * np.log(2 * np.pi) - float(np.log(scale).sum()))
-        return float(total / self.total_weight + self._constant)
+        mean = float(total / self.total_weight + self._constant)
+        if self.penalty is not None:
+            mean += self.penalty.log_prior(parameters) / self.total_weight
+        return mean
 
     def _whole(self, worker: int, parameters: Mixture) -> tuple[Doubles, float]:
         """Statistic and log-likelihood of a worker's rows, kept until other parameters come."""
@@ -433,7 +447,7 @@ class MixtureStatistics(Stateful):
             if self.is_spherical:
                 variances = np.repeat(variances, d, axis=1)
                 own_or_mean = self._over_features(of_features)
-            covariances = variances + self.reg_covar
+            covariances = variances + self._added
             ratios = covariances / own_or_mean
             smallest = ratios.min(axis=1, keepdims=True)
             least_ratio = np.maximum(self.floor or LEAST, -smallest)
@@ -447,7 +461,7 @@ class MixtureStatistics(Stateful):
             else:
                 matrices = symmetric(squares.reshape(k, -1) / n[:, None], d)
                 matrices -= means[:, :, None] * means[:, None, :]
-            matrices = matrices + np.diag(self.reg_covar)
+            matrices = matrices + np.diag(self._added)
             into, back = self._white  # in units in which the data are white
             if self.floor > 0 or not are_positive(matrices):
                 white = into @ matrices @ into.T
@@ -460,7 +474,13 @@ class MixtureStatistics(Stateful):
                     matrices[small] = roots @ roots.swapaxes(1, 2)
                     projected += int(small.sum())
             covariances = matrices.ravel()
-        return self._mixture(weights, means, covariances), projected
+        if self.penalty is None:
+            return self._mixture(weights, means, covariances), projected
+        plain = self.terms.mixture(weights[None], means, covariances)
+        rows = np.repeat(n[:, None], d, axis=1) if seen is None else seen
+        mode = self.penalty.mode(plain, rows / n.sum() * self.total_weight)
+        kept = covariances if self._known is not None else mode.covariances
+        return self._mixture(mode.weights[0], mode.means, kept), projected
 
     def _completed(
         self, statistic: Doubles, missing: Doubles, least: float
@@ -484,18 +504,22 @@ class MixtureStatistics(Stateful):
     def start(self, means: Doubles) -> Mixture:
         """Equal weights, means (K, d) in units of fitting, every covariance that of all rows."""
         k = self.n_components
-        if self._known is not None:
-            covariances = self._known
-        else:
-            one = self.second + np.diag(self.reg_covar)
+        covariances = self._known
+        if covariances is None:
+            one = self._of_one()
             copies = 1 if self._is_tied else k
-            if self.is_diagonal:
-                diag = np.diagonal(one)
-                diag = np.full_like(diag, self._over_features(diag)) if self.is_spherical else diag
-                covariances = np.repeat(diag[None], copies, axis=0)
-            else:
-                covariances = np.tile(one.ravel(), copies)
+            covariances = np.repeat(one, copies, axis=0) if one.ndim > 1 else np.tile(one, copies)
         return self._mixture(np.full(k, 1.0 / k), np.array(means, dtype=np.float64), covariances)
+
+    def _of_one(self) -> Doubles:
+        """Covariance of all rows, laid out as that of one component."""
+        one = self.second + np.diag(self.reg_covar)
+        if not self.is_diagonal:
+            return one.ravel()
+        diag = np.diagonal(one)
+        if self.is_spherical:
+            diag = np.full_like(diag, self._over_features(diag))
+        return diag[None].copy()
 
     def _mixture(self, weights: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
         mixture = Mixture(

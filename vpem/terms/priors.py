@@ -5,6 +5,10 @@ has it (`MapTerms`), a hub's covariance is inverse Wishart and its mean normal g
 that stand alone are inverse gamma, and mixing weights have no prior (Fraley and Raftery 2007). The
 density of the prior travels in the terms of its hub, an equal part of it in every row, so that what
 a sum finds is the penalised log-likelihood, which EM never lowers.
+
+A `Penalty` R(theta) is of the same kind: ridge is that normal law without its constant, and lasso
+takes the place of its square by what it is the square of, a mean in standard deviations of its own
+component. So the M-step has one minimum, by formulas, and no units matter.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from vpem.checks import Doubles, Floats, Indices
+from vpem.checks import Doubles, Floats, Indices, read_float
 from vpem.errors import InputError, NumericalError, Setting
 from vpem.network.partition import Blocks
 from vpem.settings import MAP
@@ -27,6 +31,88 @@ from vpem.terms.statistics import Statistics
 
 DIRICHLET = "dirichlet_distribution"
 """Prior of mixing weights, by scikit-learn's name."""
+
+NO_ROWS = 1e-200
+"""Effective rows of a component that has none, where no prior stands for them."""
+TINY_WEIGHT = 1e-300
+
+RULES = {
+    "ridge": ((0.0, True), 1, 1),
+    "lasso": ((0.0, True), 1, 1),
+    "elastic-net": ((0.0, True), 2, 2),
+    "inverse-wishart": ((0.0, True), 0, 2),
+    "dirichlet": ((1.0, False), 1, 1),
+}
+"""Words of penalties: the least number (or above it), and fewest and most numbers of each."""
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """R(theta) of a model, as it is typed: see `parse_penalty`.
+
+    Of means (or coefficients) b, in units that are 1, it is ``ridge / 2 |b|^2 + lasso |b|_1``. An
+    inverse Wishart law (``wishart``) of covariances has so many degrees of ``freedom`` and so many
+    sample covariances for a ``scale`` (None: what is usual), and weights are Dirichlet.
+    """
+
+    words: str
+    ridge: float = 0.0
+    lasso: float = 0.0
+    wishart: bool = False
+    freedom: float | None = None
+    scale: float | None = None
+    concentration: float = 1.0
+
+    @property
+    def of_means(self) -> bool:
+        """Whether it is one of means."""
+        return self.ridge > 0 or self.lasso > 0
+
+
+def parse_penalty(words: str) -> Penalty:
+    """Read a penalty: "ridge:0.1", "lasso:0.1", "elastic-net:0.1:0.5", and others, with commas.
+
+    The last is a strength and the share of the lasso in it, as scikit-learn has them. Others are
+    "inverse-wishart", "inverse-wishart:6", "inverse-wishart:6:0.5" (degrees of freedom, and a scale
+    in sample covariances) and "dirichlet:2". InputError for all else.
+    """
+    given: dict[str, list[float]] = {}
+    for part in str(words).split(","):
+        name, *texts = (text.strip() for text in part.split(":"))
+        numbers = [read_float(text, finite=True) for text in texts]
+        (least, above), fewest, most = RULES.get(name, ((0.0, False), 1, 0))
+        known = [one for one in numbers if one is not None]
+        if not fewest <= len(numbers) <= most or len(known) < len(numbers):
+            raise InputError(
+                Setting("penalty", words), " must be ridge:L, lasso:L, elastic-net:L:SHARE, "
+                "inverse-wishart:NU:SCALE (or without numbers) or dirichlet:A, or several of these "
+                f"with commas between, got {part!r}; try lasso:0.05",
+            )  # fmt: skip
+        wrong = [one for one in known if one < least or (above and one == least)]
+        if wrong or (name == "elastic-net" and known[1] > 1):
+            rule = f"{'above' if above else 'at least'} {least:g}"
+            share = ", and its share of lasso at most 1" if name == "elastic-net" else ""
+            raise InputError(
+                Setting("penalty", words),
+                f": numbers of {name} must be {rule}{share}, got {part!r}",
+            )
+        kind = "means" if name in ("ridge", "lasso", "elastic-net") else name
+        if kind in given:
+            both = " has two penalties of means; give one: elastic-net is ridge and lasso together"
+            raise InputError(
+                Setting("penalty", words), both if kind == "means" else f" has {name} twice"
+            )
+        given[kind] = known
+        if kind == "means":
+            strength = known[0]
+            share = known[1] if name == "elastic-net" else float(name == "lasso")
+            given[kind] = [strength * (1 - share), strength * share]
+    ridge, lasso = given.get("means", [0.0, 0.0])
+    freedom, scale, *_ = [*given.get("inverse-wishart", ()), None, None]
+    concentration = given.get("dirichlet", [1.0])[0]
+    text = ",".join(part.replace(" ", "") for part in str(words).split(","))
+    wishart = "inverse-wishart" in given
+    return Penalty(text, ridge, lasso, wishart, freedom, scale, concentration)
 
 
 @dataclass(frozen=True)
@@ -105,21 +191,29 @@ def wishart_sizes(blocks: Blocks, covariance_type: str) -> Indices:
     return np.ones_like(of_hub) if covariance_type.endswith("diag") else of_hub
 
 
-def check_prior(kind: str, weight: float, freedom: Doubles, sizes: Indices) -> None:
-    """Refuse a prior beside rows of little weight, or of too few degrees of freedom (B,)."""
+def check_prior(
+    kind: str, weight: float, freedom: Doubles, sizes: Indices, penalty: Setting | None = None
+) -> None:
+    """Refuse a prior beside rows of little weight, or of too few degrees of freedom (B,).
+
+    It is of this kind, or a penalty.
+    """
     if not weight > 1:
         raise InputError(
-            Setting("weight_concentration_prior_type", kind), " counts what rows weigh against a "
-            f"prior that is worth whole rows, but all rows together weigh {weight:g}; multiply "
-            "their weights, or leave it out",
+            penalty or Setting("weight_concentration_prior_type", kind), " counts what rows weigh "
+            "against a prior that is worth whole rows, but all rows together weigh "
+            f"{weight:g}; multiply their weights, or leave it out",
         )  # fmt: skip
     few = np.flatnonzero(freedom <= sizes - 1)
     if len(few):
         given, most = float(freedom[few[0]]), int(sizes.max()) - 1
-        raise InputError(
-            Setting("degrees_of_freedom_prior", given), " must be above the number of features of "
-            f"the widest hub less 1, {most}: a Wishart distribution has no fewer",
-        )  # fmt: skip
+        rule = (
+            " must be above the number of features of the widest hub less 1, "
+            f"{most}: a Wishart distribution has no fewer"
+        )
+        if penalty is not None:
+            raise InputError(penalty, ": degrees of freedom", rule)
+        raise InputError(Setting("degrees_of_freedom_prior", given), rule)
 
 
 class ConjugateTerms(FeatureTerms):
@@ -139,7 +233,8 @@ class ConjugateTerms(FeatureTerms):
         """
         terms = object.__new__(cls)
         terms.__dict__.update(plain.__dict__, _plain=plain, **given)
-        terms.reg_covar = np.zeros_like(plain.reg_covar)
+        if terms.is_proper:
+            terms.reg_covar = np.zeros_like(plain.reg_covar)
         terms._sample_covariance = None
         return terms
 
@@ -203,7 +298,7 @@ class ConjugateTerms(FeatureTerms):
 
 
 class MapTerms(ConjugateTerms):
-    """Local terms of which the M-step finds the mode under a prior about all rows.
+    """Local terms of which the M-step finds the mode under a prior about all rows, or a penalty.
 
     The prior mean is that of all rows, which is 0 in units of fitting, and the scale matrix P part
     of `sample_covariance`. Of ``c`` components that share a covariance, and with x_k and S_k of the
@@ -213,12 +308,18 @@ class MapTerms(ConjugateTerms):
         C = (P + sum_k (n_k S_k + kappa n_k / (kappa + n_k) x_k x_k')) / (a + c + sum_k n_k),
 
     where ``a`` is nu + d + 1 of a hub of d features, nu + 2 of a variance, (nu + 2) / d of a sphere
-    whose P has a d-th of the scale of its variance on the diagonal.
+    whose P has a d-th of the scale of its variance on the diagonal. A penalty counts no c: it is
+    ``M R = kappa / 2 sum m_k' C_k^-1 m_k + lasso sum |m_kj| / sqrt(C_kjj)`` of means, of diagonal
+    covariances where there is a lasso, and what the prior's density is of the others.
     """
 
+    strengths = (0.0, 0.0)  # of ridge and lasso, for the mean over rows
     pull: float  # kappa, rows that the prior mean is worth
-    freedom: Doubles  # (B,) degrees of freedom nu of each hub
+    freedom: Doubles | None  # (B,) degrees of freedom nu of each hub; None: no prior of covariances
     scale: Doubles  # (B,) of each hub, in sample covariances
+    lasso: float = 0.0  # of all rows
+    concentration: float = 1.0  # of the weights, if all features are in one hub
+    penalty: Setting | None = None  # by which all of this was given; None: by a prior
     _scales: Doubles
     """Prior scale matrices, shaped as the covariances of one component."""
     _log_dets: Doubles
@@ -239,8 +340,13 @@ class MapTerms(ConjugateTerms):
         """Return these terms under the prior about this sample covariance."""
         terms, blocks, weight = copy(self), self.blocks, self.total_weight
         terms._sample_covariance = covariances
+        if self.penalty is not None:
+            terms.pull, terms.lasso = (weight * one for one in self.strengths)
         sizes, widths = wishart_sizes(blocks, self.covariance_type), blocks.widths.clip(1)
-        check_prior(MAP, weight, self.freedom, sizes)
+        if self.freedom is None:
+            terms._power, terms._scales = np.zeros(len(sizes)), np.zeros_like(covariances)
+            return terms
+        check_prior(MAP, weight, self.freedom, sizes, self.penalty)
         factors, terms._power = self.scale * weight / (weight - 1), self.freedom + sizes + 1
         if self.covariance_type.endswith("spherical"):
             # One variance: its density is that of each feature to this power, d times.
@@ -249,6 +355,11 @@ class MapTerms(ConjugateTerms):
         self._scale_hubs(terms._scales, self.blocks.of_feature(factors[:, None]))
         terms._log_dets = self._log_dets_of_prior(np.zeros(blocks.n_features), terms._scales)
         return terms
+
+    def _powers(self, like: Mixture) -> Doubles:
+        """Power (B,) of the determinant of each of its covariances, times -2."""
+        shared = like.n_components // like.n_copies
+        return self._power + (shared if self.penalty is None else 0)
 
     # ---- E-step --------------------------------------------------------------------------------
 
@@ -280,12 +391,19 @@ class MapTerms(ConjugateTerms):
     def _log_densities(self, mixture: Mixture, plain: Factors) -> Doubles:
         """Log-density (B,) of each hub's parameters under the prior, less that at its mode."""
         copies = mixture.n_copies
-        power, d = self._power + mixture.n_components // copies, self.blocks.widths
+        power, d = self._powers(mixture), self.blocks.widths
         pairs = self._repeated(self._scales, copies)
         self._add_squares(pairs, mixture.means, self.pull)
         densities = power * plain.log_dets.sum(axis=0)
         densities += self._over_hubs(self._lower_precisions(plain) * pairs)
-        densities -= copies * power * (self._log_dets - d * np.log(power) + d)
+        if self.freedom is not None:
+            densities -= copies * power * (self._log_dets - d * np.log(power) + d)
+        if self.lasso:
+            sizes = np.abs(mixture.means) / np.sqrt(mixture.covariances)
+            densities += 2 * self.lasso * self._over_hubs(sizes)
+        if self.concentration > 1:
+            shares = mixture.n_components * np.maximum(mixture.weights[0], TINY_WEIGHT)
+            densities -= 2 * (self.concentration - 1) * np.log(shares).sum()
         return np.asarray(-0.5 * densities)
 
     def log_prior(self, mixture: Mixture) -> float:
@@ -296,30 +414,116 @@ class MapTerms(ConjugateTerms):
 
     def update(self, statistics: Statistics, row: float | None = None) -> Mixture:
         """Mode of the posterior of the statistics, which is sound however few rows there are."""
-        plain, n = self._maximised(statistics), statistics.per_feature(self.blocks)
+        return self.mode(self._maximised(statistics), statistics.per_feature(self.blocks))
+
+    def mode(self, plain: Mixture, n: Doubles) -> Mixture:
+        """Mode, of parameters without the prior and the rows (K, d) that they are of."""
+        weights, extra = plain.weights, self.concentration - 1
+        if extra:
+            whole = self.total_weight + extra * plain.n_components
+            weights = (self.total_weight * weights + extra) / whole
+        if self.freedom is None:
+            n = np.maximum(n, NO_ROWS)
+        if self.lasso:
+            means, covariances = self._sparse(plain, n)
+            return replace(plain, weights=weights, means=means, covariances=covariances)
         share, covariances = n / (self.pull + n), plain.covariances.copy()
         self._scale_hubs(covariances, n.sum(axis=0, keepdims=True) if self._is_tied else n)
         self._add_squares(covariances, plain.means, self.pull * share)
         covariances += self._repeated(self._scales, plain.n_copies)
         if self.covariance_type.endswith("spherical"):
             covariances = self._averaged(covariances)
-        self._scale_hubs(covariances, 1 / self._divisors(statistics, plain))
-        return replace(plain, means=share * plain.means, covariances=covariances)
+        self._scale_hubs(covariances, 1 / self._divisors(n, plain))
+        return replace(plain, weights=weights, means=share * plain.means, covariances=covariances)
 
-    def _divisors(self, statistics: Statistics, like: Mixture) -> Doubles:
-        """What sums of squares of each feature (n_copies, d) are divided by."""
-        n = statistics.per_feature(self.blocks)
+    def _sparse(self, plain: Mixture, n: Doubles) -> tuple[Doubles, Doubles]:
+        """Means (K, d) and variances (copies, d) under a lasso, of features in one hub.
+
+        With ``r = 1 / sd`` and ``f = m r`` what is minimized is convex in both (Staedler, Buehlmann
+        and van de Geer 2010). Given r, f is ``soft(n r x, lasso) / (n + kappa)``; the slope in r
+
+            -p / r + r A + sum n x (r x - f)
+
+        rises, from one piece to the next as more f are not 0, in each of which its zero is that of
+        a quadratic equation. Variances that are shared are of groups of means.
+        """
+        x, over = plain.means, self._shared_over
+        shape = plain.covariances.shape
+        scatter = n * plain.covariances
+        known = np.broadcast_to(self._scales, shape)
+        power = np.broadcast_to(self._powers(plain)[self.blocks.block_of], shape)
+        most = n.sum(axis=over, keepdims=True) if over else n
+        A = scatter.sum(axis=over, keepdims=True) if over else scatter
+        across = tuple(axis for axis in over if axis == 1)
+        A = A + (known.sum(axis=across, keepdims=True) if across else known)
+        p = most + (power.sum(axis=across, keepdims=True) if across else power)
+
+        def grouped(values: Doubles) -> Doubles:
+            """Return what is of each mean (K, d) group by group, (groups, means of one)."""
+            order = [axis for axis in (0, 1) if axis not in over] + list(over)
+            flat = np.transpose(values, order)
+            return flat.reshape(A.size, -1)
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ends = grouped(self.lasso / (n * np.abs(x)))  # r, above which a mean is not 0
+        order = np.argsort(ends, axis=1)
+        ends = np.take_along_axis(ends, order, axis=1)
+        squares, shrunk, slope = (
+            np.take_along_axis(grouped(part), order, axis=1)
+            for part in (
+                n * x**2, n * x**2 * self.pull / (n + self.pull),
+                n * np.abs(x) * self.lasso / (n + self.pull),
+            )
+        )  # fmt: skip
+        # Pieces with none, one, two, ... of a group's means that are not 0.
+        none = np.zeros((A.size, 1))
+        gain = np.cumsum(np.hstack([none, shrunk - squares]), axis=1)
+        second = A.reshape(-1, 1) + squares.sum(axis=1, keepdims=True) + gain
+        first = np.cumsum(np.hstack([none, slope]), axis=1)
+        powers = p.reshape(-1, 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rising = -powers / ends + ends * second[:, :-1] + first[:, :-1]
+        piece = (rising < 0).sum(axis=1)[:, None]
+        a, b = (np.take_along_axis(part, piece, axis=1) for part in (second, first))
+        sd = ((b + np.sqrt(b * b + 4 * powers * a)) / (2 * powers)).reshape(A.shape)
+        soft = np.sign(x) * np.maximum(n * np.abs(x) - self.lasso * sd, 0.0)
+        variances = np.broadcast_to(sd**2, shape).copy()
+        return soft / (n + self.pull), variances
+
+    @property
+    def _shared_over(self) -> tuple[int, ...]:
+        """Axes of means (K, d) that have one variance."""
+        spherical = self.covariance_type.endswith("spherical")
+        return (0,) * self._is_tied + (1,) * spherical
+
+    def _divisors(self, n: Doubles, like: Mixture) -> Doubles:
+        """What sums of squares of each feature (n_copies, d) are divided by, of n (K, d) rows."""
         divisors = n.sum(axis=0, keepdims=True) if self._is_tied else n
-        power = self._power + like.n_components // like.n_copies
-        divisors = divisors + power[self.blocks.block_of]
+        divisors = divisors + self._powers(like)[self.blocks.block_of]
         return self._averaged(divisors) if self.covariance_type.endswith("spherical") else divisors
 
     def _about_means(self, mixture: Mixture, weight: float, n_roots: int) -> Statistics:
         """Statistics for which `update` gives a mixture, about its means."""
+        extra = self.concentration - 1
+        if extra:
+            counts = mixture.weights * (weight + extra * mixture.n_components) - extra
+            mixture = replace(mixture, weights=np.maximum(counts, 0.0) / weight)
         statistics = super()._about_means(mixture, weight, n_roots)
+        n = statistics.per_feature(self.blocks)
         statistics.first += self.pull * mixture.means
+        if self.lasso:
+            statistics.first += self.lasso * np.sign(mixture.means) * np.sqrt(mixture.covariances)
         statistics.second[...] = mixture.covariances
-        self._scale_hubs(statistics.second, self._divisors(statistics, mixture))
+        self._scale_hubs(statistics.second, self._divisors(n, mixture))
         statistics.second -= self._repeated(self._scales, mixture.n_copies)
-        self._add_squares(statistics.second, mixture.means, -self.pull)
+        if self.lasso:
+            drop = mixture.means * statistics.first
+            statistics.second -= drop.sum(axis=0, keepdims=True) if self._is_tied else drop
+        else:
+            self._add_squares(statistics.second, mixture.means, -self.pull)
+        if self.penalty is not None and self.covariance_type.endswith("spherical"):
+            # As much about the mean in every feature: only all of it counts.
+            drop = statistics.first**2 / np.maximum(n, NO_ROWS)
+            drop = drop.sum(axis=0, keepdims=True) if self._is_tied else drop
+            statistics.second[...] = self._averaged(statistics.second - drop) + drop
         return statistics

@@ -305,6 +305,7 @@ class FittedByEM(FittedMixture):
     without={
         "colluding": "agents who hold features share no noise, as workers who hold rows do",
         "epsilon": "it is for rows; a model of features has release_epsilon",
+        "penalty": "it is for rows; a model of features has weight_concentration_prior_type map",
     },
 )
 class VPEM(FittedByEM):
