@@ -99,7 +99,7 @@ def _in_buckets(values: NDArray[Any], bucket: int) -> NDArray[Any]:
 # ---- dithering ----------------------------------------------------------------------------------
 
 
-def _norms(buckets: NDArray[np.float64], largest: bool) -> tuple[NDArray[np.float32], bool]:
+def _norms(buckets: NDArray[np.float64], order: float) -> tuple[NDArray[np.float32], bool]:
     """Norm of each bucket as it is sent, and whether one is not a finite float."""
     # Squares are added in four interleaved runs, as the kernel does.
     runs = -(-buckets.shape[1] // 4)
@@ -109,8 +109,13 @@ def _norms(buckets: NDArray[np.float64], largest: bool) -> tuple[NDArray[np.floa
         s = np.cumsum((padded**2).reshape(len(buckets), runs, 4), axis=1)[:, -1]
         total = (s[:, 0] + s[:, 1]) + (s[:, 2] + s[:, 3])
     most = padded.max(axis=1)
-    norms = most if largest else np.maximum(most, np.sqrt(total))
-    if not np.isfinite(total).all() or (norms > LARGEST[4]).any():
+    norms = most if order == np.inf else np.maximum(most, np.sqrt(total))
+    finite = np.isfinite(total).all()
+    if order not in (2, np.inf) and finite:  # by the same library's powers, one after the other
+        for row in np.flatnonzero(most > 0):
+            powers = sum(pow(one / most[row], order) for one in padded[row].tolist())
+            norms[row] = max(most[row], most[row] * pow(powers, 1 / order))
+    if not finite or (norms > LARGEST[4]).any():
         return np.zeros(len(buckets), dtype=np.float32), True
     sent = norms.astype(np.float32)
     return np.where(sent < norms, np.nextafter(sent, np.float32(np.inf)), sent), False
@@ -121,7 +126,7 @@ def dither_encode(
     keys: Keys,
     levels: int,
     bucket: int,
-    largest: bool,
+    order: float,
     messages: Bytes,
     faults: Bytes,
     n_threads: int,
@@ -129,16 +134,16 @@ def dither_encode(
     """Pack every row by random dithering: QSGD, and with one level block-p quantization.
 
     ``Q(v)_j = sign(v_j) (norm / l) (floor(l |v_j| / norm) + 1{u_j < frac(l |v_j| / norm)})`` in
-    each bucket, u_j uniform at index j. ``norm`` is the Euclidean norm of the bucket (or its
-    largest magnitude), rounded up to float32. A message holds all norms, then ``1 + ceil(log2(l +
-    1))`` bits a value: the sign (0 for level 0), then the level.
+    each bucket, u_j uniform at index j. ``norm`` is the bucket's norm of this order (at least 1;
+    infinity: its largest magnitude), rounded up to float32. A message holds all norms, then ``1 +
+    ceil(log2(l + 1))`` bits a value: the sign (0 for level 0), then the level.
     """
     n_values = values.shape[1]
     width = int(levels).bit_length() + 1
     place = np.arange(n_values)
     for row, key in enumerate(keys):
         buckets = _in_buckets(values[row].astype(np.float64), bucket)
-        norms, failed = _norms(buckets, largest)
+        norms, failed = _norms(buckets, order)
         faults[row] = failed
         if failed:
             continue
@@ -179,7 +184,7 @@ def dither_transmit(
     keys: Keys,
     levels: int,
     bucket: int,
-    largest: bool,
+    order: float,
     decoded: Floats,
     faults: Bytes,
     n_threads: int,
@@ -189,7 +194,7 @@ def dither_transmit(
     width = int(levels).bit_length() + 1
     size = 4 * -(-n_values // bucket) + (n_values * width + 7) // 8
     messages = np.zeros((len(values), size), dtype=np.uint8)
-    dither_encode(values, keys, levels, bucket, largest, messages, faults, n_threads)
+    dither_encode(values, keys, levels, bucket, order, messages, faults, n_threads)
     wrong = np.zeros_like(faults)
     dither_decode(messages, levels, bucket, decoded, wrong, n_threads)
     faults |= wrong

@@ -7,7 +7,7 @@ import numpy as np
 
 from cython.parallel cimport prange, threadid
 from libc.float cimport FLT_MAX
-from libc.math cimport INFINITY, fabs, isfinite, nextafterf, sqrt
+from libc.math cimport INFINITY, fabs, isfinite, nextafterf, pow, sqrt
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -71,11 +71,11 @@ cdef inline int rounded_up(double norm, float* sent) noexcept nogil:
 
 
 cdef inline int bucket_norm(
-    const real* values, Py_ssize_t count, bint largest, float* sent,
+    const real* values, Py_ssize_t count, double order, float* sent,
 ) noexcept nogil:
     """Norm of a bucket as it is sent; non-zero where it is not a finite float."""
     cdef double s[4]
-    cdef double a0, a1, a2, a3, most = 0, total
+    cdef double a0, a1, a2, a3, most = 0, total, norm
     cdef Py_ssize_t j, whole = count // 4 * 4
     s[0] = s[1] = s[2] = s[3] = 0
     for j in range(0, whole, 4):
@@ -95,7 +95,16 @@ cdef inline int bucket_norm(
     total = (s[0] + s[1]) + (s[2] + s[3])
     if not isfinite(total):
         return 1
-    return rounded_up(most if largest else max(most, sqrt(total)), sent)
+    if order == 2:
+        norm = sqrt(total)
+    elif order == INFINITY or most == 0:
+        norm = most
+    else:  # powers of numbers up to 1
+        total = 0
+        for j in range(count):
+            total += pow(fabs(<double>values[j]) / most, order)
+        norm = most * pow(total, 1 / order)
+    return rounded_up(max(most, norm), sent)
 
 
 cdef int dither_pack(
@@ -106,7 +115,7 @@ cdef int dither_pack(
     long long levels,
     int width,                # IN  bits of a value
     Py_ssize_t bucket,
-    bint largest,
+    double order,             # IN  of the norm, at least 1
     uint8_t* norms,           # OUT 4 bytes a bucket
     uint8_t* codes,           # OUT ``width`` bits a value: the sign, then the level
 ) noexcept nogil:
@@ -120,7 +129,7 @@ cdef int dither_pack(
     open_writer(&writer, codes)
     while begin < count:
         end = min(begin + bucket, count)
-        if bucket_norm(values + begin, end - begin, largest, &norm) != 0:
+        if bucket_norm(values + begin, end - begin, order, &norm) != 0:
             return 1
         store_float(norms, norm)
         norms += 4
@@ -173,7 +182,7 @@ cdef int dither_unpack(
 cdef void dither_rows(
     const real[:, ::1] values,            # IN  (N, V)
     const unsigned long long[::1] keys,   # IN  (N,)
-    long long levels, Py_ssize_t bucket, bint largest,
+    long long levels, Py_ssize_t bucket, double order,
     unsigned char[:, ::1] packed,         # OUT (N, bytes), or WORK (n_threads, bytes)
     real* decoded,                        # OUT (N, V), or NULL
     unsigned char[::1] faults,            # OUT (N,)
@@ -202,7 +211,7 @@ cdef void dither_rows(
             norms = &packed[threadid(), 0]
             codes = norms + split
         wrong = dither_pack(
-            &values[row, first], count, first, stir(keys[row]), levels, width, bucket, largest,
+            &values[row, first], count, first, stir(keys[row]), levels, width, bucket, order,
             norms, codes,
         )
         if wrong == 0 and decoded != NULL:
@@ -218,7 +227,7 @@ def dither_encode(
     const unsigned long long[::1] keys,   # IN  (N,)
     long long levels,
     Py_ssize_t bucket,
-    bint largest,
+    double order,
     unsigned char[:, ::1] messages,       # OUT (N, bytes)  norms, then codes
     unsigned char[::1] faults,            # OUT (N,)        1 where a norm is not a finite float
     int n_threads,
@@ -232,7 +241,7 @@ def dither_encode(
     n_threads = worth(n_threads, n_parts, 3.0 * n_rows * n_values)
     with nogil:
         dither_rows(
-            values, keys, levels, bucket, largest, messages, <real*>NULL, faults, n_threads,
+            values, keys, levels, bucket, order, messages, <real*>NULL, faults, n_threads,
         )
 
 
@@ -274,7 +283,7 @@ def dither_transmit(
     const unsigned long long[::1] keys,   # IN  (N,)
     long long levels,
     Py_ssize_t bucket,
-    bint largest,
+    double order,
     real[:, ::1] decoded,                 # OUT (N, V)
     unsigned char[::1] faults,            # OUT (N,)  1 where a norm is not a finite float
     int n_threads,
@@ -293,7 +302,7 @@ def dither_transmit(
     cdef unsigned char[:, ::1] work = np.empty((n_threads, 64 * in_parts(size, 64)), dtype=np.uint8)
     with nogil:
         dither_rows(
-            values, keys, levels, bucket, largest, work, &decoded[0, 0], faults, n_threads,
+            values, keys, levels, bucket, order, work, &decoded[0, 0], faults, n_threads,
         )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import sqrt
+from functools import cache
+from math import inf, sqrt
 from numbers import Real
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -41,6 +42,12 @@ MOST = 2**31 - 1
 """Most values of a message, and most levels."""
 
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+MOST_SIZES = 1000
+"""Most sizes of blocks in a codec's name."""
+
+KEYS_APART = 0xD1B54A32D192ED03
+"""By what keys differ from one block of a message to the next."""
 
 ROUNDING = 2.0**-23
 """Relative amount by which a norm can grow when it is rounded up to float32."""
@@ -241,61 +248,164 @@ def _checked(keys: Keys, rows: Values) -> Keys:
     return keys
 
 
+@cache
+def dither_variance(levels: int, d: int, norm: float) -> float:
+    """Bound omega of dithering d values with l levels of their p-norm.
+
+    With ``N = |v|_p`` and ``x = l |v_j| / N`` a value has variance ``(N / l)^2 f (1 - f)``, f the
+    fraction of x: at most ``h(x) = x - x^2`` up to 1/2 and 1/4 beyond, which is concave. With one
+    level it is ``x - x^2``, so that ``E|Q(v) - v|^2 = |v|_1 |v|_p - |v|_2^2``.
+
+    * ``p <= 2``: ``d^(1/p) / l - 1`` where ``2 l <= d^(1/p)``, or l is 1; it is attained where all
+      are equal. Else ``d^(2/p) / (4 l^2)``.
+    * p infinite: ``(sqrt(1 + (d - 1) / l^2) - 1) / 2``, attained where one value is ``1 + sqrt(1 +
+      (d - 1) / l^2)`` times l the others.
+    * Between, stationary points of the ratio have one value r times all others, ``r >= 1``: at the
+      others' level it is concave, and one value at most is beyond. It is the largest of all r.
+    """
+    up = 1 + ROUNDING  # of a norm that is rounded up
+    if norm == inf:
+        most = (1 + sqrt(1 + (d - 1) / levels**2)) / 2
+        return most * (up if levels == 1 else up**2) - 1
+    if norm <= 2:
+        reach = sqrt(d) if norm == 2 else d ** (1 / norm)
+        if levels == 1 or 2 * levels <= reach:
+            return reach / levels * up - 1
+        return d ** (2 / norm) / (4 * levels**2) * up**2
+    others, ratios, omega = d - 1, np.geomspace(1, 4 * (1 + sqrt(d)), 257), 0.0
+    for _ in range(8):  # about the largest, ever finer
+        # Of large r powers would be too large: r^p + (d - 1) is r^p (1 + (d - 1) r^-p).
+        size = levels / ratios * (1 + others * ratios**-norm) ** (-1 / norm)
+        sizes = np.stack([size, size * ratios])
+        spread = sizes - sizes**2
+        if levels > 1:
+            spread = np.where(sizes < 0.5, spread, 0.25)
+        found = (others * spread[0] + spread[1]) / (others * sizes[0] ** 2 + sizes[1] ** 2)
+        at = int(found.argmax())
+        omega = max(omega, float(found[at]))
+        ratios = np.linspace(ratios[max(at - 1, 0)], ratios[min(at + 1, 256)], 257)
+    return (1 + omega) * up**2 - 1
+
+
 @dataclass(frozen=True)
 class Dither(_Packed):
     """A norm for every bucket, and of each value its sign and a level, rounded at random: unbiased.
 
     Random dithering (QSGD), Alistarh et al. 2017: with l levels above zero a value takes
-    ``1 + ceil(log2(l + 1))`` bits. The values of a bucket share a norm; the last bucket may be
-    shorter. A value falls between two levels with variance ``f (1 - f) (norm / l)^2``, f its place
-    between them, which is at most 1/4 and at most ``x - x^2`` below the first level. In a bucket of
-    d values the sum is largest where they are equal: ``omega = sqrt(d)/l - 1`` where
-    ``2 l <= sqrt(d)``, else ``d / (4 l^2)``. It is never above ``min(d/l^2, sqrt(d)/l)``. The bound
-    holds where norms are normal float32 numbers (1.2e-38 or more); below, only the mean is kept.
+    ``1 + ceil(log2(l + 1))`` bits. The values of a bucket share a p-norm, p = 2 if nothing else is
+    said; the last bucket may be shorter. The variance is that of `dither_variance`, for p = 2 never
+    above ``min(d/l^2, sqrt(d)/l)`` in a bucket of d values. The bound holds where norms are normal
+    float32 numbers (1.2e-38 or more); below, only the mean is kept.
 
     Block-p quantization, Mishchenko et al. 2019, has one level: ``-|v|_p``, 0 or ``|v|_p``, in 2
-    bits, of buckets that it calls blocks, with p 2 or infinity. ``E|Q(v)|^2 = |v|_1 |v|_p`` in each
-    block, so that ``omega = sqrt(d) - 1`` for p = 2, and ``(sqrt(d) - 1) / 2`` for infinity: the
-    largest ratio of ``|v|_1 |v|_inf`` to ``|v|_2^2`` is ``(1 + sqrt(d)) / 2``.
+    bits, of buckets that it calls blocks.
     """
 
     levels: int
     bucket: int = BUCKET
-    block_norm: str = ""  # p, "2" or "inf", of block-p quantization
+    norm: float = 2.0  # p, from 1 to infinity
+    is_block: bool = False  # named as block-p quantization
     _kernels = dither_encode, dither_decode, dither_transmit
     _to_decode = 2
     _bound = f"whose norms are float32 (at most {LARGEST_FLOAT:.6g})"
 
     def __post_init__(self) -> None:
         check_int("levels of qsgd", self.levels, least=1, most=MOST)
-        bucket = "block of blockp" if self.block_norm else "bucket of qsgd"
+        bucket = "block of blockp" if self.is_block else "bucket of qsgd"
         check_int(bucket, self.bucket, least=1, most=MOST)
+        if not isinstance(self.norm, Real) or not self.norm >= 1:
+            raise InputError(f"the norm of a codec is of order 1 or more, got {self.norm!r}")
+        known = (self.levels, self.bucket, float(self.norm)), self._bound
+        width = int(self.levels).bit_length() + 1
+        vars(self).update(name=self.named(str(self.bucket)), _width=width, _known=known)
+
+    @property
+    def is_euclidean(self) -> bool:
+        """Whether it is QSGD by the Euclidean norm."""
+        return self.norm == 2 and not self.is_block
+
+    def named(self, sizes: str) -> str:
+        """Return the text that names this codec of buckets of some sizes."""
+        order = "" if self.norm == 2 else f":{float(self.norm)!r}".removesuffix(".0")
+        if self.is_block:
+            return f"blockp:{sizes}{order}"
         # It is named in bits where the levels fill them, else in levels.
         bits = int(self.levels).bit_length() + 1
         full = bits <= 16 and self.levels == 2 ** (bits - 1) - 1
         name = f"qsgd:{bits}bits" if full else f"qsgd:{self.levels}levels"
-        largest = self.block_norm == "inf"
-        if self.block_norm:
-            name = f"blockp:{self.bucket}" + ":inf" * largest
-        elif self.bucket != BUCKET:
-            name = f"{name}:{self.bucket}"
-        known = (self.levels, self.bucket, largest), self._bound
-        vars(self).update(name=name, _width=bits, _known=known)
+        return name if sizes == str(BUCKET) and not order else f"{name}:{sizes}{order}"
 
     def message_size(self, n: int) -> int:
         """Bytes: 4 a norm, and the bits of all values together, ``ceil(n width / 8)``."""
         return 4 * -(-n // self.bucket) + super().message_size(n)
 
     def variance(self, n: int) -> float:
-        d = min(n, self.bucket)
-        if d == 0:
-            return 0.0
-        # A norm rounded up makes levels coarser by so much.
-        if self.block_norm == "inf":
-            return (1 + sqrt(d)) / 2 * (1 + ROUNDING) - 1
-        if self.levels == 1 or 2 * self.levels <= sqrt(d):
-            return sqrt(d) / self.levels * (1 + ROUNDING) - 1
-        return d / (4 * self.levels**2) * (1 + ROUNDING) ** 2
+        d = min(int(n), int(self.bucket))
+        return dither_variance(int(self.levels), d, float(self.norm)) if d else 0.0
+
+
+@dataclass(frozen=True)
+class UnequalBlocks(_Packed):
+    """Dithering in blocks of different sizes: one of each, and of the last as many as there are.
+
+    Block-p quantization as Dieuleveut et al. 2021, Appendix B, have it. A message is one of each
+    codec after the other, of keys of its own; omega is the largest of the blocks.
+    """
+
+    parts: tuple[Dither, ...]  # the bucket of each is the size of its block
+
+    def __post_init__(self) -> None:
+        first = self.parts[0]
+        name = first.named(",".join(str(one.bucket) for one in self.parts))
+        vars(self).update(name=name, _known=first._known)
+
+    def _cut(self, n: int) -> Iterator[tuple[Dither, slice, slice, np.uint64]]:
+        """Codec of each part of n values, its values, its bytes, and what its keys differ by."""
+        begin = size = 0
+        for place, one in enumerate(self.parts):
+            end = n if one is self.parts[-1] else min(n, begin + one.bucket)
+            if end > begin:
+                until = size + one.message_size(end - begin)
+                apart = np.uint64(place * KEYS_APART % 2**64)
+                yield one, slice(begin, end), slice(size, until), apart
+                begin, size = end, until
+
+    def message_size(self, n: int) -> int:
+        """Bytes: those of the parts, each of whole bytes."""
+        return max((part.stop for _, _, part, _ in self._cut(int(n))), default=0)
+
+    def variance(self, n: int) -> float:
+        cut = self._cut(int(n))
+        return max((one.variance(own.stop - own.start) for one, own, _, _ in cut), default=0.0)
+
+    def _check_rows(self, rows: Values, whose: str) -> None:
+        within = (np.abs(rows) <= LARGEST_FLOAT).all(axis=1)  # and no NaN
+        self._check_sent(rows, (~within).astype(np.uint8), whose)
+
+    def _pack(self, rows: Values, keys: Keys, n_threads: int, whose: str) -> Packed:
+        self._check_rows(rows, whose)
+        messages = np.empty((len(rows), self.message_size(rows.shape[1])), dtype=np.uint8)
+        for one, own, part, apart in self._cut(rows.shape[1]):
+            values = np.ascontiguousarray(rows[:, own])
+            messages[:, part] = one._pack(values, keys + apart, n_threads, whose)
+        return messages
+
+    def _unpack(self, messages: Packed, into: Values, n_threads: int) -> Values:
+        for one, own, part, _ in self._cut(into.shape[1]):
+            received = np.ascontiguousarray(messages[:, part])
+            values = np.zeros((len(into), own.stop - own.start), dtype=into.dtype)
+            into[:, own] = one._unpack(received, values, n_threads)
+        return into
+
+    def transmit(
+        self, values: Values, keys: Keys, n_threads: int = 1
+    ) -> tuple[Values, NDArray[np.int64]]:
+        rows = _as_floats(values, 2)
+        keys, received = _checked(keys, rows), np.empty_like(rows)
+        self._check_rows(rows, " of message {}")
+        for one, own, _, apart in self._cut(rows.shape[1]):
+            received[:, own] = one.transmit(rows[:, own], keys + apart, n_threads)[0]
+        return received, np.full(len(rows), self.message_size(rows.shape[1]), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -407,6 +517,24 @@ def _count(what: str, word: str, text: str, most: int = MOST, least: int = 1) ->
     return number
 
 
+def _dither(levels: int, words: list[str], text: str, is_block: bool = False) -> Codec:
+    """Make the codec of these words: sizes of buckets, and the order of their norm if not 2."""
+    what, order = ("block of blockp" if is_block else "bucket of qsgd"), 2.0
+    if words[1:]:
+        known = inf if words[1] == "inf" else read_float(words[1])
+        if known is None or not known >= 1:
+            raise InputError(
+                f"the norm of {what.split()[-1]} must be a number of at least 1, or inf, got "
+                f"{brief(words[1])} in {brief(text)}; try 2"
+            )
+        order = known
+    sizes = [_count(what, word, text) for word in words[0].split(",", MOST_SIZES)]
+    while len(sizes) > 1 and sizes[-1] == sizes[-2]:
+        sizes.pop()
+    parts = tuple(Dither(levels, size, order, is_block) for size in sizes)
+    return parts[0] if len(parts) == 1 else UnequalBlocks(parts)
+
+
 CODECS = ("qsgd", "blockp", "natural", "topk", "randk", "float16", "float32", "float64")
 """What a codec's name can begin with."""
 
@@ -415,9 +543,11 @@ def parse_codec(text: str | Codec) -> Codec:
     """Make a codec of its name, or take one as it is; InputError if there is none.
 
     Names are ``qsgd:8bits`` (bits a value with its sign, 2 to 16) and ``qsgd:100levels``, each with
-    a bucket if not 256 (``qsgd:8bits:512``); ``blockp:64`` and ``blockp:64:inf``;
-    ``natural:10bits`` (9 to 24); ``topk:0.01``; ``randk:0.1``; ``float16``, ``float32`` and
-    ``float64``. A codec's ``name`` may be another text for the same.
+    a bucket if not 256 (``qsgd:8bits:512``) and behind it the order of its norm if not 2
+    (``qsgd:8bits:512:inf``); ``blockp:64``, likewise ``blockp:64:1.5``; ``natural:10bits`` (9 to
+    24); ``topk:0.01``; ``randk:0.1``; ``float16``, ``float32`` and ``float64``. A bucket, or block,
+    may be several sizes, the last of which goes on (``blockp:3,9,64``). A codec's ``name`` may be
+    another text for the same.
 
     >>> parse_codec("qsgd:127levels").name
     'qsgd:8bits'
@@ -428,9 +558,9 @@ def parse_codec(text: str | Codec) -> Codec:
     kind = check_choice("the codec", kind, CODECS)
     if kind == "qsgd":
         example = "'qsgd:8bits', 'qsgd:100levels' or 'qsgd:8bits:512'"
-        if not 1 <= len(options) <= 2:
+        if not 1 <= len(options) <= 3:
             raise InputError(
-                f"qsgd takes bits or levels, and a bucket if any; try {example}: {text!r}"
+                f"qsgd takes bits or levels, a bucket and a norm if any; try {example}: {text!r}"
             )
         size = options[0]
         if size.endswith("bits"):
@@ -444,16 +574,14 @@ def parse_codec(text: str | Codec) -> Codec:
             levels = _count("levels of qsgd", size.removesuffix("levels"), text)
         else:
             raise InputError(f"qsgd takes bits or levels, got {size!r} in {text!r}; try {example}")
-        bucket = _count("bucket of qsgd", options[1], text) if len(options) == 2 else BUCKET
-        return Dither(levels, bucket)
+        return _dither(levels, options[1:] or [str(BUCKET)], text)
     if kind == "blockp":
         if not 1 <= len(options) <= 2:
             raise InputError(
                 f"blockp takes a block, and a norm if any, got {text!r}; try 'blockp:64' or "
                 "'blockp:64:inf'"
             )
-        norm = check_choice("norm of blockp", options[1], ("2", "inf")) if options[1:] else "2"
-        return Dither(1, _count("block of blockp", options[0], text), norm)
+        return _dither(1, options, text, is_block=True)
     if kind == "natural":
         if len(options) != 1 or not options[0].endswith("bits"):
             raise InputError(

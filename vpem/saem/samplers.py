@@ -293,7 +293,7 @@ class Langevin(Sampler):
         codec, law = self.codec, model.kernels(theta)
         if law is not None and (
             codec is None
-            or (isinstance(codec, Dither) and q <= codec.bucket and not codec.block_norm)
+            or (isinstance(codec, Dither) and q <= codec.bucket and codec.is_euclidean)
         ):
             keys = chains.streams.keys_at(now, 2 * self.n_steps)
             noise, dithers = np.ascontiguousarray(keys[::2]), np.ascontiguousarray(keys[1::2])
