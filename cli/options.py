@@ -521,6 +521,11 @@ def read_here(param: Any, kind: Any) -> None:
             raise misuse(context, f"missing {param.param_type_name} '{name_of(param)}'")
         try:
             value = _value_of(value, kind, several=param.multiple or param.nargs == -1)
+            if isinstance(param.default, float) and isinstance(value, str):  # a number, or text
+                from vpem.checks import read_float
+
+                number = read_float(value)
+                value = value if number is None else number
         except ValueError as error:
             sentence = f"{name_of(param)} {error}"
             raise misuse(context, sentence, origin_of(context, param)) from None

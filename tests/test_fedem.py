@@ -69,7 +69,7 @@ class Toy:
         self.pieces = pieces or (slice(0, self.size),)
         self.masses = self.counts
 
-    def draw(self, worker, count, rng):
+    def draw(self, worker, count, rng, replace=False):
         return rng.choice(int(self.counts[worker]), count, replace=False, shuffle=False)
 
     def expect(self, worker, parameters, rows):

@@ -261,6 +261,10 @@ RUNS = {
                          init="kmeans"),
     "FedEM, batches": fed(batch_size=8, participation=0.7, alpha=0.4, compress="natural:12bits"),
     "FedEM, no memory": fed(memory="none", participation=0.5, weighting="workers"),
+    "FedEM, a schedule": fed(participation=((0, 1), (2,), (3, 4, 0)), compress="blockp:3,9:1"),
+    "FedEM, naive": fed(
+        participation=(0.9, 0.4, 0.6, 0.5, 1.0), memory="naive", batch_size=8, replacement=True
+    ),
     "FedEM, known": fed(covariance_type="tied", known_covariance=np.eye(6) * 2, max_iter=6),
     "FedEM, epochs": fed(n_epochs=6.0, batch_size=16, record_every=4, covariance_type="tied-diag"),
     "FedEM, stops": (fed(tol=1e-3, step_size=1.0, max_iter=60), ended),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +18,9 @@ from numpy.typing import DTypeLike, NDArray
 from vpem.errors import InputError, Setting, brief, named
 
 T = TypeVar("T")
+
+LEAST_CHANCE = 1e-6
+"""Least probability with which a worker takes part."""
 
 NUMBERED = (
     "accession", "aktenzeichen", "barcode", "case", "dossier", "id", "ids", "idx", "index",
@@ -207,6 +212,69 @@ def check_number(
             bounds = f"a number from {least:g} to {most:g}"
         raise InputError(named(what), f" must be {bounds}, got {brief(value)}")
     return number
+
+
+Participation = float | dict[str, float] | tuple[float, ...] | tuple[tuple[str, ...], ...] | str
+"""Who takes part, as `parse_participation` returns it."""
+
+
+def parse_participation(value: object) -> Participation:
+    """Read who takes part: a probability, one of each worker, or who is there when.
+
+    Text is such as ``0.5``; ``0.9,0.5`` or ``anna=0.9,bert=0.5``; ``anna,bert;cleo``, who is there
+    in one iteration after the other, again and again; or the name of a JSON file, which is returned
+    as it is. Or the same as a number, a mapping, a list of numbers or a list of lists. Raises
+    InputError for anything else.
+    """
+    given = value
+    if isinstance(value, str):
+        text = value.strip()
+        if text.endswith(".json"):
+            return text
+        if ";" in text:
+            value = [part.split(",") if part.strip() else [] for part in text.split(";")]
+        elif "=" in text:
+            pairs = [part.rpartition("=")[::2] for part in text.split(",")]
+            value = {name.strip(): read_float(number) for name, number in pairs}
+            if len(value) < len(pairs):
+                raise InputError(Setting("participation"), f" names a worker twice: {brief(text)}")
+        else:
+            numbers = [read_float(word) for word in text.split(",")]
+            value = numbers if len(numbers) > 1 else numbers[0]
+    if isinstance(value, Mapping) and value:
+        named = {str(name): value[name] for name in value}
+        return dict(zip(named, _probabilities(list(named.values()), given), strict=True))
+    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value):
+        several = [isinstance(one, Sequence | np.ndarray) for one in value]
+        if not any(several):
+            return tuple(_probabilities(value, given))
+        if all(several) and not any(isinstance(one, str) for one in value):
+            return tuple(tuple(str(name).strip() for name in one) for one in value)
+    return _probabilities([value], given)[0]
+
+
+def _probabilities(values: Iterable[object], whole: object) -> list[float]:
+    for one in values:
+        if not isinstance(one, Real) or isinstance(one, bool) or not LEAST_CHANCE <= one <= 1:
+            raise InputError(
+                Setting("participation"), f" must be a number from {LEAST_CHANCE:g} to 1, one for "
+                "each worker (0.9,0.5 or anna=0.9,bert=0.5), who is there in one iteration after "
+                f"the other (anna,bert;cleo), or a .json file of these, got {brief(whole)}",
+            )  # fmt: skip
+    return [float(one) for one in values]  # type: ignore[arg-type]
+
+
+def least_participation(value: object) -> float:
+    """Return the least probability with which a worker takes part, or share of iterations."""
+    known: Any = parse_participation(value)
+    if isinstance(known, str):
+        raise InputError(Setting("participation"), f" is in the file {known}, which nobody read")
+    if isinstance(known, float | dict):
+        return min(known.values()) if isinstance(known, dict) else known
+    if not isinstance(known[0], tuple):
+        return float(min(known))
+    times = Counter(chain.from_iterable(map(set, known)))
+    return min(times.values(), default=len(known)) / len(known)
 
 
 def as_array(what: str, values: Any) -> AnyArray:

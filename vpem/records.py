@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, replace
 from functools import partial
 from itertools import chain, zip_longest
+from numbers import Number
 from string import Formatter
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -227,7 +228,8 @@ def _checked(one: Field[object], value: Any) -> Any:
         raise InputError(Setting(one.name), f" must be true or false, got {value!r}")
     if known.choices and (isinstance(value, str) or kinds[0] == "str"):
         return check_choice(one.name, value, known.choices)
-    if known.least is not None and not (isinstance(value, str) and {"str", "Any"} & set(kinds)):
+    by_name = isinstance(value, str) and {"str", "Any"} & set(kinds)
+    if known.least is not None and not by_name and not ("Any" in kinds and not is_number(value)):
         from vpem.checks import check_int, check_number  # load NumPy, which `--help` must not
 
         if "int" in kinds:
@@ -235,6 +237,10 @@ def _checked(one: Field[object], value: Any) -> Any:
             return check_int(one.name, value, least=int(known.least), most=most)
         return check_number(one.name, value, least=known.least, most=known.most, above=known.above)
     return value
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, Number) and not isinstance(value, bool)
 
 
 def refused(name: str | Setting, why: Sentence) -> InputError:

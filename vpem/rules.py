@@ -447,6 +447,12 @@ CODED = beside(
     compress=...,
 )
 
+
+def all_take_part(participation: object) -> bool:
+    """Whether all are there in every iteration, by a number, or text that may be one."""
+    return {*str(participation).split(",")} <= {"1", "1.0"}
+
+
 MASKED_CODES = sentence(
     " adds whole numbers under masks, but compressed messages have scales of their own and cannot "
     "be added; leave it out, or {compress}"
@@ -463,7 +469,7 @@ MASKED_ABSENT = sentence(
     "leave it out, or {participation}"
 )
 MASKS: list[Rule] = [
-    (lambda given: given.get("participation", 1) < 1, MASKED_ABSENT),
+    (lambda given: not all_take_part(given.get("participation", 1)), MASKED_ABSENT),
     (lambda given: any(given.get(one) is not None for one in ("compress", "codec")), MASKED_CODES),
     (lambda given: str(given.get("hops", 0)) != "0", MASKED_HOPS),
     (lambda given: summing(given.get("sum"), "server").has_rounds, MASKED_BY_ROUNDS),
@@ -507,10 +513,23 @@ def _is_on_a_graph(given: Any) -> bool:
     return bool(given.get("graph")) or given.get("topology") not in (None, "star")
 
 
+NAIVE_OF_ALL: Rule = (
+    lambda given: given["memory"] == "naive" and all_take_part(given["participation"]),
+    sentence(
+        "{memory=naive} is the mean over those workers that take part, but all do; take "
+        "{memory=none}, or give {participation}"
+    ),
+)
+NOTHING_DRAWN = rule(
+    lambda given: given["batch_size"] is None and not given["variance_reduction"],
+    " is how the rows of batches are drawn, but there are none; give {batch_size}, or leave it out",
+)
+
+
 def _is_exact(given: Any) -> bool:
     """Whether all workers send corrections as they are; False where that is not known."""
     coded = given.get("compress", "unknown") is not None and not _is_on_a_graph(given)
-    return not coded and given["participation"] == 1
+    return not coded and all_take_part(given["participation"])
 
 
 EXACT = rule(

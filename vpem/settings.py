@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from vpem import rules
 from vpem.errors import InputError, Setting
-from vpem.records import Settings, beside, changed, not_both, rule, setting
+from vpem.records import Settings, beside, changed, is_number, not_both, rule, setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +92,7 @@ AVERAGES = ("statistics", "models")
 SHARES = ("individuals", "devices")
 FEEDBACKS = ("none", "change", "error", "memory")
 WEIGHTINGS = ("rows", "workers")
-MEMORIES = ("first", "zero", "none")
+MEMORIES = ("first", "zero", "none", "naive")
 LAWS = ("gaussian", "poisson", "bernoulli")
 DEALS = ("random", "rows", "features")
 ALIGNMENTS = ("none", "ids", "hmac", "psi")
@@ -429,15 +429,20 @@ class FedSettings(Settings, heading="Method"):
 
     step_size: Any = setting("auto", "Step: auto (1 without noise, else what noise allows); G or "
         "constant:G; or decreasing:G,A: G k^-A in iteration k, by default A = 0.5; 0 < G <= 1.")
-    participation: float = setting(1.0, "Probability that a worker takes part in an iteration.",
+    participation: float | Any = setting(1.0, "Probability that a worker takes part in an "
+        "iteration. Or one for each worker (0.9,0.5 or anna=0.9,bert=0.5), or who is there in one "
+        "iteration after the other (anna,bert;cleo), or a JSON file of these.",
         heading="Messages and faults", least=1e-6, most=1.0, often=True)
     batch_size: int | None = setting(None, "Rows that a worker draws of its own in an iteration. "
         "Default: all; with --variance-reduction the square root of half of them.", least=1)
+    replacement: bool = setting(False, "Draw the rows of a batch with replacement.",
+        idle=rules.NOTHING_DRAWN)
     variance_reduction: bool = setting(False, "Reduce the variance of batches: VR-FedEM.")
     inner: int | None = setting(None, "Inner iterations per outer iteration of VR-FedEM. Default: "
         "as many as cost one pass.", least=1, idle=rules.WITHOUT_VARIANCE_REDUCTION)
     memory: str = setting("first", "Start of the workers' memories: their first corrections "
-        "(first), or zero; none: no memories.", choices=MEMORIES, idle=rules.EXACT_ZERO)
+        "(first), or zero; none: no memories; naive: none, and the mean over those workers that "
+        "take part (a baseline).", choices=MEMORIES, idle=[rules.EXACT_ZERO, rules.NAIVE_OF_ALL])
     alpha: float | None = setting(None, "Step of the memories. Default: 1/(1 + omega) of the "
         "codec.", least=0.0, most=1.0, idle=rules.EXACT)
     weighting: str = setting("rows", "Whether rows or workers have equal weights in a mean over "
@@ -453,6 +458,13 @@ class FedSettings(Settings, heading="Method"):
         "next; a record takes a pass over all rows, which does not count as an epoch.",
         heading="Output", least=1)
     n_threads: int | None = changed(SumSettings, "n_threads")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_number(self.participation):
+            from vpem.checks import parse_participation  # load NumPy, which `--help` must not
+
+            parse_participation(self.participation)
 
 
 class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):

@@ -24,7 +24,7 @@ from vpem.errors import InputError, warn
 from vpem.files.checkpoints import checksum, describe_run, describe_steps
 from vpem.fits.fedem import codec_of_first, warn_of_rest
 from vpem.fits.local_rows import LocalRows
-from vpem.fits.prepare import network_of_all
+from vpem.fits.prepare import network_of_all, read_presence
 from vpem.fits.results import SUMMED, Result, reported
 from vpem.network.codecs import parse_codec
 from vpem.network.ledger import Ledger
@@ -349,6 +349,7 @@ def fit_family(
         workers = from_worker_of_row(as_array("the workers", workers))
     codec = None if settings.compress is None else parse_codec(settings.compress)
     network = network_of_all(network, workers.n_workers, "workers", workers.names)
+    settings = read_presence(settings, workers.names, network)
     check_masked(network, codec, settings.participation)
     model = _FamilyStatistics(family, rows, workers, network.total.holders)
     if saver is not None:
@@ -491,8 +492,10 @@ class _FamilyStatistics(Stateful):
             )
         return values
 
-    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
-        drawn: Indices = rng.choice(self.counts[worker], count, replace=False, shuffle=False)
+    def draw(
+        self, worker: int, count: int, rng: np.random.Generator, replace: bool = False
+    ) -> Indices:
+        drawn: Indices = rng.choice(self.counts[worker], count, replace=replace, shuffle=False)
         return drawn
 
     def expect(self, worker: int, parameters: Any, rows: Indices | None) -> Doubles:

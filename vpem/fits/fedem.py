@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import AnyArray, Doubles, Floats, Indices, as_matrix, check_kind
+from vpem.checks import (
+    AnyArray,
+    Doubles,
+    Floats,
+    Indices,
+    as_matrix,
+    check_kind,
+    least_participation,
+)
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, not_converged, warn
 from vpem.files.checkpoints import checksum, describe_run, describe_steps, start_facts
@@ -36,6 +44,7 @@ from vpem.fits.prepare import (
     penalised,
     prepare,
     prior_of_penalty,
+    read_presence,
 )
 from vpem.fits.results import (
     MixtureResult,
@@ -53,7 +62,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Integer, Maybe, Report
 from vpem.settings import FedMixtureSettings, FedSettings
-from vpem.steps.fedem import first_statistics, run_fedem
+from vpem.steps.fedem import FORGETFUL, first_statistics, run_fedem
 from vpem.steps.fedem_sums import FEW, FedProgress, FedRun, check_masked
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
@@ -61,7 +70,7 @@ from vpem.steps.row_sampling import PointStream, RowStream
 from vpem.steps.runs import Progress
 from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network
-from vpem.sums.partial import Uplink
+from vpem.sums.partial import Uplink, describe_presence
 from vpem.sums.private import powers_above
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.sum import Sum
@@ -348,9 +357,10 @@ def options_of(run: FedRun, settings: FedMixtureSettings, compress: str | None) 
         "compress": compress,
         "step_size": "function" if callable(settings.step_size) else run.settings.step_size,
         "alpha": run.alpha,
-        "participation": settings.participation,
+        **describe_presence(settings.participation, len(run.memories)),
         "batch_size": run.settings.batch_size,
         "variance_reduction": bool(settings.variance_reduction),
+        **({"replacement": True} if settings.replacement else {}),
         **reported(settings, "weighting", "memory", "scale", "tol"),
     }
 
@@ -408,10 +418,11 @@ def warn_of_rest(run: FedRun, settings: FedSettings, codec: Codec | None) -> Non
         )
     elif settings.tol > 0 and not run.converged:
         # Some noise stays in corrections however long a run is.
+        absent = least_participation(settings.participation) < 1
         advice = "allow more iterations"
         if settings.batch_size is not None and not settings.variance_reduction:
             advice = f"the noise of batches keeps them there: take variance reduction, or {advice}"
-        elif settings.memory == "none" and (codec is not None or settings.participation < 1):
+        elif settings.memory in FORGETFUL and (codec is not None or absent):
             advice = f"without memories noise keeps them there: take memory first, or {advice}"
         warn(
             f"not converged within {run.n_iter} iterations: corrections are still above tol="
@@ -539,9 +550,10 @@ def fit_fedem(
     codec = None if settings.compress is None else parse_codec(settings.compress)
     alone = not network.total.holders.apart and workers.counts.max() == workers.n_samples
     check_distinct(prepared.X, settings, alone)
+    settings = read_presence(settings, workers.names, network)
     check_masked(network, codec, settings.participation)
     floor = settings.floor
-    sampled = settings.participation < 1 or settings.batch_size is not None
+    sampled = least_participation(settings.participation) < 1 or settings.batch_size is not None
     if floor is None and (sampled or settings.variance_reduction):
         floor = FLOOR
     elif floor is None:  # the error of a mean

@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import Doubles, check_memory
+from vpem.checks import Doubles, check_memory, least_participation
 from vpem.errors import InputError, Setting, VpemError, not_converged, warn
 from vpem.files.checkpoints import checksum, describe_steps, network_facts
 from vpem.fits.mixture_imputation import MixtureImputation, impute_by_mixture
 from vpem.fits.observers import Imputation, Observers, check_laws
-from vpem.fits.prepare import network_of_all
+from vpem.fits.prepare import network_of_all, read_presence
 from vpem.fits.results import reported
 from vpem.fits.settings import OF_LOWRANK, ImputeSettings
 from vpem.network.codecs import Codec, parse_codec
@@ -45,6 +45,7 @@ from vpem.steps.fedem_sums import FedProgress, FedRun, check_masked
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.sums.connect import Network
+from vpem.sums.partial import describe_presence
 from vpem.sums.quantizer import Quantizer
 from vpem.terms.lowrank.entries import check_covered
 from vpem.terms.lowrank.model import ImputationModel
@@ -378,6 +379,7 @@ def fit_imputation(
         return impute_by_mixture(observations, settings, network, callback, saver)
     law = make_law(settings.law, settings.variance)
     codec = None if settings.compress is None else parse_codec(settings.compress)
+    settings = read_presence(settings, observations.names, network)
     check_masked(network, codec, settings.participation)
     # Memories take the noise of participation and codec away, and SPIDER that of batches.
     noise_stays = not settings.variance_reduction and (
@@ -486,11 +488,12 @@ def _steps(observations: Observations, settings: ImputeSettings, codec: Codec | 
         return settings.step_size
     omega = noise_of(Quantizer(codec, int(np.prod(observations.shape))))
     mean_count = float(observations.counts.mean())
+    present = least_participation(settings.participation)
     batch = settings.batch_size or ceil(mean_count)
     if settings.variance_reduction:
-        drawn, _ = batches_of(mean_count, omega, settings.participation, settings.batch_size, None)
+        drawn, _ = batches_of(mean_count, omega, present, settings.batch_size, None)
         batch = drawn or ceil(mean_count)
-    return f"constant:{safe_step(omega, settings.participation * min(1.0, batch / mean_count)):g}"
+    return f"constant:{safe_step(omega, present * min(1.0, batch / mean_count)):g}"
 
 
 def _facts(
@@ -509,7 +512,8 @@ def _facts(
 
 def _options(run: FedRun, settings: ImputeSettings) -> Report:
     return {
-        **reported(settings, "copies", "scale", "participation"),
+        **reported(settings, "copies", "scale"),
+        **describe_presence(settings.participation, len(run.memories)),
         "step_size": None if callable(settings.step_size) else settings.step_size,
         **reported(settings, "batch_size", "variance_reduction"),
         "alpha": run.alpha,

@@ -23,10 +23,13 @@ from vpem.checks import (
     check_rows,
     check_weights,
     extremes,
+    parse_participation,
     precision_of,
     row_blocks,
 )
 from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten, warn
+from vpem.files.checkpoints import checksum
+from vpem.files.json_text import read_json_file
 from vpem.files.matrix import FileMatrix, select_rows
 from vpem.fits.local_rows import AllRows, LocalRows, UsedRows
 from vpem.network.graph import make_graph
@@ -37,6 +40,7 @@ from vpem.settings import INITS, MAP, FitSettings, KmeansSettings, MixtureSettin
 from vpem.steps.accelerate import Acceleration, parse_acceleration
 from vpem.steps.starts import GivenStart
 from vpem.sums.connect import Network, connect_workers
+from vpem.sums.partial import Presence
 from vpem.terms.density import Density
 from vpem.terms.factors import FactorTerms
 from vpem.terms.families.kinds import Kinds
@@ -550,3 +554,21 @@ def mode_prior(settings: FitSettings, blocks: Blocks) -> Report | None:
         ).tolist(),
         "prior_covariance": (usual if scale is None else np.full(len(sizes), scale)).tolist(),
     }
+
+
+def read_presence(settings: Any, names: Sequence[str], network: Network) -> Any:
+    """Return settings in which who takes part is said by numbers of workers, or observers.
+
+    A file is read; that of all processes must say the same.
+    """
+    value, engine = settings.participation, network.agents.engine
+    if isinstance(value, str) and isinstance(parse_participation(value), str):
+        value = read_json_file(value)
+        said = engine.allgather(checksum(repr(parse_participation(value))))
+        if len(set(said)) > 1:
+            raise InputError(
+                Setting("participation"), " is in a file that differs between processes; give all "
+                "the same one",
+            )  # fmt: skip
+    plain = Presence.of(value, names).plain
+    return settings if plain == settings.participation else settings.changed(participation=plain)

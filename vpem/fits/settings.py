@@ -93,17 +93,22 @@ class ImputeSettings(Settings, heading="Model"):
     compress: str | None = changed(SumSettings, "compress", help="Codec of what observers send: "
         "qsgd:8bits, natural:12bits, blockp:64, topk:0.1, randk:0.1, float32, float16.",
         idle=OF_LOWRANK)
-    participation: float = changed(FedSettings, "participation", flags="-p --participation",
-        help="Probability that an observer takes part.", idle=OF_LOWRANK)
+    participation: float | Any = changed(FedSettings, "participation",
+        flags="-p --participation", help="Probability that an observer takes part, or one for each "
+        "(0.9,0.5 or anna=0.9,bert=0.5), or who is there in one iteration after the other "
+        "(anna,bert;cleo), or a JSON file of these.", idle=OF_LOWRANK)
     step_size: Any = changed(FedSettings, "step_size", "auto", help="Steps of the statistic: "
         "constant:0.5, decreasing:0.8,0.6 (0.8 k^-0.6), or auto: 1 where nothing is random, else "
         "what the noise allows.", idle=OF_LOWRANK)
     batch_size: int | None = changed(FedSettings, "batch_size", help="Entries of its own that an "
         "observer draws in an iteration. Default: all; with --variance-reduction the square root "
         "of half of them.", idle=OF_LOWRANK)
+    replacement: bool = changed(FedSettings, "replacement", help="Draw the entries of a batch "
+        "with replacement.", idle=[OF_LOWRANK, rules.NOTHING_DRAWN])
     variance_reduction: bool = changed(FedSettings, "variance_reduction", help="Reduce the "
         "variance of batches (VR-FedEM), which are then small.", idle=OF_LOWRANK)
-    memory: str = changed(FedSettings, "memory", idle=[OF_LOWRANK, rules.EXACT_ZERO])
+    memory: str = changed(FedSettings, "memory",
+        idle=[OF_LOWRANK, rules.EXACT_ZERO, rules.NAIVE_OF_ALL])
     alpha: float | None = changed(FedSettings, "alpha", idle=[OF_LOWRANK, rules.EXACT])
     tol: float | None = changed(FedSettings, "tol", None, most=1.0, help="Stop when the "
         "statistic's correction is less than this part of its norm, with a mixture when the "

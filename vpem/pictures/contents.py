@@ -201,15 +201,21 @@ def name_of_fedem(report: Report) -> str:
     if report["compress"] is not None:
         parts.append(str(report["compress"]))
     if report["participation"] < 1:
-        parts.append(f"participation {report['participation']:g}")
+        parts.append(_participation(report))
     if report["batch_size"] is not None:
         parts.append(f"batches of {report['batch_size']}")
-    parts.append("no memories" if report["memory"] == "none" else f"memory {report['memory']}")
+    of_memory = {"none": "no memories", "naive": "naive mean"}
+    parts.append(of_memory.get(report["memory"], f"memory {report['memory']}"))
     return ", ".join(parts)
 
 
+def _participation(report: Report) -> str:
+    more = " or more" if report.get("participation_by_worker") else ""
+    return f"participation {report['participation']:g}{more}"
+
+
 def _steps(report: Report) -> str:
-    noise = f"codec omega {number(report['omega'], 3)}, participation {report['participation']:g}"
+    noise = f"codec omega {number(report['omega'], 3)}, {_participation(report)}"
     noise += f", alpha {number(report['alpha'], 3)}"
     most = number(min(report["step_ceiling"], 1.0), 3)
     loops = "" if report["inner"] is None else f", outer loops of {report['inner']}"

@@ -141,11 +141,11 @@ class SaemServer(StatisticKeeper, Stateful):
             sizes[piece] = np.maximum(ROOM * sizes[piece], SMALLER * (most or 1.0))
         self.total.exponents = exponents_of(sizes, self.holders.n_agents)
 
-    def draw(self, size: int) -> Indices:
+    def draw(self, size: int, iteration: int = 0) -> Indices:
         """Draw the active devices, and send them so many parameters, or what these are made of."""
         if self.codec is not None and self.feedback in ("change", "error"):
             size = len(self.statistic)
-        return super().draw(size)
+        return super().draw(size, iteration)
 
     def gather(self, local: Doubles, smoothed: Doubles, step: float) -> None:
         """Send statistics of the active devices, and approximate the mean of all.

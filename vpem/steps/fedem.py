@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vpem._core.threads import thread_count
-from vpem.checks import Doubles, Indices
+from vpem.checks import Doubles, Indices, least_participation
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.codecs import Codec
@@ -51,7 +51,11 @@ from vpem.steps.fedem_sums import (
 from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import note_partition
 from vpem.sums.connect import Network
+from vpem.sums.partial import Presence
 from vpem.sums.quantizer import ITEM, Basis, Quantizer
+
+FORGETFUL = ("none", "naive")
+"""Settings of the memories by which there are none."""
 
 ELSEWHERE = object()
 """Parameters of a root of another process."""
@@ -115,12 +119,13 @@ def run_fedem(
     first = Quantizer(first_codec, model.pieces, n_threads, basis)
     later = Quantizer(codec, model.pieces, n_threads, basis)
     alpha = 0.0 if settings.alpha is None else settings.alpha
-    if settings.memory == "none":
+    forgets = settings.memory in FORGETFUL
+    if forgets:
         if settings.alpha is not None:
             raise InputError(
                 Setting("alpha"),
                 " is the step of the memories, of which ",
-                Setting("memory", "none"),
+                Setting("memory", settings.memory),
                 " leaves none",
             )
         if later.biased:
@@ -145,18 +150,23 @@ def run_fedem(
             f" must be 1, got {alpha:g}",
         )
     among = np.flatnonzero(model.counts)
-    keeper = statistic_keeper(network, ledger, weights, codec, settings.participation, model.bounds)
-    keeper.take_part(settings.participation, rng, later, among, first)
+    participation = least_participation(settings.participation)
+    naive = weights if settings.memory == "naive" else None
+    members = [str(number) for number in range(len(weights))]
+    presence = Presence.of(settings.participation, members, naive)
+    keeper = statistic_keeper(network, ledger, weights, codec, participation, model.bounds)
+    alike = naive is None and isinstance(presence.plain, float)
+    keeper.take_part(participation if alike else presence, rng, later, among, first)
     counts = model.counts[model.counts > 0]
     # Whether corrections stay noisy however long the run is.
     drawn = settings.batch_size is not None and settings.batch_size < int(counts.max())
     stays_on = drawn and not settings.variance_reduction
-    if settings.memory == "none":
-        stays_on = stays_on or later.omega > 0 or settings.participation < 1
+    if forgets:
+        stays_on = stays_on or later.omega > 0 or participation < 1
     steps, settings = SafeSteps.choose(settings, alpha, later, counts, model.least_batch, stays_on)
     reduced = settings.variance_reduction and settings.batch_size is not None
-    noisy = later.omega > 0 or settings.participation < 1 or settings.batch_size is not None
-    looks = looks_needed(noisy or keeper.is_noisy, settings.participation, settings.inner or 0)
+    noisy = later.omega > 0 or participation < 1 or settings.batch_size is not None
+    looks = looks_needed(noisy or keeper.is_noisy, participation, settings.inner or 0)
     drift = Drift((keeper.n_roots, model.size), basis) if settings.tol > 0 and stays_on else None
     rest = Rest(settings.tol, looks, basis, drift)
     loop = _Loop(model, settings, weights, keeper, reduced, rest, rng)
@@ -306,7 +316,7 @@ class _Loop(Stateful):
         for place, worker in enumerate(active.tolist()):
             rows = None
             if batch_size is not None and batch_size < int(model.counts[worker]):
-                rows = model.draw(worker, batch_size, self.rng)
+                rows = model.draw(worker, batch_size, self.rng, self.settings.replacement)
             if not self.reduced:
                 estimates[place] = self._expect(worker, parameters[place], rows)
                 continue
@@ -392,7 +402,7 @@ class _Loop(Stateful):
     def _move(self, iteration: int) -> tuple[int, float]:
         """Move the statistic by what active workers send: how many there were, and the step."""
         run, parameters = self.run, self.parameters
-        active = self.keeper.draw(self.model.size)
+        active = self.keeper.draw(self.model.size, iteration)
         active_parameters = [parameters[0 if len(parameters) == 1 else worker] for worker in active]
         local = self.estimate(iteration, active, active_parameters)
         step = float(self.steps(iteration))

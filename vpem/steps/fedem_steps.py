@@ -19,7 +19,7 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from vpem.checks import Doubles, Indices
+from vpem.checks import Doubles, Indices, least_participation
 from vpem.errors import Setting, warn
 from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, Stateful
 from vpem.settings import FedSettings
@@ -192,7 +192,7 @@ class SafeSteps:
         whether noise remains however long the run goes on.
         """
         mean_rows = float(rows.mean())
-        omega, p = noise_of(quantizer), settings.participation
+        omega, p = noise_of(quantizer), least_participation(settings.participation)
         memory_step = None if quantizer.biased else alpha
         batch_size, inner = settings.batch_size, settings.inner
         if settings.variance_reduction:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vpem.checks import AnyArray, Doubles, Indices, read_float
+from vpem.checks import AnyArray, Doubles, Indices, least_participation, read_float
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
@@ -24,7 +24,7 @@ from vpem.network.schema import As, Report, Stateful
 from vpem.rules import MASKED_ABSENT, MASKED_CODES
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
-from vpem.sums.partial import Uplink
+from vpem.sums.partial import Presence, Uplink
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
 from vpem.terms.units import exponents_of
@@ -66,8 +66,12 @@ class StatisticModel(Stateful, Protocol):
     def masses(self) -> AnyArray:
         """What they weigh, (n,)."""
 
-    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
+    def draw(
+        self, worker: int, count: int, rng: np.random.Generator, replace: bool = False
+    ) -> Indices:
         """Draw some of a worker's rows, so that the mean of their statistics is unbiased.
+
+        Each independently of the others with ``replace``.
 
         The stream goes on alike in processes that have none of the worker's rows.
         """
@@ -270,7 +274,7 @@ class StatisticKeeper:
 
     def take_part(
         self,
-        participation: float,
+        participation: float | Presence,
         rng: np.random.Generator,
         quantizer: Quantizer | None = None,
         among: Indices | None = None,
@@ -283,8 +287,9 @@ class StatisticKeeper:
         self.first = Uplink(self.total, first, rng)
         self.members = Uplink(self.total, quantizer, rng, participation, among)
 
-    def draw(self, size: int) -> Indices:
+    def draw(self, size: int, iteration: int = 0) -> Indices:
         """Draw the active members, and send them the statistic of so many numbers."""
+        self.members.iteration = iteration
         self.members.begin("estep", 1, size, ITEM)
         return self.members.senders
 
@@ -365,7 +370,7 @@ class NeighbourKeepers(StatisticKeeper):
 
     def take_part(
         self,
-        participation: float,
+        participation: float | Presence,
         rng: np.random.Generator,
         quantizer: Quantizer | None = None,
         among: Indices | None = None,
@@ -374,8 +379,9 @@ class NeighbourKeepers(StatisticKeeper):
         here = ServerSum(len(self.weights))  # vectors stay where they are
         self.members = Uplink(here, None, rng, participation, among)
 
-    def draw(self, size: int) -> Indices:
+    def draw(self, size: int, iteration: int = 0) -> Indices:
         """Draw the active members; each has a statistic."""
+        self.members.iteration = iteration
         self.members.draw()
         return self.members.senders
 
@@ -404,7 +410,8 @@ class NeighbourKeepers(StatisticKeeper):
             is_local = np.isin(active, self.holders.own)
             corrections = np.where(is_local[:, None], corrections, 0.0)
         moves = run.memories.copy()
-        moves[active] += corrections / self.members.probability
+        chance = self.members.chance
+        moves[active] += corrections / (chance if isinstance(chance, float) else chance[:, None])
         moved = self.add_up(self.weights[:, None] * (statistics + step * moves))
         self.members.add_received(corrections)
         with set_topic(self.holders.engine, "check"):
@@ -478,11 +485,11 @@ def check_keeper(
         )  # fmt: skip
 
 
-def check_masked(network: Network, codec: Codec | None, participation: float) -> None:
+def check_masked(network: Network, codec: Codec | None, participation: object) -> None:
     """Raise InputError where sums cannot be masked, or would reveal more than totals."""
     if network.agents.masks is None:
         return
     if codec is not None:
         raise InputError(Setting("secure_sum"), *MASKED_CODES)
-    if participation < 1:
+    if least_participation(participation) < 1:
         raise InputError(Setting("secure_sum"), *MASKED_ABSENT)

@@ -13,17 +13,19 @@ agents have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import AnyArray, Doubles, Floats
+from vpem.checks import AnyArray, Doubles, Floats, least_participation, parse_participation
+from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.network.codecs import Codec, Keys, draw_keys
 from vpem.network.ledger import Ledger
-from vpem.network.schema import COUNT, Array, Maybe, Schema, State, restore, save
+from vpem.network.schema import COUNT, Array, Maybe, Report, Schema, State, restore, save
 from vpem.sums.consensus import codec_of
 from vpem.sums.counted import SUM_KIND, AtServer
 from vpem.sums.exchanges import follow_first
@@ -34,6 +36,95 @@ Senders = NDArray[np.intp]
 
 Carry = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
 """Brings messages (a, size) of this process to others; returns those that it hears itself."""
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Who of n senders takes part, and what a message of one stands for.
+
+    Each takes part with a probability of its own (Dieuleveut et al. 2021, A 9), so that its message
+    divided by that is, on average, what it would always send. Or there is a ``schedule`` of who
+    takes part in one iteration after the other, again and again: probabilities are then shares of
+    its iterations. With ``weights`` (n,) the total is a mean over those who are there.
+    """
+
+    probabilities: Doubles  # (n,)
+    schedule: tuple[Senders, ...] = ()
+    weights: Doubles | None = None
+
+    @classmethod
+    def of(cls, value: object, names: Sequence[str], weights: Doubles | None = None) -> Presence:
+        """Read who of these senders takes part; InputError where names or numbers do not fit."""
+        known: Any = parse_participation(value)
+        least, n, number = least_participation(known), len(names), Setting("participation")
+        if isinstance(known, float):
+            return cls(np.full(n, least), (), weights)
+        if isinstance(known, dict):
+            if absent := [name for name in names if name not in known]:
+                raise InputError(number, f" has no probability of {shorten(map(repr, absent))}")
+            _places(known, names)
+            return cls(np.array([known[name] for name in names]), (), weights)
+        if not isinstance(known[0], tuple):
+            if len(known) != n:
+                raise InputError(
+                    number, f" has {len(known)} probabilities, but {n} could take part"
+                )
+            return cls(np.array(known), (), weights)
+        schedule = tuple(_places(one, names) for one in known)
+        times = np.bincount(np.concatenate(schedule), minlength=n)
+        if absent := [names[at] for at in np.flatnonzero(times == 0)]:
+            raise InputError(
+                number, f" has {shorten(map(repr, absent))} in no iteration, so that what they "
+                "hold would never count; add them, or leave their rows out",
+            )  # fmt: skip
+        return cls(times / len(schedule), schedule, weights)
+
+    @property
+    def plain(self) -> Any:
+        """The same by numbers of senders: a probability, one for each, or who is there when."""
+        if self.schedule:
+            return tuple(tuple(one.tolist()) for one in self.schedule)
+        alike = (self.probabilities == self.probabilities[0]).all()
+        return float(self.probabilities[0]) if alike else tuple(self.probabilities.tolist())
+
+    def draw(self, rng: np.random.Generator, iteration: int, among: Senders) -> Senders:
+        """Draw who takes part in an iteration, counted from 1."""
+        if self.schedule:
+            there = self.schedule[(iteration - 1) % len(self.schedule)]
+            return among[np.isin(among, there)]
+        chances = self.probabilities[among]
+        return among if (chances == 1).all() else among[rng.random(len(among)) < chances]
+
+    def chance(self, active: Senders) -> float | Doubles:
+        """By what the messages of those who take part are divided: all by one number, or (a,)."""
+        if self.weights is not None:
+            return float(self.weights[active].sum()) if len(active) else 1.0
+        alike = (self.probabilities == self.probabilities[0]).all()
+        return float(self.probabilities[0]) if alike else self.probabilities[active]
+
+
+def describe_presence(value: object, n: int) -> Report:
+    """Say with which probability senders take part: the least, and all where they differ."""
+    presence = Presence.of(value, [str(number) for number in range(n)])
+    report: Report = {"participation": float(presence.probabilities.min())}
+    if not isinstance(presence.plain, float):
+        report["participation_by_worker"] = presence.probabilities.tolist()
+    return report
+
+
+def _places(names: Iterable[str], known: Sequence[str]) -> Senders:
+    """Numbers of the senders of these names, in order; InputError for others and for repeated."""
+    places = {str(at): at for at in range(len(known))} | {name: at for at, name in enumerate(known)}
+    found = [places.get(name, -1) for name in names]
+    for name, at in zip(names, found, strict=True):
+        if at < 0:
+            raise InputError(
+                Setting("participation"), f" names {name!r}{did_you_mean(name, known)}, but there "
+                f"are {shorten(map(repr, known))}",
+            )  # fmt: skip
+        if found.count(at) > 1:
+            raise InputError(Setting("participation"), f" has {name!r} twice in one iteration")
+    return np.sort(np.array(found, dtype=np.intp))
 
 
 class Uplink(Sum):
@@ -47,7 +138,7 @@ class Uplink(Sum):
 
     Of some senders: each of those ``among`` all who can takes part with the same ``probability``,
     drawn by the generator. Their total is divided by it, so that it is that of all on average.
-    None: all take part.
+    None: all take part. Or as a `Presence` says.
 
     Of a memory: see `remember`.
     """
@@ -58,13 +149,15 @@ class Uplink(Sum):
     step: float | Doubles = 1.0
     values: Doubles | None = None
     kept: Doubles | None = None
+    iteration = 0
+    """Of what is drawn next, by which a schedule goes."""
 
     def __init__(
         self,
         server: AtServer,
         quantizer: Quantizer | None = None,
         keys: np.random.Generator | Callable[[int], Keys] | None = None,
-        probability: float | None = None,
+        probability: float | Presence | None = None,
         among: Senders | None = None,
     ) -> None:
         self.server = server
@@ -73,8 +166,9 @@ class Uplink(Sum):
         self.biased = self.quantizer is not None and self.quantizer.biased
         """Whether the mean of what is received is something else than what was sent."""
         self._keys = partial(draw_keys, keys) if isinstance(keys, np.random.Generator) else keys
-        self.probability = 1.0 if probability is None else probability
-        """Probability with which a sender is active."""
+        self.presence = probability if isinstance(probability, Presence) else None
+        self.probability = 1.0 if probability is None or self.presence else float(probability)  # type: ignore[arg-type]
+        """Probability with which a sender is active, where it is the same of all."""
         self._among: Senders | None = None
         if probability is not None:
             self._rng = keys
@@ -134,9 +228,17 @@ class Uplink(Sum):
     def broadcast(self, size: int, receivers: Senders | None = None) -> None:
         self.server.broadcast(size, self.active if receivers is None else receivers)
 
+    @property
+    def chance(self) -> float | Doubles:
+        """By what messages of the active senders are divided: one number, or (a,)."""
+        return self.probability if self.presence is None else self.presence.chance(self.senders)
+
     def draw(self) -> None:
         self.active = self._among
-        if self._among is not None and self.probability < 1:
+        if self.presence is not None and self._among is not None:
+            assert isinstance(self._rng, np.random.Generator)
+            self.active = self.presence.draw(self._rng, self.iteration, self._among)
+        elif self._among is not None and self.probability < 1:
             assert isinstance(self._rng, np.random.Generator)
             self.active = self._among[self._rng.random(len(self._among)) < self.probability]
 
@@ -182,10 +284,18 @@ class Uplink(Sum):
         about ``about``, which all know.
         """
         assert self.kept is not None
-        received = self.send(self.differ(values, about))
-        seen = self.aggregate(received)
-        share = 1.0 if self.biased else 1.0 / self.probability
-        total: Doubles = self.kept + share * seen
+        changes, chance = self.differ(values, about), 1.0 if self.biased else self.chance
+        if isinstance(chance, float):
+            received = self.send(changes)
+            seen = self.aggregate(received)
+            total: Doubles = self.kept + 1.0 / chance * seen
+        else:
+            # A server makes two sums of what it hears; along a tree both are sent.
+            summed = self.quantizer is None and self.server.tree is not None
+            sent = self.send(_both(changes, chance) if summed else changes)
+            both = sent if summed else _both(sent, chance)
+            weighed, seen = np.split(self.aggregate(both), 2, axis=1)
+            received, total = both[:, changes.shape[1] :], self.kept + weighed
         # Sum and memories begin as they are elsewhere: a process keeps those of its own.
         self.add_received(self.server.ours(received, self.active))
         self.kept += self.step * seen
@@ -217,6 +327,11 @@ class Uplink(Sum):
 
     def schema(self) -> dict[str, Schema]:
         return {}
+
+
+def _both(values: Doubles, chance: Doubles) -> Doubles:
+    """Vectors (a, P) divided by the chance of each (a,), and behind them as they are: (a, 2P)."""
+    return np.concatenate([values / chance[:, None], values], axis=1)
 
 
 def send_changes(

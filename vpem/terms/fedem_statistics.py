@@ -248,19 +248,23 @@ class MixtureStatistics(Stateful):
             return self._pass(self._threaded(part.select_rows(rows)), parameters)[0]
         return self._whole(worker, parameters)[0]
 
-    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
+    def draw(
+        self, worker: int, count: int, rng: np.random.Generator, replace: bool = False
+    ) -> Indices:
         """Draw so many rows of a worker, fewer than it has, each as often as it weighs on average.
 
         Where all weigh 1 they are different ones. Else a row is drawn of each of ``count`` slices
         of equal weight, so that the mean over the rows drawn is unbiased and varies less than that
-        of independent draws.
+        of independent draws, which are those with ``replace``.
         """
         if not self.weighs:
             n_held = self._held[worker]
-            drawn: Indices = rng.choice(n_held, count, replace=False, shuffle=False)
+            drawn: Indices = rng.choice(n_held, count, replace=replace, shuffle=False)
             return drawn
         # In other processes too, so that the shared stream goes on alike.
-        places = (np.arange(count) + rng.random(count)) / count
+        places = rng.random(count)
+        if not replace:
+            places = (np.arange(count) + places) / count
         if worker not in self.parts:
             return np.zeros(count, dtype=np.intp)
         weights = self.parts[worker].row_weights

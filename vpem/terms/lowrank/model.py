@@ -284,9 +284,11 @@ class ImputationModel(Stateful):
         if observations.weights is not None:
             self.total_weight = add_up(masses)
 
-    def draw(self, worker: int, count: int, rng: np.random.Generator) -> Indices:
-        """Draw so many different entries of an observer's, fewer than it saw."""
-        drawn: Indices = rng.choice(int(self.counts[worker]), count, replace=False, shuffle=False)
+    def draw(
+        self, worker: int, count: int, rng: np.random.Generator, replace: bool = False
+    ) -> Indices:
+        """Draw so many entries of an observer's, fewer than it saw: different ones, or not."""
+        drawn: Indices = rng.choice(int(self.counts[worker]), count, replace=replace, shuffle=False)
         return drawn
 
     def expect(self, worker: int, parameters: LowRank, rows: Indices | None) -> Doubles:
