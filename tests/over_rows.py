@@ -182,6 +182,16 @@ def compare_fedem(compare, networks, first, brief):
     ]
     for options in cases[:5:2] if brief else cases:
         compare.fedem(star, **options)
+    n = star.graph.n_agents
+    chances = tuple(np.linspace(0.3, 1, n).tolist())
+    turns = tuple((one, (one + 1) % n) for one in range(n)) if n > 1 else ((0,), ())
+    tree = connect_workers(make_graph("path", n), sum="tree")
+    for network, participation in ((star, chances), (tree, chances), (networks[1], turns)):
+        compare.fedem(network, participation=participation, init="kmeans")
+        if network is not networks[1]:
+            compare.fedem(network, participation=turns, compress="blockp:3,20:inf", init="kmeans")
+    if not brief:
+        compare.fedem(star, participation=chances, memory="naive", init="kmeans")
     for network in networks[1:]:
         compare.fedem(network, init="kmeans", participation=0.6, batch_size=27)
         if not brief:
