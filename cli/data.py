@@ -15,7 +15,14 @@ from vpem.files.table_settings import ARRAYS, OF_ONE_FIT, LabelledTable, TableSe
 from vpem.fits.settings import parse_numbers
 from vpem.records import Settings, beside, changed, not_both, off, rule, unless, unset
 from vpem.rules import OF_ONE_FILE, ONE_START
-from vpem.settings import ALIGNMENTS, FitSettings, HoldingSettings, SumSettings, WorkerSettings
+from vpem.settings import (
+    ALIGNMENTS,
+    WEIGHTS,
+    FitSettings,
+    HoldingSettings,
+    SumSettings,
+    WorkerSettings,
+)
 
 from .outputs import READ, Role
 
@@ -42,11 +49,30 @@ def graph_of(n_agents: int, names: Sequence[str] | None, graph: GraphSettings) -
     if graph.graph is not None:
         from vpem.files.networks import read_graph
 
-        return read_graph(graph.graph, n_agents, names)
+        return read_graph(graph.graph, n_agents, names, directed=graph.directed)
     return make_graph(
         graph.topology or "star", n_agents, seed=graph.graph_seed or 0, radius=graph.radius,
         mean_degree=graph.mean_degree, names=names,
     )  # fmt: skip
+
+
+def weighed(sums: Any, graph: Graph) -> Any:
+    """Return settings of sums with the mixing matrix that they name a file of, if they do."""
+    if not names_file(sums.weights):
+        return sums
+    from vpem.files.networks import read_weights
+
+    return sums.changed(weights=read_weights(sums.weights, graph))
+
+
+def names_file(weights: Any) -> bool:
+    """Whether mixing weights are the name of a file: no number, and no name of weights."""
+    if not isinstance(weights, str) or weights in WEIGHTS:
+        return False
+    from vpem.checks import read_float
+    from vpem.files.networks import MATRICES
+
+    return read_float(weights) is None and Path(weights).suffix.lower() in MATRICES
 
 
 NOT_OF_GRIDS = beside(
@@ -183,7 +209,7 @@ def stored_graph(
     """Return the graph stored in the dataset, unless options describe another."""
     from vpem.network.graph import from_edges
 
-    if source.edges is None or set(graph.values("graph_seed").values()) != {None}:
+    if source.edges is None or set(graph.values("graph_seed", "directed").values()) != {None}:
         return graph_of(parts.n_agents, parts.names, graph)
     n_stored = (source.partition or parts).n_agents
     if n_stored == parts.n_agents:

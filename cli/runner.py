@@ -31,6 +31,7 @@ from .data import (
     stored_graph,
     tell_families,
     teller,
+    weighed,
 )
 from .display import ProgressLine, Screen, print_json, show
 from .outputs import LabelFile, LabelledOutput, Output, Role
@@ -361,7 +362,8 @@ class Task(CommandRun):
         """
         from vpem.sums.connect import connect, connect_workers
 
-        sums, heard = sums.changed(seed=self.seed_of_graph), self.screen.warnings
+        sums = weighed(sums.changed(seed=self.seed_of_graph), self.graph)
+        heard = self.screen.warnings
         before, over_rows = list(heard), self.workers is not None
         chosen, last = sums.hubs == "likelihood", -1
         some = sums.changed(hubs="size") if chosen else sums

@@ -310,7 +310,8 @@ ALONE = {
         labels model model_options network observations partition problem record rng sample_weight
         sampler_options saver server start tell warn
     """,
-    "a graph that is made, which programs make by make_graph": "graph_seed mean_degree radius",
+    "a graph that is made, which programs make by make_graph": "graph_seed mean_degree radius "
+    "directed",
     "who holds what, which recipes are given as objects": "agents sort_by_label source",
     "a choice between recipes": "split one_standard_error holdout",
     "options of a model or a sampler, which recipes take as mappings": """

@@ -123,8 +123,13 @@ class GraphSettings(Settings, heading="Network"):
     topology: str | None = setting(None, "Graph of agents: star (a server), "
         f"{', '.join(TOPOLOGIES[1:])}. Also of workers. Default: as stored, else star.",
         choices=TOPOLOGIES, often=True)
-    graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON.",
+    graph: Path | None = setting(None, "Graph from a file: edge list, GraphML, or node-link JSON. "
+        "Several in one (lines --- in an edge list, a JSON list) take turns, one a round.",
         file="read", idle=not_both("topology", "graph"))
+    directed: bool = setting(False, "Links of --graph lead one way, from the first node of an edge "
+        "to the second; agents then sum by push-sum.", idle=beside(
+            " is about the edges of a file; topologies have links that lead both ways; give "
+            "{graph}, or leave it out", graph=None))
     radius: float | None = setting(None, "Radius of a geometric graph in the unit square.",
         idle=UNNAMED)
     mean_degree: float | None = setting(None, "Mean degree of a random graph.", idle=UNNAMED)
@@ -213,8 +218,10 @@ class SumSettings(Settings, heading="Network"):
     consensus_tol: float = setting(1e-6, "Largest consensus error, relative to a hub's term, with "
         "--rounds auto.", least=1e-12, most=1.0,
         idle=[rules.ROUNDS, rules.AUTOMATIC, rules.CODED])
-    weights: str = setting("metropolis", "Mixing weights: metropolis, laplacian (best constant), "
-        "max-degree, fastest (needs cvxpy).", choices=WEIGHTS, idle=rules.ROUNDS)
+    weights: Any = setting("metropolis", "Mixing weights: metropolis, laplacian (best constant), "
+        "max-degree, fastest (needs cvxpy); a constant alpha of I - alpha L, such as 0.2; or a "
+        "matrix of one's own: a file (.csv, .txt, .npy), in Python an array. It is symmetric, its "
+        "rows sum to 1, and it is 0 off the edges.", words=WEIGHTS, idle=rules.ROUNDS)
     consensus: str = setting("auto", "Compute the rounds one by one (rounds), as one equivalent "
         "matrix (operator), or by the cheaper of the two (auto).", choices=CONSENSUS,
         idle=rules.ROUNDS)

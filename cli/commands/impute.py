@@ -22,6 +22,7 @@ from ..data import (
     refuse_shared_stdin,
     refuse_unused,
     teller,
+    weighed,
 )
 from ..display import ProgressLine, Screen, plain
 from ..options import Without
@@ -164,6 +165,7 @@ def impute(
         observations, hidden = observed(data, parties, dealing, settings, run)
         names, seeded = observations.names, graph.seeded(settings.seed)
         joined = graph_of(observations.n_observers, names, seeded)
+        sums = weighed(sums, joined)
         sums, settings = move_codec(joined, sums, settings)
         with run.working(ProgressLine) as progress:
             progress.most = settings.max_iter

@@ -10,7 +10,7 @@ from vpem.errors import InputError, Setting
 from vpem.records import Rule, Settings, beside, changed, off, rule, setting, unset
 from vpem.settings import SAEM_MODELS, SAMPLERS, HolderGraph, SaemSettings, SumSettings
 
-from ..data import StartSettings, graph_of
+from ..data import StartSettings, graph_of, weighed
 from ..display import ProgressLine, Screen
 from ..options import Without
 from ..outputs import NEEDS_TOL, WRITTEN, LabelFile, LabelledOutput
@@ -353,6 +353,7 @@ def saem(
         if model.init_model is not None:
             fitting["start"] = read_saem(model.init_model)
         joined = graph_of(source.held.n_workers, source.held.names, graph.seeded(settings.seed))
+        sums = weighed(sums, joined)
         if way_of(joined, sums).has_rounds:
             sums, settings = sums.changed(compress=settings.codec), settings.changed(codec=None)
         with run.working(SaemCounter) as progress:

@@ -14,7 +14,7 @@ from vpem.records import changed, not_both, rule, unset
 from vpem.rules import BY_FEATURES
 from vpem.settings import OF_DATA, TOPOLOGIES, GraphSettings, HoldingSettings, lacks_data
 
-from ..data import graph_of, partition_of, read_one, stored_graph, teller
+from ..data import graph_of, partition_of, read_one, stored_graph, teller, weighed
 from ..display import Screen, print_json, show
 from ..options import Without
 from ..outputs import READ, WRITTEN, Output, Printing
@@ -120,8 +120,8 @@ def describe(
                 parts = partition_of(data, holding, graph.is_asked or settings.is_asked)
                 network = stored_graph(data, holding, parts, graph, screen)
         report = plan(
-            network, parts, settings, split=holding.split, n_samples=settings.n_samples or stored,
-            seed=graph.graph_seed,
+            network, parts, weighed(settings, network), split=holding.split,
+            n_samples=settings.n_samples or stored, seed=graph.graph_seed,
         )  # fmt: skip
         if plot is not None:
             from vpem.network.hubs import Hub
@@ -151,7 +151,7 @@ def _named(
     if source is not None and agents is None:
         raise InputError(f"how many agents? give -n: vpem topology describe {source} -n 8")
     if graph.graph is not None:
-        joined = read_graph(graph.graph, agents)
+        joined = read_graph(graph.graph, agents, directed=graph.directed)
     else:
         joined = graph_of(agents or 0, None, graph.changed(topology=source))
     count = joined.n_agents

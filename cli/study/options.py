@@ -34,7 +34,7 @@ from vpem.records import Condition, refused
 from vpem.rules import OF_ONE_FILE, summing
 from vpem.sums.connect import settled
 
-from ..data import refuse_families, refuse_unused, teller
+from ..data import names_file, refuse_families, refuse_unused, teller
 from ..names import STUDY, in_options, key_of, meant, name_of, no_such_option, speak_of
 from ..options import options_of, path_of, refuse_idle, rules_of, source_of, take_defaults
 from ..session import Where
@@ -219,6 +219,11 @@ def _agreed(context: Any, name: str, words: Sequence[str], topology: str) -> Agr
     records = leaf.callback.records(context.params)
     for key in set(table).intersection(LISTS):
         parse_numbers(f"--{key}", str(table[key]))
+    if "sums" in records and names_file(records["sums"].weights):
+        raise InputError(
+            f"--weights {records['sums'].weights} is a file of one member, and all members must "
+            "have the same weights; give a name of weights, or a number"
+        )
     if "sums" in records and (topology := context.params.get("topology")):
         # Only whether the graph has a server matters here; its size is not known yet.
         settled(make_graph("star" if topology == "star" else "path", 3), records["sums"])

@@ -524,10 +524,10 @@ def start_facts(init: object) -> Any:
 def network_facts(network: Any) -> State:
     """Describe what a network does (`vpem.sums.connect.Network`)."""
     blocks, total, faults = network.blocks, network.total, network.faults
+    graph = network.graph
+    when = [one for one in (graph.arrows, graph.turns) if one is not None]
     return {
-        "who is joined in the graph": checksum(
-            network.graph.n_nodes, np.asarray(network.graph.edges)
-        ),
+        "who is joined in the graph": checksum(graph.n_nodes, np.asarray(graph.edges), *when),
         "who holds which features": checksum(*blocks.features, blocks.roots, blocks.agents),
         **network.describe("hops", "rounds", "weights", "acceleration", "compress", "secure_sum"),
         "link_failure": 0.0 if faults is None else faults.link_failure,

@@ -8,18 +8,19 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpem.checks import read_float
-from vpem.errors import FileError, InputError, VpemWarning, did_you_mean, shorten
+from vpem.errors import FileError, InputError, Setting, VpemWarning, did_you_mean, shorten
 from vpem.files.json_text import JSON_TIMES, parse_json, read_json_file
 from vpem.files.opening import read_bytes
-from vpem.network.graph import Graph, from_edges, from_networkx
+from vpem.network.graph import Graph, from_edges, from_networkx, in_turn
 from vpem.network.partition import Partition, Workers, from_lists, from_worker_of_row
 
 
@@ -121,10 +122,20 @@ def read_holders(
 
 EDGE_LISTS: tuple[str, ...] = (".txt", ".edges", ".edgelist", ".csv", ".tsv")
 HEADERS = (("source", "target"), ("from", "to"))
+NEXT = "---"
+"""The line of an edge list after which the next of several graphs begins."""
+
+
+MATRICES: tuple[str, ...] = (".csv", ".txt", ".tsv", ".npy")
+"""Endings of files of mixing matrices."""
 
 
 def read_graph(
-    path: str | os.PathLike[str], n_agents: int | None = None, names: Sequence[str] | None = None
+    path: str | os.PathLike[str],
+    n_agents: int | None = None,
+    names: Sequence[str] | None = None,
+    *,
+    directed: bool = False,
 ) -> Graph:
     """Read a graph whose nodes are agents, by name or by number from 0.
 
@@ -136,7 +147,9 @@ def read_graph(
     * ``.graphml``: GraphML; the ``id`` of a node is its label.
     * ``.json``: node-link JSON as networkx writes it, with ``nodes`` and ``edges`` (or ``links``).
 
-    See `vpem.network.graph.from_edges` for how nodes are matched with agents.
+    Several graphs take turns (`vpem.network.graph.in_turn`): in an edge list a line ``---`` begins
+    the next, and JSON may be a list of graphs. Edges of a ``directed`` graph lead from the first
+    node to the second. See `vpem.network.graph.from_edges` for how nodes are matched with agents.
     """
     file = Path(path)
     ending = file.suffix.lower()
@@ -145,14 +158,27 @@ def read_graph(
             f"cannot tell what kind of graph {file} holds: its name must end in"
             f" {', '.join(EDGE_LISTS)} (edge list), .graphml or .json (node-link)"
         )
-    content = read_bytes(file, JSON_TIMES)
+    content, topology = read_bytes(file, JSON_TIMES), "directed" if directed else "file"
     if not content.strip():
         raise FileError(f"the graph file {file} is empty")
     try:
         if ending in EDGE_LISTS:
-            return from_edges(_read_edge_list(file, content), n_agents, names, "file")
+            lists = _read_edge_list(file, content)
+            union = from_edges(
+                [pair for pairs in lists for pair in pairs], n_agents, names, topology,
+                directed=directed,
+            )  # fmt: skip
+            if len(lists) == 1:
+                return union
+            _refuse_directed(directed)
+            n, called = union.n_agents, union.names
+            return in_turn([from_edges(pairs, n, called, "file") for pairs in lists])
         if ending == ".json":
-            graph = _read_json(file, content)
+            graphs = _read_json(file, content)
+            if len(graphs) > 1:
+                _refuse_directed(directed)
+                return in_turn([from_networkx(one, n_agents, names, "file") for one in graphs])
+            graph = graphs[0]
         else:
             import networkx as nx
 
@@ -162,9 +188,40 @@ def read_graph(
                     graph = nx.read_graphml(io.BytesIO(content))
             except (ParseError, nx.NetworkXException, ValueError, LookupError, TypeError) as error:
                 raise FileError(f"{file} is not a valid GraphML file: {error}") from None
-        return from_networkx(graph, n_agents, names, "file")
+        if directed and not graph.is_directed():
+            raise InputError("the edges of this graph have no direction; leave out ",
+                             Setting("directed", True))  # fmt: skip
+        return from_networkx(graph, n_agents, names, topology, directed=directed)
     except InputError as error:
-        raise InputError(f"{file}: {error}") from None
+        raise InputError(f"{file}: ", *error.parts) from None
+
+
+def _refuse_directed(directed: bool) -> None:
+    if directed:
+        raise InputError(
+            "graphs that take turns are undirected: push-sum is for one directed graph; leave out ",
+            Setting("directed", True),
+        )
+
+
+def read_weights(path: str | os.PathLike[str], graph: Graph) -> NDArray[np.float64]:
+    """Read a mixing matrix (n_agents, n_agents) for `vpem.network.mixing.mixing_matrix`.
+
+    A ``.npy`` file holds the matrix, a text file (``.csv``, ``.txt``, ``.tsv``) a line an agent
+    with a number for each.
+    """
+    file, n = Path(path), graph.n_agents
+    content = read_bytes(file, JSON_TIMES)
+    if file.suffix.lower() == ".npy":
+        try:
+            matrix = np.load(io.BytesIO(content), allow_pickle=False)
+            return np.asarray(matrix, dtype=np.float64)
+        except (ValueError, TypeError, EOFError, OSError) as error:
+            raise FileError(f"{file} is not a .npy file of numbers: {error}") from None
+    rows = [[read_float(word) for word in row] for _, row in _rows_of(_text(file, content))]
+    if len(rows) != n or any(len(row) != n or None in row for row in rows):
+        raise FileError(f"{file} must have {n} lines of {n} numbers, one an agent")
+    return np.array(rows, dtype=np.float64)
 
 
 def _text(file: Path, content: bytes) -> str:
@@ -178,17 +235,28 @@ def _text(file: Path, content: bytes) -> str:
     return text
 
 
-def _read_edge_list(file: Path, content: bytes) -> list[tuple[str, str]]:
-    """Return the pairs of an edge list, whose lines are split at commas, else tabs, else blanks."""
-    pairs: list[tuple[str, str]] = []
-    more = first = 0
-    for number, line in enumerate(_text(file, content).splitlines(), start=1):
+def _rows_of(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of lines with their numbers, split at commas, else tabs, else blanks."""
+    for number, line in enumerate(text.splitlines(), start=1):
         data = line.partition("#")[0].strip()
         if not data:
             continue
         separator = next((mark for mark in (",", "\t") if mark in data), None)
         fields = [field.strip() for field in data.split(separator)]
-        fields = [one[1:-1] if one[:1] == one[-1:] == '"' else one for one in fields]
+        yield number, [one[1:-1] if one[:1] == one[-1:] == '"' else one for one in fields]
+
+
+def _read_edge_list(file: Path, content: bytes) -> list[list[tuple[str, str]]]:
+    """Return the pairs of an edge list; several lists, where lines ``---`` lie between."""
+    lists: list[list[tuple[str, str]]] = [[]]
+    more = first = 0
+    text = _text(file, content)
+    lines = text.splitlines()
+    for number, fields in _rows_of(text):
+        line, pairs = lines[number - 1], lists[-1]
+        if fields == [NEXT]:
+            lists.append([])
+            continue
         first = first or number
         if number == first and tuple(field.lower() for field in fields[:2]) in HEADERS:
             continue
@@ -201,7 +269,7 @@ def _read_edge_list(file: Path, content: bytes) -> list[tuple[str, str]]:
             )
         more += bool(attributes) and attributes != ["{}"]
         pairs.append((fields[0], fields[1]))
-    if not pairs:
+    if not any(lists):
         raise FileError(f"the edge list {file} holds no edges")
     if more:
         warnings.warn(
@@ -210,11 +278,11 @@ def _read_edge_list(file: Path, content: bytes) -> list[tuple[str, str]]:
             VpemWarning,
             stacklevel=3,
         )
-    return pairs
+    return lists
 
 
-def _read_json(file: Path, content: bytes) -> Any:
-    import networkx as nx
+def _read_json(file: Path, content: bytes) -> list[Any]:
+    """Return the graphs of a file of node-link JSON, or of a list of it."""
 
     def wrong(what: str) -> FileError:
         return FileError(f"{file} is not a node-link JSON file: {what}")
@@ -223,12 +291,20 @@ def _read_json(file: Path, content: bytes) -> Any:
         data = parse_json(_text(file, content))
     except ValueError as error:
         raise wrong(str(error)) from None
+    if isinstance(data, list) and data:
+        return [_node_link(one, wrong) for one in data]
+    return [_node_link(data, wrong)]
+
+
+def _node_link(data: Any, wrong: Callable[[str], FileError]) -> Any:
+    import networkx as nx
+
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         raise wrong('it has no list "nodes"')
     edges = data.get("edges", data.get("links"))
     if not isinstance(edges, list):
         raise wrong('it has no list "edges" or "links"')
-    graph = nx.Graph()
+    graph = nx.DiGraph() if data.get("directed") is True else nx.Graph()
     for place, node in enumerate(data["nodes"]):
         label = node.get("id") if isinstance(node, dict) else None
         if not isinstance(label, str | int) or label in graph:

@@ -357,7 +357,7 @@ def plan(
         "dtype": settings.dtype,
         "batch_size": settings.batch_size,
         **network.describe("compress", "faults", *SUMMED),
-        **_mixing(network),
+        **_mixing(network, settings.weights),
         "communication": sent,
         "along_a_tree": instead,
         **time,
@@ -437,15 +437,17 @@ def _sent(
     return sent | {"setup": ledger.summary(), "labels": Ledger(network.graph).summary()}
 
 
-def _mixing(network: Network) -> Report:
+def _mixing(network: Network, weights: Any) -> Report:
     if network.n_rounds is None:
         return {"mixing": [], "consensus_errors": [], "rounds_needed": []}
     graph, hubs = network.graph, network.hubs
+    mixing, rate = _matrix(graph, weights), network.mixing_rate
+    tables = not graph.is_directed and graph.turns is None  # of one symmetric matrix
     assert network.mixing_rate is not None
     assert network.weights is not None
-    matrices = {network.weights: _matrix(graph, network.weights)}
+    matrices = {network.weights: mixing} if graph.turns is None else {}
     rates = {network.weights: network.mixing_rate}
-    for name in WEIGHTS:
+    for name in WEIGHTS if tables else ():
         # The fastest weights are computed where that takes no time, and their solvers are there.
         at_hand = graph.n_agents <= SMALL and all(
             importlib.util.find_spec(solver) is not None for solver in ("cvxpy", "cvxopt")
@@ -453,25 +455,27 @@ def _mixing(network: Network) -> Report:
         if name not in matrices and (name != "fastest" or at_hand):
             matrices[name] = _matrix(graph, name)
             rates[name] = mixing_rate(matrices[name])
-    mixing, rate = matrices[network.weights], network.mixing_rate
     fixed = network.compress is None and network.faults is None
     return {
         "mixing": [
             {"weights": name, "rate": rates[name], "spectral_gap": 1.0 - rates[name]}
-            for name in WEIGHTS
+            for name in dict.fromkeys((*WEIGHTS, network.weights))
             if name in rates
         ],
         "consensus_errors": [
             {"rounds": count, **_errors(mixing, hubs, rate, count)}
             for count in sorted({*ROUNDS, *([network.n_rounds] if fixed else [])})
+            if tables
         ],
         "rounds_needed": [
-            {"consensus_error": error, **_needed(mixing, hubs, rate, error)} for error in ERRORS
+            {"consensus_error": error, **_needed(mixing, hubs, rate, error)}
+            for error in ERRORS
+            if tables
         ],
     }
 
 
-def _matrix(graph: Graph, weights: str) -> Any:
+def _matrix(graph: Graph, weights: Any) -> Any:
     """Return mixing weights again, of which `connect` has warned already."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VpemWarning)

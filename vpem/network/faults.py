@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from hashlib import sha256
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.messages import encode
 from vpem.network.schema import State
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 MOST_DRAWN = 10**9
 """Links and agents of all rounds of one sum."""
@@ -35,6 +38,9 @@ MOST_FALL = 1e-3
 
 DEVIATIONS = 3.0
 """By how many standard deviations a sum may mix worse than the drawn rounds did."""
+
+MOST_DENSE = 400
+"""Agents up to which eigenvalues come from the whole matrix."""
 
 AT_ONCE = 32
 """Rounds that are drawn together along a tree."""
@@ -79,9 +85,18 @@ class Faults:
         return (1.0 - self.link_failure) * (1.0 - self.stragglers) ** 2
 
     def draw(
-        self, graph: Graph, n_rounds: int, rng: np.random.Generator, *, dropout: bool
+        self,
+        graph: Graph,
+        n_rounds: int,
+        rng: np.random.Generator,
+        *,
+        dropout: bool,
+        first: int = 0,
     ) -> DrawnFaults:
-        """Draw what is up in each round of one sum; all agents are active without ``dropout``."""
+        """Draw what is up in each round of one sum; all agents are active without ``dropout``.
+
+        Of graphs that take turns only links of that of the round are, from round ``first`` on.
+        """
         n, edges = graph.n_agents, graph.edges
         if n_rounds * (n + len(edges)) > MOST_DRAWN:
             raise InputError(
@@ -93,6 +108,8 @@ class Faults:
         late = rng.random((n_rounds, n)) < self.stragglers
         down = late | inactive
         up &= ~(down[:, edges[:, 0]] | down[:, edges[:, 1]])
+        if graph.turns is not None:
+            up &= graph.turns[np.arange(first, first + n_rounds) % len(graph.turns)]
         return DrawnFaults(~inactive, up)
 
 
@@ -163,6 +180,40 @@ class MixingLinks:
         values[self._there] = values[self._back] = weight
         values[self._own] = 1.0 - (np.bincount(low, weight, n) + np.bincount(high, weight, n))
         return values
+
+
+def in_turns(graph: Graph) -> list[csr_array]:
+    """Return the Metropolis mixing matrix of each of the graphs that take turns."""
+    from scipy.sparse import csr_array
+
+    links, shape = MixingLinks(graph), (graph.n_agents, graph.n_agents)
+    turns = np.ones((1, graph.n_edges), np.bool_) if graph.turns is None else graph.turns
+    return [csr_array((links.metropolis(up), links.indices, links.indptr), shape) for up in turns]
+
+
+def turning_rate(graph: Graph) -> float:
+    """Return by what a round of graphs in turn reduces differences, on average, in the long run.
+
+    It is the spectral radius of the product of their matrices, less the mean, to one round.
+    """
+    matrices, n = in_turns(graph), graph.n_agents
+    if n == 1:
+        return 0.0
+
+    def once_each(state: NDArray[np.float64]) -> NDArray[np.float64]:
+        for one in matrices:
+            state = one @ state
+        return np.asarray(state - state.mean(axis=0))
+
+    if n <= MOST_DENSE:
+        radius = np.abs(np.linalg.eigvals(once_each(np.eye(n)))).max()
+    else:
+        from scipy.sparse.linalg import LinearOperator, eigs
+
+        operator = LinearOperator((n, n), matvec=once_each, dtype=np.float64)
+        start = np.random.default_rng(0).standard_normal(n)
+        radius = np.abs(eigs(operator, k=1, v0=start, return_eigenvectors=False)).max()
+    return float(min(radius, 1.0) ** (1.0 / len(matrices)))
 
 
 def failing_rounds(graph: Graph, faults: Faults, fall: float, *, seed: int = 0) -> int:

@@ -31,7 +31,7 @@ NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, eq=False)
 class Graph(Shown, facts="{n_agents:agent}, {n_edges:edge}, {topology}"):
-    """Agents, numbered from 0, and the undirected links between them.
+    """Agents, numbered from 0, and the links between them, both ways unless ``arrows`` say so.
 
     Parameters
     ----------
@@ -40,7 +40,8 @@ class Graph(Shown, facts="{n_agents:agent}, {n_edges:edge}, {topology}"):
     edges : ndarray of shape (n_edges, 2)
         The edges, each once with its smaller end first, in ascending order.
     topology : str
-        How the graph came about: one of `TOPOLOGIES`, "file", "dataset" or "custom".
+        How the graph came about: one of `TOPOLOGIES`, "file", "dataset" or "custom"; or what it is:
+        "directed", or "2 in turn".
     names : tuple of str, optional
         The names of the agents.
     positions : ndarray of shape (n_agents, 2), optional
@@ -48,11 +49,16 @@ class Graph(Shown, facts="{n_agents:agent}, {n_edges:edge}, {topology}"):
     has_server : bool
         Whether there is one more node, number ``n_agents``: a server that holds no features and
         to which every agent is joined.
+    arrows : ndarray of bool of shape (2, n_edges), optional
+        Of a directed graph: whether each edge (i, j) leads from i to j, and from j to i.
+    turns : ndarray of bool of shape (n_turns, n_edges), optional
+        Of graphs that take turns: the edges that are there in round s, ``turns[s % n_turns]``. The
+        first round of every sum is that of the first graph.
 
     Raises
     ------
     InputError
-        If edges or names do not fit the number of agents.
+        If edges or names do not fit the number of agents, or arrows or turns the edges.
     """
 
     n_agents: int
@@ -61,6 +67,8 @@ class Graph(Shown, facts="{n_agents:agent}, {n_edges:edge}, {topology}"):
     names: tuple[str, ...] | None = None
     positions: NDArray[np.float64] | None = None
     has_server: bool = False
+    arrows: NDArray[np.bool_] | None = None
+    turns: NDArray[np.bool_] | None = None
 
     n_nodes: int = field(init=False)
     """Number of nodes: the agents and, if there is one, the server."""
@@ -81,6 +89,16 @@ class Graph(Shown, facts="{n_agents:agent}, {n_edges:edge}, {topology}"):
                 "the edges of a Graph must be pairs (i, j) of its nodes with i < j, each once and"
                 " in ascending order; from_edges makes a graph of edges in any order"
             )
+        for name, rows in (("arrows", self.arrows), ("turns", self.turns)):
+            if rows is not None and not (
+                rows.dtype == np.bool_ and rows.shape[1:] == edges.shape[:1] and rows.any(0).all()
+            ):
+                raise InputError(f"{name} must say of every edge of a Graph where, or when, it is")
+        if self.arrows is not None and (self.turns is not None or self.has_server):
+            raise InputError(
+                "a directed graph has no server and takes no turns: push-sum is for one graph of"
+                " agents; give undirected graphs in turn, or one directed graph"
+            )
         degree = 2.0 * len(edges) / n_nodes
         vars(self).update(n_nodes=n_nodes, n_edges=len(edges), mean_degree=degree)
 
@@ -96,6 +114,20 @@ class Graph(Shown, facts="{n_agents:agent}, {n_edges:edge}, {topology}"):
         ends = ends[np.lexsort((ends[:, 1], ends[:, 0]))]
         indptr = np.concatenate([[0], np.cumsum(self.degrees)])
         return indptr.astype(np.int32), np.ascontiguousarray(ends[:, 1], dtype=np.int32)
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether some link goes one way only."""
+        return self.arrows is not None and not self.arrows.all()
+
+    @cached_property
+    def arcs(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """From whom every link leads, and to whom: both directions of an undirected edge."""
+        ends = np.concatenate([self.edges, self.edges[:, ::-1]])
+        if self.arrows is not None:
+            ends = ends[self.arrows.ravel()]
+        ends = ends[np.lexsort((ends[:, 1], ends[:, 0]))]
+        return ends[:, 0].copy(), ends[:, 1].copy()
 
     def name(self, node: int) -> str:
         """Return what to call a node in a message: its name, its number, or "the server"."""
@@ -134,6 +166,8 @@ def from_networkx(
     n_agents: int | None = None,
     names: Sequence[str] | None = None,
     topology: str = "custom",
+    *,
+    directed: bool = False,
 ) -> Graph:
     """Make a graph of a networkx graph, each of whose nodes is an agent (as in `from_edges`)."""
     if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
@@ -142,7 +176,9 @@ def from_networkx(
     if twice := _repeated(labels):
         raise InputError(f"these labels stand for two nodes each: {shorten(twice)}")
     pairs = [(_label(u), _label(v)) for u, v in graph.edges()]
-    return _from_labels(labels, pairs, n_agents, names, topology, whole=True)
+    if directed and not graph.is_directed():
+        pairs += [(two, one) for one, two in pairs]
+    return _from_labels(labels, pairs, n_agents, names, topology, whole=True, directed=directed)
 
 
 def from_edges(
@@ -150,6 +186,8 @@ def from_edges(
     n_agents: int | None = None,
     names: Sequence[str] | None = None,
     topology: str = "custom",
+    *,
+    directed: bool = False,
 ) -> Graph:
     """Make a graph, connected or not, of pairs of agents, given by name or by number from 0.
 
@@ -157,7 +195,8 @@ def from_edges(
     numbers from 0 to ``n_agents - 1`` are the agents of those numbers. Otherwise, and only without
     ``names``, agents are numbered in the natural order of the labels ("2" before "10", "b2" before
     "b10") and the labels become their names. Edges may be repeated; self-loops are dropped with a
-    warning, and an agent of no edge has no neighbours.
+    warning, and an agent of no edge has no neighbours. Of a ``directed`` graph an edge leads from
+    its first node to its second.
     """
     pairs = []
     for place, edge in enumerate(edges):
@@ -166,7 +205,7 @@ def from_edges(
             raise InputError(f"edge {place} must be a pair of nodes, got {edge!r}")
         pairs.append((_label(pair[0]), _label(pair[1])))
     labels = list(dict.fromkeys(label for pair in pairs for label in pair))
-    return _from_labels(labels, pairs, n_agents, names, topology, whole=False)
+    return _from_labels(labels, pairs, n_agents, names, topology, whole=False, directed=directed)
 
 
 def _label(node: object) -> str:
@@ -192,6 +231,7 @@ def _from_labels(
     topology: str,
     *,
     whole: bool,
+    directed: bool,
 ) -> Graph:
     """Match labels with agents (see `from_edges`); ``whole``: every agent must have its label."""
     agents = agent_labels(names)
@@ -233,7 +273,52 @@ def _from_labels(
             f"self-loops of the graph were dropped, at {shorten(loops)}", VpemWarning, stacklevel=3
         )
     joined = [(number[u], number[v]) for u, v in pairs if u != v]
-    return Graph(n, sorted_edges(joined, n), topology, agents)
+    edges = sorted_edges(joined, n)
+    if not directed:
+        return Graph(n, edges, topology, agents)
+    there = np.unique(np.asarray(joined, dtype=np.intp).reshape(-1, 2) @ [n, 1])
+    arrows = np.stack([np.isin(edges @ [n, 1], there), np.isin(edges @ [1, n], there)])
+    return Graph(n, edges, topology, agents, arrows=arrows)
+
+
+def in_turn(graphs: Sequence[Graph]) -> Graph:
+    """Return the graph of agents whose links are those of several graphs, one a round, in turn.
+
+    Parameters
+    ----------
+    graphs : sequence of Graph
+        Undirected graphs of the same agents, none with a server. Each may fall into parts; all
+        together must connect the agents.
+
+    Returns
+    -------
+    Graph
+        Its edges are those of all; `Graph.turns` says when each is there.
+
+    Raises
+    ------
+    InputError
+        If there is no graph, agents differ, or one is directed or has a server.
+    """
+    if not graphs:
+        raise InputError("there are no graphs to take turns; give at least one")
+    first = graphs[0]
+    n = first.n_agents
+    for number, one in enumerate(graphs):
+        if one.n_agents != n or one.names != first.names:
+            raise InputError(
+                f"graphs that take turns must join the same agents, but graph {number} has"
+                f" {one.n_agents} and the first has {n}; name all agents in each"
+            )
+        if one.has_server or one.is_directed or one.turns is not None:
+            raise InputError(
+                f"graphs that take turns must be undirected graphs of agents, but graph {number}"
+                f" {'has a server' if one.has_server else 'is none'}; leave it out"
+            )
+    edges = sorted_edges(np.concatenate([one.edges for one in graphs]), n)
+    codes = edges @ [n, 1]
+    turns = np.stack([np.isin(codes, one.edges @ [n, 1]) for one in graphs])
+    return Graph(n, edges, f"{len(graphs)} in turn", first.names, turns=turns)
 
 
 def components(graph: Graph) -> list[NDArray[np.intp]]:
@@ -255,6 +340,9 @@ def components(graph: Graph) -> list[NDArray[np.intp]]:
 
 def check_connected(graph: Graph) -> None:
     """Raise `InputError`, naming the components, unless every node reaches every other."""
+    if graph.is_directed:
+        _check_strong(graph)
+        return
     if graph.degrees.max() == graph.n_nodes - 1:  # one of them is a neighbour of all others
         return
     parts = components(graph)
@@ -263,6 +351,22 @@ def check_connected(graph: Graph) -> None:
         raise InputError(
             f"the graph is not connected: its agents fall into {len(parts)} components,"
             f" {shorten(shown)}; add edges between them"
+        )
+
+
+def _check_strong(graph: Graph) -> None:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    source, target = graph.arcs
+    matrix = csr_array((np.ones(len(source)), (source, target)), shape=(graph.n_nodes,) * 2)
+    n_parts, part = connected_components(matrix, connection="strong")
+    if n_parts > 1:
+        one, two = (int(np.flatnonzero(part == number)[0]) for number in range(2))
+        raise InputError(
+            "the graph is not strongly connected: of agents "
+            f"{graph.name(one)} and {graph.name(two)} one never hears of the other; add edges that"
+            " lead back"
         )
 
 

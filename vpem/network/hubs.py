@@ -145,7 +145,18 @@ def warn_of_one(graph: Graph, hubs: Sequence[Hub], hops: int) -> None:
 
 
 def diameter(graph: Graph) -> int:
-    """Hops between the two nodes farthest apart in a connected graph; 0 for a single node."""
+    """Hops between the two nodes farthest apart in a connected graph; 0 for a single node.
+
+    Along the links of a directed graph, where there and back may differ.
+    """
+    if graph.is_directed:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import shortest_path
+
+        source, target = graph.arcs
+        shape = (graph.n_agents, graph.n_agents)
+        matrix = csr_array((np.ones(len(source)), (source, target)), shape=shape)
+        return int(shortest_path(matrix, unweighted=True).max())
     return int(eccentricities(graph, only_diameter=True).max())
 
 

@@ -11,12 +11,13 @@ from inspect import signature
 from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int
-from vpem.errors import InputError, VpemWarning, check_choice
+from vpem.checks import check_int, read_float
+from vpem.errors import InputError, Setting, VpemWarning, brief, check_choice
 from vpem.network.graph import Graph, check_connected
 from vpem.network.hubs import NUMBER_BYTES, Hub, Routes, eccentricities, find_routes
 from vpem.network.ledger import Ledger
@@ -36,6 +37,8 @@ SOLVED = 1e-6  # the rate of the fastest weights is found to within this
 DENSE = 400  # up to this many nodes eigenvalues come from the whole matrix
 TREELIKE = 3.2  # with fewer nonzeros a row than this, factorising costs next to nothing
 RATE_ZERO = 1e-13  # a mixing rate below this is rounding
+ROWS_OFF = 1e-9  # by how much a matrix of the user's may be off its rules, of rounding in a file
+LEAST_GAP = 1e-12  # a spectral gap below this is none
 
 VALUE_BYTES = 8
 """Of the one number in each message of a power iteration."""
@@ -70,6 +73,12 @@ def grow_tree(graph: Graph, ledger: Ledger | None = None) -> Routes:
       rounds as the diameter: the least of all is the centre.
     * Every other agent informs its parent, in one message.
     """
+    if graph.is_directed:
+        raise InputError(
+            "a tree needs links that lead both ways, up with sums and down with the total, but "
+            "this graph is directed; take ",
+            Setting("sum", "consensus"),
+        )
     reach = eccentricities(graph)
     centre = int(reach.argmin())
     tree = find_routes(graph, [Hub(centre, tuple(range(graph.n_agents)))])
@@ -85,19 +94,21 @@ def grow_tree(graph: Graph, ledger: Ledger | None = None) -> Routes:
     return tree
 
 
-def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
+def mixing_matrix(graph: Graph, weights: Any = "metropolis") -> csr_array:
     """Return the matrix of one consensus round (Valdeira et al., section 3).
 
     Parameters
     ----------
     graph : Graph
         A graph without a server.
-    weights : str
+    weights : str, float or array of shape (n_agents, n_agents)
         "metropolis": ``W_ij = 1 / (1 + max(deg_i, deg_j))``; "laplacian": ``W = I - alpha L``
         with the fastest constant, ``alpha = 2 / (lambda_2(L) + lambda_max(L))``; "max-degree":
         the same with ``alpha = 1 / (1 + max degree)``; "fastest": the weights of the edges, some
         of them perhaps negative, with which the mixing rate is least (Xiao and Boyd 2004), found
-        by cvxpy (``pip install 'vpem[sdp]'``).
+        by cvxpy (``pip install 'vpem[sdp]'``). A number is a constant alpha of one's own,
+        ``0 < alpha < 2 / lambda_max(L)``; an array, also a sparse one, is the matrix itself. Where
+        links of the graph go one way, ``W_ij = 1 / (1 + outdegree of j)``, whose columns sum to 1.
 
     Returns
     -------
@@ -108,19 +119,30 @@ def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
     ------
     InputError
         For unknown weights, a graph with a server, "laplacian" or "fastest" on a disconnected
-        graph, or "fastest" without cvxpy or for more than `MOST_FASTEST` agents.
+        graph, or "fastest" without cvxpy or for more than `MOST_FASTEST` agents; for a matrix that
+        is not symmetric, whose rows do not sum to 1, that is not 0 off the edges, or with which
+        (as with an alpha out of bounds) the agents never agree.
 
     Warns
     -----
     VpemWarning
         If the solver of "fastest" falls short, and simpler weights that mix faster are taken.
     """
-    check_choice("weights", weights, WEIGHTS)
+    alpha = constant_of(weights)
+    is_matrix = not isinstance(weights, str) and alpha is None
+    if alpha is None and not is_matrix:
+        check_choice("weights", weights, WEIGHTS)
     if graph.has_server:
         raise InputError(
             "a star has no mixing weights: its server takes the exact sum; to mix among the agents"
             " take another topology"
         )
+    if graph.is_directed:
+        return _pushed(graph)
+    if is_matrix:
+        return _of_matrix(graph, weights)
+    if alpha is not None:
+        return _of_constant(graph, alpha)
     if weights in ("laplacian", "fastest"):
         check_connected(graph)
     if weights == "fastest":
@@ -135,6 +157,109 @@ def mixing_matrix(graph: Graph, weights: str = "metropolis") -> csr_array:
     second, last = _extreme(matrix, +1), _extreme(matrix, -1)
     alpha = 2.0 / ((1.0 + most) * (2.0 - second - last))
     return _weighted(graph, np.full(len(one), alpha))
+
+
+def constant_of(weights: Any) -> float | None:
+    """Return the alpha that weights are, as a number or as text; None where they are none."""
+    if isinstance(weights, str):
+        return read_float(weights)
+    number = isinstance(weights, int | float | np.number) and not isinstance(weights, bool)
+    return float(weights) if number else None
+
+
+def weights_name(weights: Any, graph: Graph) -> str:
+    """Return what to call mixing weights in reports: two matrices have different names."""
+    if graph.is_directed:
+        return "push-sum"
+    if (alpha := constant_of(weights)) is not None:
+        return f"alpha={alpha!r}"
+    if isinstance(weights, str):
+        return weights
+    return f"own-{crc32(mixing_matrix(graph, weights).data.tobytes()):08x}"
+
+
+def _of_constant(graph: Graph, alpha: float) -> csr_array:
+    """``I - alpha L``, where the agents come to agree with it."""
+    check_connected(graph)
+    matrix = _weighted(graph, np.full(graph.n_edges, alpha))
+    mixes = 0.0 < alpha < np.inf and mixing_rate(matrix) < 1.0 - LEAST_GAP
+    if graph.n_agents > 1 and not mixes:
+        most = 1.0 + graph.degrees.max()
+        fastest = _extreme(_weighted(graph, np.full(graph.n_edges, 1.0 / most)), -1)
+        raise InputError(
+            Setting("weights"),
+            f" must be a constant above 0 and below 2 / lambda_max(L) = "
+            f"{2.0 / (most * (1.0 - fastest)):.6g} on this graph, got {alpha:g}; ",
+            Setting("weights", "laplacian"),
+            " takes the best one",
+        )
+    return matrix
+
+
+def _of_matrix(graph: Graph, weights: Any) -> csr_array:
+    """Return a matrix of the user's, checked, on the pattern of the graph."""
+    from scipy.sparse import csr_array, issparse
+
+    name, n = Setting("weights"), graph.n_agents
+    try:
+        given = csr_array(weights if issparse(weights) else np.asarray(weights, dtype=np.float64))
+        given = given.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            name, f" must be {', '.join(WEIGHTS)}, a number or a matrix, got {brief(weights)}"
+        ) from None
+    if given.shape != (n, n) or not np.isfinite(given.data).all():
+        raise InputError(
+            name, f" must be a finite matrix of shape ({n}, {n}), got one of {given.shape}"
+        )
+    sums, apart = given.sum(axis=1), abs(given - given.T).max()
+    row = int(np.abs(sums - 1.0).argmax())
+    if apart > ROWS_OFF or abs(sums[row] - 1.0) > ROWS_OFF:
+        raise InputError(
+            name, " must be symmetric with rows that sum to 1, but the row of agent "
+            f"{graph.name(row)} sums to {sums[row]:.12g}, and W and its transpose differ by "
+            f"{apart:.3g}; correct it, or take (W + W^T) / 2",
+        )  # fmt: skip
+    mean = ((given + given.T) / 2.0).tocoo()
+    row, column = mean.coords
+    off = (row < column) & (mean.data != 0)
+    row, column, values = row[off], column[off], mean.data[off]
+    edges, codes = graph.edges @ [n, 1], row.astype(np.intp) * n + column
+    stray = np.flatnonzero(~np.isin(codes, edges))
+    if len(stray):
+        i, j = (graph.name(int(ends[stray[0]])) for ends in (row, column))
+        raise InputError(
+            name, f" has {values[stray[0]]:.6g} for agents {i} and {j}, which are no neighbours; "
+            "set it to 0, or add the edge to the graph",
+        )  # fmt: skip
+    check_connected(graph)
+    between = np.zeros(graph.n_edges)
+    between[np.searchsorted(edges, codes)] = values
+    matrix = _weighted(graph, between)
+    rate = mixing_rate(matrix)
+    if rate >= 1.0 - LEAST_GAP:
+        raise InputError(
+            name, f" must have a spectral gap above 0, but the mixing rate of this matrix is "
+            f"{rate:.12g}: with it agents never come to agree; an edge of weight 0 joins nobody",
+        )  # fmt: skip
+    return matrix
+
+
+def _pushed(graph: Graph) -> csr_array:
+    """Weights of push-sum (Kempe, Dobra and Gehrke 2003): each agent sends equal parts.
+
+    One to itself, and one over each of its links out, so that columns sum to 1.
+    """
+    from scipy.sparse import csr_array
+
+    source, target = graph.arcs
+    n, every = graph.n_agents, np.arange(graph.n_agents)
+    part = 1.0 / (1.0 + np.bincount(source, minlength=n))
+    data = np.concatenate([part[source], part])
+    places = np.concatenate([target, every]), np.concatenate([source, every])
+    matrix = csr_array((data, places), shape=(n, n))
+    matrix.sort_indices()
+    return matrix
 
 
 def _fastest(graph: Graph) -> csr_array:
@@ -264,6 +389,25 @@ def mixing_rate(W: csr_array | NDArray[np.float64]) -> float:
     rate = abs(_extreme(matrix, +1))
     if -_bound(matrix, -1) > rate:
         rate = max(rate, abs(_extreme(matrix, -1)))
+    return 0.0 if rate < RATE_ZERO else rate
+
+
+def push_rate(A: csr_array) -> float:
+    """Return the second largest eigenvalue modulus of weights of push-sum, whose columns sum to 1.
+
+    What weights of the start leave behind falls by it in each round, once there were many.
+    """
+    n = A.shape[0]
+    if n == 1:
+        return 0.0
+    if n <= DENSE:
+        sizes = np.sort(np.abs(np.linalg.eigvals(A.toarray())))
+    else:
+        from scipy.sparse.linalg import eigs
+
+        start = np.random.default_rng(0).random(n)
+        sizes = np.sort(np.abs(eigs(A, k=3, v0=start, return_eigenvectors=False)))
+    rate = float(min(sizes[-2], 1.0))
     return 0.0 if rate < RATE_ZERO else rate
 
 

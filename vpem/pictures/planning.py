@@ -142,7 +142,9 @@ def tables_of_plan(report: Report) -> Iterator[Table]:
         if report[name] is not None:
             conditions, fixed = conditions + what, None
     chosen = {"weights": report["weights"], "rounds": fixed}
-    for name, (title, columns) in MIXING.items() if report["mixing"] else ():
+    for name, (title, columns) in MIXING.items():
+        if not report[name]:
+            continue
         marks = (" *" * bool(chosen.items() & row.items()) for row in report[name])
         marked = [{**row, "mark": mark} for row, mark in zip(report[name], marks, strict=True)]
         yield table_of(

@@ -42,7 +42,7 @@ from vpem.settings import SaemSettings
 from vpem.steps.fedem_sums import check_masked
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
-from vpem.sums.connect import Network
+from vpem.sums.connect import Network, refuse_directed
 
 
 def fit_saem(
@@ -126,6 +126,7 @@ def fit_saem(
     workers = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
     if network is not None:
         check_kind("the network must come from vpem.connect_workers", network, Network)
+        refuse_directed(network, "SAEM adds up what devices draw at the estimates by")
     _check_masked(individuals, network, settings, model)
     individuals = _among(individuals, workers, network)
     if settings.missing == "marginalize" and model in INCOMPLETE:

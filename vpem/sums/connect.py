@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from vpem._core.threads import thread_count
 from vpem.checks import Indices, check_int, check_kind
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement, agree
-from vpem.errors import InputError, Setting, VpemWarning
+from vpem.errors import InputError, Setting, VpemWarning, brief
 from vpem.network.codecs import Codec, parse_codec
-from vpem.network.faults import Faults
+from vpem.network.faults import Faults, in_turns, turning_rate
 from vpem.network.graph import Graph, check_connected
 from vpem.network.hubs import (
     Hub,
@@ -32,7 +32,15 @@ from vpem.network.hubs import (
 )
 from vpem.network.ledger import Ledger
 from vpem.network.masks import FEWEST
-from vpem.network.mixing import estimate_rate, grow_tree, mixing_matrix, mixing_rate
+from vpem.network.mixing import (
+    VALUE_BYTES,
+    estimate_rate,
+    grow_tree,
+    mixing_matrix,
+    mixing_rate,
+    push_rate,
+    weights_name,
+)
 from vpem.network.partition import Blocks, Partition, contiguous
 from vpem.network.schema import State
 from vpem.records import Settings, Shown
@@ -43,13 +51,18 @@ from vpem.sums.consensus import (
     LARGEST_CONSENSUS_ERROR,
     MOST_GOSSIP_ROUNDS,
     ConsensusSum,
+    arcs_of,
     automatic_rounds,
     consensus_error_bound,
+    rounds_by_trial,
     rounds_needed,
 )
 from vpem.sums.gossip import GossipSum
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 MOST_ROUNDS = {"none": 10**9, "chebyshev": 10**6}
 """By acceleration."""
@@ -318,16 +331,25 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     """
     codec = None if settings.compress is None else parse_codec(settings.compress)
     failing = Faults(settings.link_failure, settings.agent_dropout, settings.stragglers)
-    faults = failing if failing.any else None
+    faults = failing if failing.any or graph.turns is not None else None
     way = way_of(graph, settings)
     settings = settings.changed(sum=way.title)
+    if (graph.is_directed or graph.turns is not None) and settings.hops:
+        raise InputError(
+            Setting("hops"),
+            " above 0 sends features along links that lead both ways in every round, but this "
+            f"graph {'is directed' if graph.is_directed else 'changes from round to round'}; take ",
+            Setting("hops", 0),
+        )
+    if graph.is_directed:
+        return _settled_directed(settings), None, None
     if settings.secure_sum and way.has_rounds:
         raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
     if not way.has_rounds:
         for name in OF_ROUNDS:
-            if getattr(settings, name) != getattr(SumSettings, name):
+            if str(getattr(settings, name) == getattr(SumSettings, name)) != "True":
                 raise InputError(Setting(name), *WITHOUT_ROUNDS)
-        if faults is None:
+        if faults is None or not faults.any:
             return settings, codec, faults
         setting = next(name for name, value in asdict(faults).items() if value)
         if way.needs_server:
@@ -350,7 +372,8 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     most = MOST_ROUNDS[settings.acceleration or "none"] if fixed else MOST_GOSSIP_ROUNDS
     if settings.n_rounds != "auto":
         check_int("n_rounds", settings.n_rounds, least=1, most=most)
-    why = f"{'compressed rounds' if faults is None else 'rounds with faults'} are no fixed operator"
+    changing = "rounds with faults" if failing.any else "rounds over graphs in turn"
+    why = f"{'compressed rounds' if faults is None else changing} are no fixed operator"
     if settings.acceleration == "chebyshev" and faults is not None:
         raise InputError(
             f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
@@ -364,10 +387,10 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
             " or ",
             Setting("consensus", "rounds"),
         )
-    if faults is not None and settings.weights != "metropolis":
+    if faults is not None and str(settings.weights) != "metropolis":
         raise InputError(
-            f"rounds with faults take the Metropolis weights of the links that are up, got weights "
-            f"{settings.weights!r}; take ",
+            f"{changing} take the Metropolis weights of the links that are up, got weights "
+            f"{brief(settings.weights)}; take ",
             Setting("weights", "metropolis"),
         )
     if settings.eigenvalue != "estimated":
@@ -382,6 +405,38 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     return settings, codec, faults
 
 
+DIRECTED = {
+    "weights": "has weights of its own, by which each agent sends equal parts over its links",
+    "acceleration": "has weights that are not symmetric, which Chebyshev polynomials need",
+    "eigenvalue": "has no mixing rate by which rounds could be accelerated",
+    "compress": "sends states whose error no neighbour can tell the sender",
+    "link_failure": "has weights that fit all links: an agent does not learn which message is lost",
+    "agent_dropout": "has weights that fit all links: an agent does not learn who is silent",
+    "stragglers": "has weights that fit all links: an agent does not learn who is late",
+}
+"""Settings that push-sum cannot have, and what a directed graph has or does that excludes them."""
+
+
+def _settled_directed(settings: SumSettings) -> SumSettings:
+    """Return the settings of push-sum; InputError where one cannot be had on a directed graph."""
+    if not SUMMING[str(settings.sum)].has_rounds:
+        raise InputError(
+            Setting("sum", settings.sum), " needs links that lead both ways, up with sums and down "
+            "with the total, but this graph is directed; take ", Setting("sum", "consensus"),
+        )  # fmt: skip
+    if settings.secure_sum:
+        raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
+    for name, why in DIRECTED.items():
+        usual, value = getattr(SumSettings, name), getattr(settings, name)
+        if str(value == usual) != "True" and (name, value) != ("acceleration", "none"):
+            raise InputError(
+                Setting(name), f" is not possible with a directed graph, which {why}; leave it out"
+            )
+    if settings.n_rounds != "auto":
+        check_int("n_rounds", settings.n_rounds, least=1, most=MOST_ROUNDS["none"])
+    return settings.changed(acceleration="none")
+
+
 def along_a_tree(network: Network) -> Network | None:
     """Return the same network with its sums along a tree; None where they are none of rounds.
 
@@ -390,7 +445,7 @@ def along_a_tree(network: Network) -> Network | None:
     network = network.whole
     total = network.total
     has_dropout = network.faults is not None and network.faults.agent_dropout > 0
-    if has_dropout or total.at_server:
+    if has_dropout or total.at_server or network.graph.is_directed:
         return None
     rounds = ("n_rounds", "weights", "mixing_rate", "consensus_error", "error_is_bound",
               "acceleration", "consensus_tol")  # fmt: skip
@@ -431,8 +486,10 @@ def _by_rounds(joined: Network, settings: SumSettings, codec: Codec | None) -> N
     graph, hubs, faults = joined.graph, joined.hubs, joined.faults
     threads = thread_count(settings.n_threads)
     mixing = mixing_matrix(graph, settings.weights)
-    rate = used = mixing_rate(mixing)
     reach = diameter(graph)
+    if graph.is_directed:
+        return _by_push(joined, settings, mixing, reach)
+    rate = used = mixing_rate(mixing) if graph.turns is None else turning_rate(graph)
     sent = None
     if settings.eigenvalue == "estimated":
         sent = Ledger(graph)
@@ -449,7 +506,7 @@ def _by_rounds(joined: Network, settings: SumSettings, codec: Codec | None) -> N
     joined = replace(
         joined,
         n_rounds=n_rounds,
-        weights=settings.weights,
+        weights=weights_name(settings.weights, graph),
         mixing_rate=rate,
         consensus_error=None,
         acceleration=settings.acceleration or "none",
@@ -464,6 +521,11 @@ def _by_rounds(joined: Network, settings: SumSettings, codec: Codec | None) -> N
             exact_rounds=None if codec is None else needed(None, faults),
             faults=faults, seed=settings.seed, **common,
         )  # fmt: skip
+        if graph.turns is not None and codec is None and faults is not None and not faults.any:
+            error = rounds_by_trial(in_turns(graph), hubs, 0.0, n_rounds)[1]
+            if not automatic:
+                _warn_of_few(n_rounds, error)
+            joined = replace(joined, consensus_error=None if np.isnan(error) else error)
         return replace(joined, total=gossip)
     consensus = ConsensusSum(
         mixing,
@@ -489,6 +551,45 @@ def _by_rounds(joined: Network, settings: SumSettings, codec: Codec | None) -> N
             stacklevel=3,
         )
     return replace(joined, total=consensus, consensus_error=error, error_is_bound=bounded)
+
+
+def _warn_of_few(n_rounds: int, error: float) -> None:
+    if error > LARGEST_CONSENSUS_ERROR:
+        warnings.warn(
+            f"{n_rounds} rounds are too few for this graph: the consensus error is {error:.2g}, "
+            f"more than {LARGEST_CONSENSUS_ERROR:g}, so the hubs disagree; try more",
+            VpemWarning,
+            stacklevel=5,
+        )
+
+
+def _by_push(joined: Network, settings: SumSettings, mixing: csr_array, reach: int) -> Network:
+    """Set up push-sum, with one number of each agent in every round of the setup."""
+    hubs, automatic = joined.hubs, settings.n_rounds == "auto"
+    n_rounds = (
+        rounds_by_trial([mixing], hubs, settings.consensus_tol)[0]
+        if settings.n_rounds == "auto"
+        else int(settings.n_rounds)
+    )
+    total = ConsensusSum(
+        mixing, hubs, n_rounds, path=settings.consensus, pushed=True,
+        n_threads=thread_count(settings.n_threads), diameter=reach,
+    )  # fmt: skip
+    if total.error is None:
+        raise InputError(
+            f"push-sum among {joined.graph.n_agents} agents has an error that is not known: there "
+            "is no bound, and its matrix is too large to form; take fewer agents"
+        )
+    if not automatic:
+        _warn_of_few(n_rounds, total.error)
+    sent = Ledger(joined.graph)
+    links = arcs_of(mixing, sent)
+    sent.send("setup", VALUE_BYTES, links=links, times=n_rounds, rounds=n_rounds)
+    return replace(
+        joined, total=total, n_rounds=n_rounds, weights=weights_name(None, joined.graph),
+        mixing_rate=push_rate(mixing), consensus_error=total.error, prepared=sent,
+        consensus_tol=settings.consensus_tol if automatic else None,
+    )  # fmt: skip
 
 
 BUILT = {"server": _at_server, "tree": _along_a_tree, "consensus": _by_rounds}
@@ -588,6 +689,15 @@ def uncompressed(network: Network) -> Sum:
     spread_out = sum_over(replace(network.whole, total=plain), network.agents)
     spread_out.traffic = total.traffic
     return spread_out
+
+
+def refuse_directed(network: Network, what: str) -> None:
+    """Raise InputError where ``what`` needs an exact sum, for which links must lead both ways."""
+    if network.graph.is_directed:
+        raise InputError(
+            f"{what} an exact sum along a tree, whose links lead both ways, but this graph is "
+            "directed; leave out ", Setting("directed", True),
+        )  # fmt: skip
 
 
 def sum_exactly(network: Network, ledger: Ledger) -> Sum:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, log, sqrt
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, check_choice
 from vpem.network.codecs import Codec, parse_codec
-from vpem.network.faults import MOST_DRAWN, Faults, MixingLinks, failing_rounds
+from vpem.network.faults import MOST_DRAWN, Faults, MixingLinks, failing_rounds, in_turns
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub, Routes
 from vpem.network.ledger import Ledger
@@ -198,6 +198,11 @@ class ConsensusSum(ByChunks, _OverHubs):
     ``routes`` inside the hubs, by which roots send their terms, and ``diameter``, hops between the
     agents farthest apart, are for counting messages.
 
+    Where links go one way (``pushed``) columns of the matrix sum to 1, and its rows do not: by
+    push-sum (Kempe, Dobra and Gehrke 2003) every state is divided by what rounds make of a weight
+    of 1 an agent, ``C = R W^S P / (R W^S 1)``. These weights depend on the graph alone, so that
+    agents find them once.
+
     Of agents in several processes rounds are run one by one, with messages between neighbours only.
     Processes whose agents are neighbours are neighbours of the engine. A round is one exchange of
     the states that agents elsewhere need.
@@ -214,6 +219,7 @@ class ConsensusSum(ByChunks, _OverHubs):
         n_threads: int = 1,
         routes: Routes | None = None,
         diameter: int = 0,
+        pushed: bool = False,
     ) -> None:
         check_choice("path", path, CONSENSUS)
         if isinstance(n_rounds, bool) or int(n_rounds) != n_rounds or n_rounds < 0:
@@ -221,6 +227,12 @@ class ConsensusSum(ByChunks, _OverHubs):
         layout = _Layout(mixing, hubs)
         super().__init__(layout, int(n_rounds), rate, n_threads, routes, diameter)
         self.mixing = mixing
+        self._shares: Doubles | None = None
+        self._arcs: Mask | slice = slice(None)
+        if pushed:
+            weights = np.ones((layout.n_agents, 1))
+            layout.run_plain(weights, self.n_rounds, n_threads)
+            self._shares = weights[layout.roots]
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents
         formed = n_agents * n_hubs <= MOST_OPERATOR_VALUES
@@ -231,11 +243,11 @@ class ConsensusSum(ByChunks, _OverHubs):
             if rate is not None:
                 self._run(states)
             left = self.n_rounds if rate is None else 0
-            while left > 0 and np.ptp(states, axis=0).max() > AGREED:
+            while left > 0 and (pushed or np.ptp(states, axis=0).max() > AGREED):
                 step = min(left, ROUNDS_AT_ONCE)
                 self._layout.run_plain(states, step, n_threads)
                 left -= step
-            self.operator = states[self._layout.roots]
+            self.operator = self._estimates(states)
         if path == "auto":
             per_round = self.n_rounds * mixing.nnz
             path = "operator" if formed and n_hubs**2 <= per_round else "rounds"
@@ -248,6 +260,20 @@ class ConsensusSum(ByChunks, _OverHubs):
             self.mix = np.ones((1, n_hubs))
         self.exact = self.mix is not None and bool((self.mix == 1).all())
         self.values_per_item = n_agents if path == "rounds" else n_hubs
+
+    def _estimates(self, states: Floats) -> AnyArray:
+        """Return what roots read of states (N, V)."""
+        read: AnyArray = states[self._layout.roots]
+        return read if self._shares is None else read / self._shares.astype(read.dtype)
+
+    def counted_on(self, ledger: Ledger) -> Self:
+        counted = super().counted_on(ledger)
+        if self._shares is not None:  # links that go one way carry nothing the other
+            counted._arcs = arcs_of(self.mixing, ledger)
+        return counted
+
+    def _send(self, kind: str, size: int | NDArray[np.integer], **options: Any) -> None:
+        super()._send(kind, size, **{"links": self._arcs, **options})
 
     def _run(self, states: Floats) -> None:
         if self.rate is None:
@@ -299,7 +325,7 @@ class ConsensusSum(ByChunks, _OverHubs):
             else:
                 states = self._layout.spread(values)
                 self._run(states)
-                sums.append(states[self._layout.roots])
+                sums.append(self._estimates(states))
         if scalars is not None:
             scalars.found = sums[1]
         return sums[0].reshape(len(sums[0]), *terms.shape[1:])
@@ -334,10 +360,56 @@ class ConsensusSum(ByChunks, _OverHubs):
                     both.reverse()
                 sent = [now[:, :width] for (now, _), width in zip(states, widths, strict=True)]
                 self.traffic.add(kind, near.n_links * size, 0)
+        read = [np.array(each[near.roots]) for each in sent]
+        if self._shares is not None:
+            own = self._shares[self.holders.own]
+            read = [each / own.astype(each.dtype) for each in read]
         if scalars is not None:
-            scalars.found = np.array(sent[1][near.roots])
-        total = np.array(sent[0][near.roots]).reshape(terms.shape)
+            scalars.found = read[1]
+        total = read[0].reshape(terms.shape)
         return lambda: total
+
+
+def arcs_of(mixing: csr_array, ledger: Ledger) -> Mask:
+    """Mark the links of a ledger over which something is sent: nonzeros of a mixing matrix."""
+    numbers = ledger.targets * ledger.n_nodes + ledger.sources
+    target, source = mixing.tocoo().coords
+    there: Mask = np.isin(numbers, target.astype(np.intp) * ledger.n_nodes + source)
+    return there
+
+
+def rounds_by_trial(
+    matrices: Sequence[csr_array],
+    hubs: Sequence[Hub],
+    tolerance: float,
+    n_rounds: int | None = None,
+) -> tuple[int, float]:
+    """Fewest rounds by matrices in turn whose error ``max |C - 1|`` is at most ``tolerance``.
+
+    Returns them and the error; with ``n_rounds`` that of so many, or NaN where it costs too much.
+    Columns of each matrix sum to 1; states are divided by weights, as in push-sum, which are 1
+    where rows sum to 1, too.
+    """
+    if len(hubs) == 1:
+        return n_rounds or 0, 0.0
+    layout, least = _Layout(matrices[0], hubs), max(tolerance, 1e-12)
+    states = np.column_stack([layout.spread(np.eye(len(hubs))), np.ones(layout.n_agents)])
+    most = min(MOST_GOSSIP_ROUNDS, int(10 * MOST_OPERATOR_VALUES / states.size))
+    if n_rounds is not None and n_rounds > most:
+        return n_rounds, np.nan
+    for number in range(1, (n_rounds or most) + 1):
+        states = matrices[(number - 1) % len(matrices)] @ states
+        read = states[layout.roots]
+        error = float(np.abs(read[:, :-1] / read[:, -1:] - 1).max())
+        if number == n_rounds or (n_rounds is None and error <= least):
+            return number, error
+    raise InputError(
+        f"rounds do not reach a consensus error of {least:g} on this graph, {most} of them do not; "
+        "add links, or give ",
+        Setting("consensus_tol"),
+        " or ",
+        Setting("n_rounds"),
+    )
 
 
 def _aligned(n_rows: int, values: Floats) -> Floats:
@@ -550,6 +622,8 @@ def automatic_rounds(
     or float64 would send less.
     """
     tol = settings.consensus_tol
+    if graph.turns is not None and faults is not None and not faults.any and codec is None:
+        return rounds_by_trial(in_turns(graph), hubs, tol)[0]
     if codec is not None:
         # As many as are expected; float64 would go on from the sum before as these do.
         _, omega = contraction(codec, MANY_VALUES)

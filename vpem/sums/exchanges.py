@@ -172,7 +172,7 @@ class Neighbourhood:
         speakers, readers = np.divmod(pairs, engine.size)
         self.heard = speakers[readers == engine.rank]
         self.agents_of_rows = np.append(self.own, self.heard)
-        self.n_rows, self.n_links = len(self.agents_of_rows), int(self.from_here.sum())
+        self.n_rows, self.n_links = len(self.agents_of_rows), int((homes[of] == engine.rank).sum())
         self.place = np.full(n, -1, dtype=np.intp)
         self.place[self.agents_of_rows] = np.arange(self.n_rows)
         self.roots = self.place[roots[holders.own]]

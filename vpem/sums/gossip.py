@@ -177,7 +177,8 @@ class GossipSum(GoesOn, _OverHubs):
         self.until_agreed, self.least = until_agreed, least
         self.exact_rounds = exact_rounds
         self._exact_rate = 0.0
-        self.faults = faults if faults is not None and faults.any else None
+        fails = faults is not None and (faults.any or graph.turns is not None)
+        self.faults = faults if fails else None
         self.whole = codec is not None
         self._links = MixingLinks(graph)
         self._drawn: DrawnFaults | None = None
@@ -270,10 +271,9 @@ class GossipSum(GoesOn, _OverHubs):
             except PartitionedError as error:
                 failure = error
         if self.ledger is not None:
-            # Agents learn who is awake and heard of: one bit an agent.
-            flags, hops = ceil(self.graph.n_agents / 8), self.diameter
-            links = self.ledger.among(drawn.awake)
-            self._send("flooding", flags, links=links, times=hops, rounds=hops)
+            if self.faults.any:
+                # Agents learn who is awake and heard of: one bit an agent.
+                self._send_flood("flooding", ceil(self.graph.n_agents / 8), drawn.awake)
             times = drawn.up.sum(axis=0)[self._links.edge_of_link]
             if self.codec is None:
                 down = informed[self.ledger.targets[self._down]]
@@ -290,8 +290,17 @@ class GossipSum(GoesOn, _OverHubs):
         if self.ledger is None or self.faults is None or self._drawn is None:
             super().agree(kind, size)
             return
-        links = self.ledger.among(self._drawn.awake)
-        self._send(kind, size, links=links, times=self.diameter, rounds=self.diameter)
+        self._send_flood(kind, size, self._drawn.awake)
+
+    def _send_flood(self, kind: str, size: int, awake: Mask) -> None:
+        """Count a flood; where graphs take turns a hop waits for one that has its link."""
+        assert self.ledger is not None
+        links, hops, turns = self.ledger.among(awake), self.diameter, self.graph.turns
+        if turns is None:
+            self._send(kind, size, links=links, times=hops, rounds=hops)
+            return
+        times = hops * turns.sum(axis=0)[self._links.edge_of_link][links]
+        self._send(kind, size, links=links, times=times, rounds=hops * len(turns))
 
     # ---- the sum -------------------------------------------------------------------------------
 
@@ -384,9 +393,10 @@ class GossipSum(GoesOn, _OverHubs):
             return
         yield from self._drawn.up
         rng, awake = np.random.default_rng([self.seed, self._number, 2]), self._drawn.awake
-        both = awake[self.graph.edges].all(axis=1)
+        both, first = awake[self.graph.edges].all(axis=1), len(self._drawn.up)
         while True:
-            further = self.faults.draw(self.graph, MOST_AT_ONCE, rng, dropout=False)
+            further = self.faults.draw(self.graph, MOST_AT_ONCE, rng, dropout=False, first=first)
+            first += MOST_AT_ONCE
             yield from further.up & both
 
     def _steps(self, omega: float) -> RoundSteps:
@@ -517,10 +527,8 @@ class GossipSum(GoesOn, _OverHubs):
 
     def _flood(self, memory: Copies, *numbers: float) -> list[float]:
         """Return the largest of what agents have, which they learn by flooding."""
-        awake = memory.awake
         if self.ledger is not None:
-            links, size = self.ledger.among(awake), 8 * len(numbers)
-            self._send("flooding", size, links=links, times=self.diameter, rounds=self.diameter)
+            self._send_flood("flooding", 8 * len(numbers), memory.awake)
         return largest_of(self._near.agents, numbers)
 
     def _count_copies(self, size: int, memory: Copies) -> None:

@@ -48,7 +48,7 @@ from vpem.network.partition import Workers
 from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Report, Schema
 from vpem.settings import FitSettings
 from vpem.steps.em import posterior_of
-from vpem.sums.connect import Network, sum_exactly
+from vpem.sums.connect import Network, refuse_directed, sum_exactly
 from vpem.sums.counted import add_vectors
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Sum
@@ -96,6 +96,7 @@ class _Held:
         feature_names: Sequence[str] | None, missing: str, n_features: int, rows: AllRows,
         kinds: Kinds | None = None,
     ) -> None:  # fmt: skip
+        refuse_directed(network, "criteria of models take")
         self.X, self._network, self._weights = X, network, sample_weight
         self._names, self._missing, self._n_features = feature_names, missing, n_features
         self._rows, self._kinds = rows, kinds
