@@ -210,6 +210,7 @@ class ProgressLine:
         self.iterations = 0
         self.latest: Any = None
         self.known: Sequence[str] = ()
+        self.trace: Any = None  # that the run keeps
         self.about = self._restart = ""
         self._shown: Sequence[str] = ()
         self._over = threading.Event()
@@ -228,8 +229,15 @@ class ProgressLine:
         if self.is_due():
             self.tell(self.place(progress), *self.known)
 
+    @property
+    def tracing(self) -> Any:
+        """What gets iterates, if anything does."""
+        return None if self.trace is None else self.trace.tracing
+
     def restarting(self, number: int, count: int, most: int) -> None:
         """Count restarts from 1 to ``count``, each with ``most`` iterations at most."""
+        if self.trace is not None:
+            self.trace.restarting(number, count, most)
         self.most, self.latest = most, None
         self._restart = f"restart {number}/{count}, " if count > 1 else ""
 

@@ -151,7 +151,8 @@ NOTHING_REPLACED = rule(
     lambda given: (
         not {"data", "model", "topology"}.isdisjoint(given)
         and not any(
-            given.get(one) for one in (*TABLES, "plot", "state", "checkpoint", "topics", "traces")
+            given.get(one)
+            for one in (*TABLES, "plot", "state", "checkpoint", "topics", "traces", "trace")
         )
     ),
     " replaces existing files, but nothing is to be written; leave it out",
@@ -198,6 +199,23 @@ class Output(Printing, heading="Output", kept=False):
     labels_file: Path | None = None
     plot: Path | None = None
     traces: Path | None = None
+    trace: Path | None = None
+
+
+PRIVATE = rule(
+    lambda given: any(given.get(one) is not None for one in ("epsilon", "release_epsilon")),
+    " keeps log-likelihoods and mean fields of single iterations, which are of rows and which no "
+    "privacy budget covers; leave it out",
+)
+
+
+class TraceOutput(Output, heading="Output", kept=False):
+    trace: Path | None = unset(
+        "Write every iterate here, .jsonl or .h5: parameters, statistic, step, mean field, "
+        "log-likelihood. After --resume the file goes on. 'vpem plot' draws it. In no study.",
+        file=Role(writes=True, files=lambda path, _: [] if path is None else [path]),
+        idle=PRIVATE,
+    )  # fmt: skip
 
 
 class TableOutput(Output, heading="Output", kept=False):

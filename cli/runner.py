@@ -40,6 +40,7 @@ from .session import EngineSettings, describe_engine, where_of
 if TYPE_CHECKING:
     from vpem.files.checkpoints import FileSaver
     from vpem.files.datasets import Dataset
+    from vpem.files.traces import Trace
     from vpem.fits.labels import KnownLabels
     from vpem.fits.results import Fit
     from vpem.fits.selection.trials import Problem
@@ -173,6 +174,11 @@ class CommandRun:
     ) -> None:
         from vpem.files.hdf5 import check_writable
 
+        if out.trace is not None and engine.study is not None:
+            raise InputError(
+                Setting("trace", str(out.trace)), " keeps parameters of every iteration, "
+                "which no policy looks at as at a model before it is published; leave it out",
+            )  # fmt: skip
         self.screen, self.out, self.shards = screen, out, engine.shards
         self.where = where_of(engine, screen)
         self.engine, self.facts = self.where.engine, self.where.facts
@@ -185,6 +191,29 @@ class CommandRun:
             from vpem.pictures.figure import check_picture
 
             check_picture(picture, out.force)
+        self.trace = None
+        if out.trace is not None and self.where.speaks:
+            self.trace = self._begin_trace(out.trace, checkpoints or CheckpointSettings())
+
+    def _begin_trace(self, path: Path, checkpoints: CheckpointSettings) -> Trace:
+        """Return a trace, where a run goes on with what its file has."""
+        from vpem.files.hdf5 import check_writable
+        from vpem.files.traces import Trace, read_trace
+
+        resumes = checkpoints.resume or checkpoints.resume_if_any
+        if resumes and path.exists():
+            check_writable(path, True, "traces")
+            return Trace(begun=read_trace(path))
+        check_writable(path, self.out.force, "traces")
+        return Trace()
+
+    def _end_trace(self) -> None:
+        if self.trace is None or not self.trace.records:
+            return
+        path, n = self.out.trace, len(self.trace)
+        # What was there is part of it where the run goes on.
+        self.trace.write(path, force=True)
+        self.screen.say(f"wrote {plural(n, 'iterate')} to {path}")
 
     def drawn(self, make: Callable[[], Any]) -> Report:
         """Write the picture of --plot, if there is to be one; return what the report says of it."""
@@ -208,11 +237,16 @@ class CommandRun:
         progress = kind(out.quiet or not self.where.speaks, None if destination else self.unkept)
         if hasattr(data, "observer"):
             data.observer = progress.reading
+        progress.trace = self.trace
         try:
             with catching(self._file):
                 yield progress
+        except Interrupted:
+            self._end_trace()
+            raise
         finally:
             progress.close()
+        self._end_trace()
 
     def finish(self, result: FitOutcome) -> None:
         self.where.tell_warnings()

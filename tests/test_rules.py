@@ -80,6 +80,9 @@ SITUATIONS = [
     (OF_SAEM, {"holds": "documents", "classes": False, "curves": False},
      {"model": "topics.h5", "data": "topics.csv"}),
     (["plot", "report"], {"holds": "entries"}, {"model": "filled.h5", "data": "rows.h5"}),
+    (["plot"], {"holds": "iterates"}, {"model": "run.jsonl"}),
+    (["plot"], {"holds": "iterates", "data": [Path("run.h5")]},
+     {"model": "run.jsonl", "data": "run.h5"}),
     (["plot"], {"holds": "rows", "shows_labels": False, "shows_data": False}, FITTED),
     (["plot"], {"holds": "individuals", "classes": False, "curves": True, "shows_labels": False,
                 "shows_data": False}, {"model": "growth.h5", "data": "growth.csv"}),
@@ -108,6 +111,8 @@ def folder(tmp_path_factory):
     quick = ("--iterations", 20, "--quiet", "-o")
     for words in (
         ("fit", home / "rows.h5", "-q", "--max-iter", 3, "-o", home / "mixture.h5"),
+        ("fit", home / "rows.h5", "-q", "--max-iter", 3, "--trace", home / "run.jsonl"),
+        ("fit", home / "rows.h5", "-q", "--max-iter", 3, "--trace", home / "run.h5"),
         ("kmeans", home / "rows.h5", "-q", "-o", home / "clusters.h5"),
         ("impute", home / "entries.csv", "-r", 1, "-q", "-o", home / "filled.h5"),
         ("saem", home / "growth.csv", *quick, home / "growth.h5"),

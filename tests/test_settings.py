@@ -294,7 +294,7 @@ ALONE = {
         publish_anyway
         state strict traces worker_rows device_individuals id time value covariates doses
         init_individuals quote_formulas labels_file vocabulary min_documents max_share
-        topics
+        topics trace
     """,
     "how tables are read, which recipes are given as arrays": """
         features drop id_column label_column worker_column na decimal thousands encoding delimiter
@@ -321,6 +321,7 @@ ALONE = {
     "of noise, which recipes take as a record of its own": "privacy",
     "scikit-learn's": """
         init_params means_init precisions_init verbose verbose_interval warm_start weights_init
+        keep_trace
     """,
     "of searches, which do restarts one by one": "first_restart",
 }

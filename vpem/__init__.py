@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.files.parties.opening import Party as Party
     from vpem.files.parties.opening import choose_parties as choose_parties
     from vpem.files.table_settings import TableSettings as TableSettings
+    from vpem.files.traces import Trace as Trace
+    from vpem.files.traces import read_trace as read_trace
     from vpem.fits.clustering import Clustering as Clustering
     from vpem.fits.contribution import Contribution as Contribution
     from vpem.fits.contribution import contribution as contribution
@@ -106,6 +108,7 @@ _HOMES = {
         "vpem.files.parties.observing": ("observe_parties",),
         "vpem.files.parties.opening": ("Party", "choose_parties"),
         "vpem.files.table_settings": ("TableSettings",),
+        "vpem.files.traces": ("Trace", "read_trace"),
         "vpem.fits.clustering": ("Clustering",),
         "vpem.fits.contribution": ("Contribution", "contribution"),
         "vpem.fits.estimators.clustering": ("DistributedKMeans",),

@@ -538,6 +538,11 @@ EXACT = rule(
     "no memory changes; leave it out, or take {compress} or {participation}",
 )
 EXACT_ZERO: Rule = (lambda given: given["memory"] == "zero" and _is_exact(given), EXACT[1])
+OF_THEOREMS = [
+    beside(" is below {max_iter}, which must be given", max_iter=None),
+    rule(lambda given: given["tol"] != 0 or given["n_epochs"] is not None,
+         " is the only end of a run: take {tol=0}, and no {n_epochs}"),
+]  # fmt: skip
 NEVER: Rule = (
     lambda given: given["tol"] == 0,
     (" is how often to check for convergence, but ", Setting("tol", 0), f" never stops{LEAVE}"),

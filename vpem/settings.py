@@ -461,6 +461,9 @@ class FedSettings(Settings, heading="Method"):
     tol: float = setting(1e-10, "Stop when the squared norm of the mean correction is at most this "
         "part of the statistic's, several times in a row where anything is drawn or quantized; or "
         "when only persistent noise moves it. 0: never.", heading="Stopping", least=0.0)
+    random_stop: bool = setting(False, "Stop after a number of iterations drawn uniformly from 0 "
+        "to --max-iter less 1: the iterate for which theorems on FedEM bound the mean field.",
+        heading="Stopping", idle=rules.OF_THEOREMS)
     record_every: int = setting(1, "Iterations from one record of objective and mean field to the "
         "next; a record takes a pass over all rows, which does not count as an epoch.",
         heading="Output", least=1)

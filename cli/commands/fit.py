@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vpem.errors import InputError, Setting
 from vpem.fits.settings import PrivacySettings
 from vpem.pictures.contents import plural
-from vpem.records import beside, changed, refused, unset
+from vpem.records import beside, changed, refused, rule, unset
 from vpem.rules import UNCOUNTED, UNDRAWN, are_several
 from vpem.settings import (
     WEIGHT_PRIORS,
@@ -40,7 +40,7 @@ from ..data import (
 )
 from ..display import ProgressLine, Screen
 from ..options import Given, MemoryLimit, Without
-from ..outputs import NEEDS_TOL, LabelledOutput, ShardFiles
+from ..outputs import NEEDS_TOL, PRIVATE, LabelledOutput, ShardFiles, TraceOutput
 from ..runner import CheckpointSettings, Task
 from ..session import EngineSettings, describe_engine
 
@@ -97,6 +97,16 @@ class FitChoices(
     """What is fitted, and the privacy of rows."""
 
 
+OF_ONE = rule(
+    are_several,
+    " is of one fit: give one number of {n_components}, or 'vpem select' the best first",
+)
+
+
+class FitOutput(TraceOutput, LabelledOutput, heading="Output", kept=False):
+    trace: Path | None = changed(idle=[PRIVATE, OF_ONE])
+
+
 def fit(
     data: DataFiles,
     memory_limit: MemoryLimit = None,
@@ -109,7 +119,7 @@ def fit(
     begin: StartSettings,
     checkpoints: CheckpointSettings,
     engine: EngineSettings,
-    out: LabelledOutput,
+    out: FitOutput,
     given: Given,
 ) -> None:
     """Fit a Gaussian mixture to features, or rows, that are distributed.
@@ -204,7 +214,7 @@ def _fit(
     return fitted if task.shards else task.whole(fitted), ran, found
 
 
-class FedOutput(LabelledOutput, heading="Output", kept=False):
+class FedOutput(TraceOutput, LabelledOutput, heading="Output", kept=False):
     plot: Path | None = unset(
         "Draw mean field and objective against epochs and bytes here.", file="written"
     )

@@ -20,33 +20,21 @@ from ..display import Screen, plain, print_json, show
 from ..names import in_options, name_of, speak_of
 from ..options import Force, Json, Quiet, Without, refuse_beside
 from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
-from .use import CORPUS_MODEL, INDIVIDUALS, RUNNING, StoredFile, UseRequest, UseSettings
+from .use import (
+    CORPUS_MODEL,
+    FITS,
+    HELD,
+    INDIVIDUALS,
+    OF_COLUMNS,
+    RUNNING,
+    StoredFile,
+    TraceFile,
+    UseRequest,
+    UseSettings,
+)
 
 if TYPE_CHECKING:
     from vpem.network.schema import Report
-
-
-FITS = ("vpem-model", "vpem-clustering", "vpem-saem", "vpem-imputation")
-"""Kinds of fits, by what files say that they are."""
-
-HELD = {
-    "vpem-dataset": "a dataset",
-    "vpem-checkpoint": "a checkpoint, from which its run goes on with --checkpoint and --resume",
-    "vpem-predictions": "predictions",
-    "vpem-contributions": "contributions of parties and features",
-    "vpem-imputed": "imputed values",
-    "vpem-samples": "rows drawn from a model",
-    "vpem-observations": "observations of curves",
-    "vpem-individuals": "individuals and their observations",
-    "vpem-saem-individuals": "estimates of individuals",
-    "vpem-saem-curves": "predicted curves",
-    "vpem-saem-residuals": "residuals of a fit of SAEM",
-    "vpem-topic-words": "words of topics",
-}
-"""What else files of vpem hold, in words."""
-
-OF_COLUMNS = {*HELD} - {"vpem-dataset", "vpem-checkpoint", "vpem-observations", "vpem-individuals"}
-"""Of these, those that have columns of one length."""
 
 
 def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> Any:
@@ -55,14 +43,17 @@ def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> An
 
     from vpem.files.hdf5 import attribute_of
     from vpem.files.opening import check_readable
+    from vpem.files.traces import is_lines
 
-    if not h5py.is_hdf5(str(check_readable(path))):
+    lines = is_lines(path)
+    if not lines and not h5py.is_hdf5(str(check_readable(path))):
         raise FileError(
             f"{path} is not an HDF5 file, which fits write; give the model before the data"
         )
-    encoding, instead = attribute_of(path), dict[str, str]()
+    encoding, instead = "vpem-trace" if lines else attribute_of(path), dict[str, str]()
     holds = HELD.get(encoding, "neither a model nor another fit")
-    if encoding in FITS or not encoding.startswith("vpem-"):
+    drawn = encoding == "vpem-trace" and command == "plot"
+    if drawn or encoding in FITS or not encoding.startswith("vpem-"):
         kind: type[StoredFile]
         if encoding == "vpem-saem":
             from .individuals import SaemFile, TopicsFile
@@ -72,6 +63,8 @@ def stored_at(path: Path, command: str = "plot", curve: str | None = None) -> An
             from .impute import ImputedFile
 
             kind = ImputedFile
+        elif drawn:
+            kind = TraceFile
         else:
             from .rows import ClustersFile, MixtureFile
 
@@ -305,7 +298,8 @@ def plot(
             help="profile, history, graph, sparsity, communication; projection, marginals and "
             "pairs, best with DATA; responsibilities, of DATA; confusion, of DATA with labels. "
             "Fits of SAEM: traces; curves, observed, residuals, vpc and effects, of DATA. "
-            "Imputations: trends. Default: profile, of two features pairs, of SAEM traces."
+            "Imputations: trends. Traces of fits (--trace), several files for the median of their "
+            "runs: trace. Default: profile, of two features pairs, of SAEM traces."
         ),
     ] = None,
     *,
@@ -322,6 +316,8 @@ def plot(
     Example: vpem plot model.h5 data/breast_cancer.h5 --kind marginals -o marginals.svg
 
     Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
+
+    Example: vpem plot seed0.jsonl seed1.jsonl seed2.jsonl -o runs.png
     """
     request = UseRequest("plot", model, data or (), settings)
     with request.screen:
@@ -663,6 +659,7 @@ def contribution(
 MARKS = {
     b"\x89png": "a picture", b"%pdf": "a picture", b"<?xml": "a picture", b"<svg": "a picture",
     b"<!doctype html": "a page", b"<html": "a page",
+    b'{"encoding": "vpem-trace"': "a trace, which 'vpem plot' draws",
     b'{"time": "': "the log of a relay, which is text: a line of JSON for all that it did",
 }  # fmt: skip
 """Beginnings, in lower case, of files that have no facts to show."""

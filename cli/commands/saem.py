@@ -13,7 +13,7 @@ from vpem.settings import SAEM_MODELS, SAMPLERS, HolderGraph, SaemSettings, SumS
 from ..data import StartSettings, graph_of, weighed
 from ..display import ProgressLine, Screen
 from ..options import Without
-from ..outputs import NEEDS_TOL, WRITTEN, LabelFile, LabelledOutput
+from ..outputs import NEEDS_TOL, WRITTEN, LabelFile, LabelledOutput, TraceOutput
 from ..runner import CheckpointSettings, CommandRun, FitOutcome
 from ..session import EngineSettings, describe_engine
 from .individuals import DeviceFiles, HeldIndividuals, Reader, Source, words_of
@@ -267,7 +267,7 @@ class SaemGraph(HolderGraph, heading="Network"):
     topology: str | None = changed(often=False)
 
 
-class SaemOutput(LabelledOutput, heading="Output", kept=False):
+class SaemOutput(TraceOutput, LabelledOutput, heading="Output", kept=False):
     """What is written of a fit."""
 
     labels_file: Path | None = changed(

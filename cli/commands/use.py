@@ -32,6 +32,30 @@ if TYPE_CHECKING:
     from ..session import Where
 
 
+FITS = ("vpem-model", "vpem-clustering", "vpem-saem", "vpem-imputation")
+"""Kinds of fits, by what files say that they are."""
+
+HELD = {
+    "vpem-dataset": "a dataset",
+    "vpem-checkpoint": "a checkpoint, from which its run goes on with --checkpoint and --resume",
+    "vpem-predictions": "predictions",
+    "vpem-contributions": "contributions of parties and features",
+    "vpem-imputed": "imputed values",
+    "vpem-samples": "rows drawn from a model",
+    "vpem-observations": "observations of curves",
+    "vpem-individuals": "individuals and their observations",
+    "vpem-saem-individuals": "estimates of individuals",
+    "vpem-saem-curves": "predicted curves",
+    "vpem-saem-residuals": "residuals of a fit of SAEM",
+    "vpem-topic-words": "words of topics",
+    "vpem-trace": "a trace of a fit, which 'vpem plot' draws",
+}
+"""What else files of vpem hold, in words."""
+
+OF_COLUMNS = {*HELD} - {"vpem-dataset", "vpem-checkpoint", "vpem-observations", "vpem-individuals"}
+"""Of these, those that have columns of one length."""
+
+
 class RowSettings(Settings, heading="Data", kept=False):
     labels: str = setting(
         "labels",
@@ -103,13 +127,17 @@ class UseSettings(
     ResultSettings, EngineSettings, IndividualSettings, DataParties, RowSettings, kept=False,
     rows=[
         (INDIVIDUALS, *beside(
-            " is for fits of SAEM, which {model} is not; leave it out", holds=("rows", "entries"))),
+            " is for fits of SAEM, which {model} is not; leave it out",
+            holds=("rows", "entries", "iterates"))),
         (f"parties engine study {TABLES}", *mild(beside(
             " is for mixtures and clusters; individuals and documents are in one file",
             holds=("individuals", "documents")))),
         (f"parties labels dataset drawn {TABLES}", *mild(beside(
             " is for data, and imputations are shown with their own; leave it out",
             holds="entries"))),
+        (f"parties labels dataset drawn {TABLES}", *mild(beside(
+            " is about data, of which a trace has none; give other traces after the first, and "
+            "nothing else", holds="iterates"))),
         ("labels dataset sample_weight drawn missing", *mild(beside(
             " is for mixtures and clusters; individuals are used as is", holds="individuals"))),
         ("labels sample_weight drawn missing times population latents residuals covariates doses",
@@ -219,3 +247,21 @@ class StoredFile:
 
     def command(self, root: Any) -> str | None:
         return None
+
+
+class TraceFile(StoredFile):
+    """Iterates of a fit, or of several, whose files are named after the first."""
+
+    holds = "a trace"
+    facts: Report = {"holds": "iterates"}  # noqa: RUF012
+
+    @cached_property
+    def stored(self) -> Any:
+        from vpem.files.traces import read_trace
+
+        return read_trace(self.path)
+
+    def evaluation_data(self, request: UseRequest) -> Any:
+        from vpem.files.traces import read_trace
+
+        return [read_trace(path) for path in request.files]

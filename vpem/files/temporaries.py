@@ -169,6 +169,7 @@ ENDINGS: dict[str, tuple[str, ...]] = {
     "reports": (".html", ".htm"),
     "imputed values": (".csv", ".parquet"),
     "exported models": (".npz", ".json"),
+    "traces": (".jsonl", *HDF5),
 }
 """Kinds of files, and the endings that agree with what is in them."""
 

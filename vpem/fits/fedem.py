@@ -67,7 +67,7 @@ from vpem.steps.fedem_sums import FEW, FedProgress, FedRun, check_masked
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.steps.row_sampling import PointStream, RowStream
-from vpem.steps.runs import Progress
+from vpem.steps.runs import Progress, tracer
 from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network
 from vpem.sums.partial import Uplink, describe_presence
@@ -648,4 +648,5 @@ def _telling(callback: Callable[[Progress], None]) -> Callable[[FedProgress], No
             last = progress.objective
         callback(Progress(progress.iteration, float("nan") if last is None else last, change))
 
+    vars(tell)["tracing"] = tracer(callback)
     return tell

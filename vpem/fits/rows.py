@@ -64,7 +64,7 @@ from vpem.steps.lloyd import Lloyd
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import ROW_BYTES, RowStream
-from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures
+from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures, refuse_trace
 from vpem.steps.starts import GivenStart, Tell, teller
 from vpem.sums.connect import Network
 from vpem.sums.partial import HeardByNeighbours
@@ -273,6 +273,7 @@ def fit_em(
     settings = FitSettings.resolve(settings, **changes)
     network = _network_of(network, workers, settings)
     if privacy is not None and privacy.is_asked:
+        refuse_trace(callback)
         return fit_private_rows(
             X, workers, network, settings, privacy, sample_weight=sample_weight,
             feature_names=feature_names, callback=callback, saver=saver,

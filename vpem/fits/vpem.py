@@ -53,7 +53,7 @@ from vpem.steps.batches import fit_batches
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import RowStream
-from vpem.steps.runs import Progress, Run, kept_of_mixtures
+from vpem.steps.runs import Progress, Run, kept_of_mixtures, refuse_trace
 from vpem.steps.starts import GivenStart, draw_start, start_at_labels, teller
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
@@ -206,6 +206,7 @@ def fit_vpem(
         refuse_with_kinds(settings, private=private)
     if privacy is not None and private:
         refuse_labels(labels_for_fit)
+        refuse_trace(callback)
         from vpem.fits.privacy import release_vpem
 
         return release_vpem(

@@ -192,6 +192,7 @@ FITS = ("mixtures", "clusters")
 LATENTS = ("fits of SAEM",)
 TOPICS = ("topics",)
 IMPUTATIONS = ("imputations",)
+TRACES = ("traces",)
 
 KINDS: dict[str, Kind] = {
     "profile": Kind(
@@ -273,6 +274,10 @@ KINDS: dict[str, Kind] = {
         "Trends and convergence",
         "mean fitted values of columns and rows, and how the objective went", IMPUTATIONS, "no",
         "assignments.draw_imputation",
+    ),
+    "trace": Kind(
+        "Iterate by iterate", "weights, mean field and objective against epochs", TRACES,
+        "optional", "iterates.draw_trace",
     ),
     "spreads": Kind(
         "How the topics went", "over how many words each topic is spread, by iteration", TOPICS,

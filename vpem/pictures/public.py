@@ -18,6 +18,7 @@ from vpem.files.hdf5 import attribute_of
 from vpem.files.models import Model, match_features, read_model
 from vpem.files.opening import PathLike
 from vpem.files.results import Imputed, StoredClustering, read_clustering, read_imputed
+from vpem.files.traces import Trace, is_lines, read_trace
 from vpem.saem.formats import FIT, INDIVIDUALS
 from vpem.terms.rows import check_missing
 
@@ -79,7 +80,9 @@ def load(path: PathLike, kind: type[T] | None = None) -> Any:
 
 
 def _opened(path: PathLike) -> Any:
-    encoding = attribute_of(path)
+    encoding = Trace.encoding if is_lines(path) else attribute_of(path)
+    if encoding == Trace.encoding:
+        return read_trace(path)
     if encoding == Model.encoding:
         from vpem.fits.estimators.mixtures import estimator_of
 
@@ -119,8 +122,8 @@ def plot(
 
     Parameters
     ----------
-    model : fitted estimator, what a recipe or a reader returns, or path
-        What to draw.
+    model : fitted estimator, what a recipe or a reader returns, list of Trace, or path
+        What to draw; of several traces the median.
     kind : str, optional
         What to show of it, such as "profile", "projection", "marginals" or "history"; any other is
         refused with those that there are. Default: the first that there is.
@@ -218,6 +221,8 @@ def _saved(model: Any) -> Saved:
     if isinstance(model, str | os.PathLike):
         return read_saved(model)
     kept = model
+    if isinstance(model, list | tuple) and all(isinstance(one, Trace) for one in model):
+        return KINDS_OF_FITS[Trace.encoding][1]("these traces", model)
     if callable(getattr(model, "kept", None)) and not isinstance(model, type):
         kept = model.kept()
     if isinstance(kept, Completed):
@@ -225,7 +230,7 @@ def _saved(model: Any) -> Saved:
     if getattr(kept, "encoding", None) not in KINDS_OF_FITS:
         raise InputError(
             "pictures are of a fitted estimator, a Model, a StoredClustering, a fit of SAEM, "
-            f"an imputation or a file, got {type(model).__name__}"
+            f"an imputation, a trace or several, or a file, got {type(model).__name__}"
         )
     return saved_of(f"this {type(model).__name__}", kept)
 
@@ -240,7 +245,7 @@ def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
             raise InputError("y are the known classes of the rows of X; give X too")
         return None
     if not saved.units:
-        raise InputError("an imputation is shown with its own data: leave out X")
+        raise InputError(f"{saved.holds} is shown with its own data: leave out X")
     if not isinstance(saved, SavedFit):
         from vpem.saem.individuals import Individuals
 

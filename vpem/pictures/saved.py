@@ -22,6 +22,7 @@ from vpem.errors import FileError, InputError, shorten
 from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.models import Model, assembled, read_model
 from vpem.files.results import Imputed, StoredClustering, read_clustering, read_imputed
+from vpem.files.traces import Trace, is_lines, read_trace
 from vpem.fits.answer import Answer, CategoryLevels, answer_of
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
@@ -550,6 +551,8 @@ class SavedClusters(SavedFit):
 
 
 def read_saved(path: str | os.PathLike[str]) -> Saved:
+    if is_lines(path):
+        return _saved_trace(str(path), read_trace(path))
     with open_read(path) as file:
         encoding = read_attribute(file, "encoding-type")
     if encoding not in KINDS_OF_FITS:
@@ -594,11 +597,20 @@ def _saved_imputation(path: str, stored: Imputed) -> Saved:
     )  # fmt: skip
 
 
+def _saved_trace(path: str, stored: Trace | Sequence[Trace]) -> Saved:
+    every = [stored] if isinstance(stored, Trace) else list(stored)
+    return Saved(
+        path, every, holds="a trace", plural="traces", units="", contents="iterates.no_page",
+        draws_file=True,
+    )  # fmt: skip
+
+
 KINDS_OF_FITS: dict[str | None, tuple[Callable[..., Any], Callable[..., Saved]]] = {
     Model.encoding: (read_model, SavedMixture),
     StoredClustering.encoding: (read_clustering, SavedClusters),
     Imputed.encoding: (read_imputed, _saved_imputation),
     FIT: (_read_saem, _saved_saem),
+    Trace.encoding: (read_trace, _saved_trace),
 }
 """What reads a file of this encoding, and what is drawn of it."""
 

@@ -46,7 +46,7 @@ from vpem.saem.server import SaemNeighbours, SaemServer
 from vpem.saem.stopping import PerplexityWatch, Watch
 from vpem.settings import SaemSettings
 from vpem.steps.recovery import COUNTED_STREAM, NoSaver, Saver, check_length
-from vpem.steps.runs import note_partition
+from vpem.steps.runs import Trace, note_partition, tracer
 from vpem.terms.units import Scaling
 
 DRAWN = (1 << 20) - 1
@@ -317,6 +317,9 @@ class _Loop(Stateful):
                 Setting("longest_step", "auto"),
                 level=4,
             )
+        trace = tracer(callback)
+        if trace is not None and saver.saved is None:
+            self._tell_trace(trace)
         while run.n_iter < n_iter and not run.converged:
             r = run.n_iter + 1
             step = step_size(r, self.burn_in, self.given.decay)
@@ -335,9 +338,28 @@ class _Loop(Stateful):
             run.steps.append(taken)
             if callback is not None:
                 callback(SaemProgress(r, n_iter, self.model.outside(theta)))
+            if trace is not None:
+                self._tell_trace(trace)
             settled = bool(server.holders.bcast(self.watch.has_settled(run)))
             saver.offer(self.state, last=settled or r == n_iter)
         return run
+
+    def _tell_trace(self, trace: Trace) -> None:
+        """Say where the parameters are, and the statistic of which they were made."""
+        run, model = self.run, self.model
+        wide = model.wide or self.given.average == "models"
+        theta = model.followed(run.theta) if model.wide else model.outside(run.theta)
+        statistic = None
+        if not wide and self.server.estimates is None:
+            statistic = self.server.statistic.copy()
+        elif not wide:  # on a graph the first device's
+            statistic = self.server.estimates[0].copy()
+        trace(
+            run.n_iter, {"theta": theta}, epochs=run.n_iter * self.share, statistic=statistic,
+            names=model.parameters if len(theta) == len(model.parameters) else (),
+            step=run.steps[-1] if run.steps else None,
+            n_active=run.n_active[-1] if run.n_active else None,
+        )  # fmt: skip
 
     def _move(self, r: int, step: float, active: Indices) -> Doubles:
         """Simulate on the active devices; the parameters that follow."""

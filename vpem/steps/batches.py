@@ -99,6 +99,7 @@ def fit_batches(
     passes.begin([start])
     passes.iterate()
     run.end([terms], total, passes.check())
+    passes.end_trace()
     return run
 
 
@@ -546,6 +547,7 @@ def fit_row_batches(
     passes.iterate()
     run.check_heard()
     run.end(step.roots, step.total, step.expect(run.mixtures, passes.factors, "check")[0])
+    passes.end_trace()
     return run
 
 

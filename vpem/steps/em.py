@@ -34,9 +34,11 @@ from vpem.steps.runs import (
     Run,
     check_finite,
     least_weight,
+    mean_over_roots,
     note_partition,
     saved_parameters,
     saved_record,
+    tracer,
 )
 from vpem.steps.summing import FARTHEST, Differences
 from vpem.sums.counted import add_vectors, farthest
@@ -45,7 +47,7 @@ from vpem.sums.sum import Sum
 from vpem.terms.factors import FactorTerms, LoadedFactors, Posterior
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
-from vpem.terms.row_statistics import WorkerTerms
+from vpem.terms.row_statistics import WorkerTerms, mean_statistic
 from vpem.terms.statistics import Message, Statistics
 
 
@@ -126,6 +128,7 @@ def iterate(
     run.mixtures, factors = loop.pace.settled(run.mixtures, loop.factors)
     run.check_heard()
     run.end(step.roots, step.total, step.expect(run.mixtures, factors, "check")[0])
+    loop.end_trace()
     return run
 
 
@@ -149,6 +152,7 @@ class Loop(Stateful):
     ) -> None:
         self.step, self.run, self.settings, total = step, run, settings, step.total
         self.callback, self.saver = callback, saver or NoSaver()
+        self.trace = tracer(callback)
         self.reinitialiser = Reinitialiser(
             step.whole, total, draw_row, run.recoveries, step.over_rows
         )
@@ -166,6 +170,8 @@ class Loop(Stateful):
         step, run = self.step, self.run
         if self.saver.saved is None:
             self.take(self.reinitialiser.start(step.roots, starts))
+            if self.trace is not None:
+                self.trace(0, run.mixture)
             return
         self.resume()
         pairs = zip(step.roots, run.mixtures, strict=True)
@@ -182,10 +188,22 @@ class Loop(Stateful):
         """Record what roots (R,) found in a pass; whether it changed by less than tol."""
         check_finite(log_likelihoods, len(self.run.history) + 1)
         self.iteration += 1
-        terms, total = self.step.whole, self.step.total
-        return self.run.record_iteration(
-            terms, total, log_likelihoods, self.settings, self.callback
-        )
+        terms, total, run = self.step.whole, self.step.total, self.run
+        if self.trace is not None:
+            found = self.per_sample(log_likelihoods)
+            self.trace(self.iteration, run.mixture, epochs=run.n_passes, objective=found)
+        return run.record_iteration(terms, total, log_likelihoods, self.settings, self.callback)
+
+    def per_sample(self, log_likelihoods: Doubles) -> float:
+        """Mean over roots of what they found (R,), per sample."""
+        return mean_over_roots(log_likelihoods) / self.step.whole.total_weight
+
+    def end_trace(self) -> None:
+        """Say what the last parameters are, and are worth, priors included as in the history."""
+        run = self.run
+        if self.trace is not None:
+            mixture = run.mixture if self.pace.decides else None
+            self.trace(None, mixture, last=self.per_sample(run.log_likelihood + run.log_prior))
 
     def conclude(self, small: bool, *, undisturbed: bool) -> None:
         """Decide whether the run is over: the one place in which EM does, in batches or not.
@@ -271,6 +289,14 @@ class Loop(Stateful):
             run.mixtures, self.factors = pace.next(
                 before, run.mixtures, self.factors, log_likelihoods, small
             )
+        if self.trace is not None:
+            # Else the statistic is not that of the parameters.
+            others = pace.decides or again
+            mean = None if others else mean_statistic(step.roots[0], statistics[0])
+            self.trace(
+                iteration, run.mixture, epochs=len(run.history), statistic=mean,
+                last=self.per_sample(log_likelihoods),
+            )  # fmt: skip
 
 
 def _by_component(name: str, component: Field, item: Field) -> As:

@@ -49,13 +49,16 @@ from vpem.steps.fedem_sums import (
     weights_of,
 )
 from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length
-from vpem.steps.runs import note_partition
+from vpem.steps.runs import Trace, note_partition, tracer
 from vpem.sums.connect import Network
 from vpem.sums.partial import Presence
 from vpem.sums.quantizer import ITEM, Basis, Quantizer
 
 FORGETFUL = ("none", "naive")
 """Settings of the memories by which there are none."""
+
+STOP = (41,)
+"""Of the stream by which a run ends at a random iteration."""
 
 ELSEWHERE = object()
 """Parameters of a root of another process."""
@@ -97,6 +100,9 @@ def run_fedem(
     a row (`vpem.steps.fedem_steps.looks_needed`). Noise that stays above it ends a run of constant
     steps once it alone moves the statistic (`vpem.steps.fedem_steps.Drift`). Steps may be a
     function too (`parse_step_size`).
+
+    With ``random_stop`` the run ends after K iterations, K uniform on 0, ..., max_iter - 1: what it
+    returns is the ``S_K`` of Theorems 1 and 2.
 
     Workers send corrections to the server by ``codec`` (None: as float64). A codec that is biased
     by more than rounding needs memories, and takes ``alpha = 1`` and ``H`` the mean of the memories
@@ -164,12 +170,20 @@ def run_fedem(
     if forgets:
         stays_on = stays_on or later.omega > 0 or participation < 1
     steps, settings = SafeSteps.choose(settings, alpha, later, counts, model.least_batch, stays_on)
+    if settings.random_stop:
+        # Of a stream of its own, so that the run is that without it up to there.
+        seeds: Any = rng.bit_generator.seed_seq
+        stop = np.random.default_rng(np.random.SeedSequence(seeds.entropy, spawn_key=STOP))
+        settings = settings.changed(
+            max_iter=int(stop.integers(max(settings.max_iter or 0, 1))), random_stop=False
+        )
     reduced = settings.variance_reduction and settings.batch_size is not None
     noisy = later.omega > 0 or participation < 1 or settings.batch_size is not None
     looks = looks_needed(noisy or keeper.is_noisy, participation, settings.inner or 0)
     drift = Drift((keeper.n_roots, model.size), basis) if settings.tol > 0 and stays_on else None
     rest = Rest(settings.tol, looks, basis, drift)
     loop = _Loop(model, settings, weights, keeper, reduced, rest, rng)
+    loop.trace = tracer(callback)
     saver = saver or NoSaver()
     loop.begin(saver, start, alpha, later.omega)
     run = loop.iterate(saver, callback)
@@ -193,6 +207,7 @@ class _Loop(Stateful):
     """Workers, and the step, of the last iteration."""
     resumed = False
     """Whether the statistic of this iteration was saved."""
+    trace: Trace | None = None
 
     def __init__(
         self,
@@ -234,6 +249,7 @@ class _Loop(Stateful):
             keeper.remember(run)
             self._maximize()
             self._record()
+            self._tell_trace(True)
             return
         # Parameters are found by the M-step that comes next.
         self.resumed = True
@@ -347,10 +363,11 @@ class _Loop(Stateful):
             if last and self.keeper.central:
                 # All workers hear the last statistic, which on a graph each has.
                 self.keeper.total.broadcast(ITEM * self.model.size)
-            if last or iteration % self.settings.record_every == 0:
+            shown = last or iteration % self.settings.record_every == 0
+            if shown:
                 self._record()
+            self._tell_trace(shown)
             if callback is not None:
-                shown = run.history.iteration[-1] == run.n_iter
                 callback(FedProgress(
                     run.n_iter, self.epochs, self.step, self.n_active,
                     run.history.objective[-1] if shown else None,
@@ -448,6 +465,20 @@ class _Loop(Stateful):
             if projected and run.projected[-1:] != [run.n_iter]:
                 run.projected.append(run.n_iter)
             self.parameters.append(parameters)
+
+    def _tell_trace(self, recorded: bool) -> None:
+        """Say where the first root is, and what was recorded of the mean of all."""
+        parameters, history = self.parameters[0], self.run.history
+        if self.trace is None or parameters is ELSEWHERE:
+            return
+        if not hasattr(parameters, "assembled_means"):
+            parameters = save(self.model.parameters_schema(), parameters)
+        self.trace(
+            self.run.n_iter, parameters, epochs=self.epochs, statistic=self.run.statistics[0],
+            step=self.step, n_active=self.n_active,
+            objective=history.objective[-1] if recorded else None,
+            mean_field=history.mean_field[-1] if recorded else None,
+        )  # fmt: skip
 
     def _record(self) -> None:
         """Record the history; none of this is part of the algorithm."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import Doubles, Mask
-from vpem.errors import NumericalError, PartitionedError, Setting
+from vpem.errors import InputError, NumericalError, PartitionedError, Setting
 from vpem.network.schema import (
     COUNT,
     FLAG,
@@ -69,6 +69,25 @@ class Progress:
     def facts(self) -> list[str]:
         change = [] if self.change is None else [f"change {self.change:+.0e}"]
         return [f"log-likelihood {self.log_likelihood:.6f}", *change]
+
+
+Trace = Callable[..., None]
+"""Gets every iterate, in which nothing is computed for it: `vpem.files.traces.Trace.tracing`."""
+
+
+def tracer(callback: object) -> Trace | None:
+    """Return a callback's method ``tracing``, if it has one."""
+    trace: Trace | None = getattr(callback, "tracing", None)
+    return trace
+
+
+def refuse_trace(callback: object) -> None:
+    """Raise InputError for a trace of a fit with noise for privacy."""
+    if tracer(callback) is not None:
+        raise InputError(
+            "a private fit keeps no trace: log-likelihoods and mean fields of single iterations "
+            "are of rows, and no budget covers them; leave out the trace"
+        )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log2, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,10 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles, Indices
 from vpem.errors import InputError
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import Factors, Mixture
+from vpem.terms.mixture import Factors, Mixture, block_views
 from vpem.terms.rows import Rows
-from vpem.terms.statistics import Message
-from vpem.terms.units import Reach
+from vpem.terms.statistics import Message, arrays_of, leaves
+from vpem.terms.units import Reach, lower_half
 
 Integers = NDArray[np.int64]
 
@@ -397,3 +398,23 @@ class WorkerTerms:
         """
         about = layout.shifts if centres is None else centres
         return layout.packed(self.parts[worker].of_labels(labels, about))
+
+
+def mean_statistic(terms: FeatureTerms, statistics: Any) -> Doubles | None:
+    """Mean statistic (P,) about zero, in units of fitting; of symmetric matrices the lower half.
+
+    It is that of all processes where they share one sum, of the hubs that are here. None with
+    factors that hubs share, whose statistics lie about the parameters.
+    """
+    if getattr(statistics, "has_factors", False):
+        return None
+    about = terms.recentred(statistics, np.zeros_like(statistics.shifts))
+    arrays = arrays_of(about)
+    if isinstance(arrays, dict) and np.ndim(arrays.get("second")) == 1:
+        widths = terms.blocks.widths
+        copies = arrays["second"].size // max(int((widths**2).sum()), 1)
+        views = block_views(arrays["second"], widths, copies)
+        arrays["second"] = [lower_half(view) for view in views]
+    each = [one.ravel() for one in leaves(arrays, "shifts")]
+    mean: Doubles = np.concatenate(each) / terms.total_weight
+    return mean

@@ -20,6 +20,7 @@ from vpem.errors import InputError, NotConvergedWarning, Setting, check_choice
 from vpem.files.datasets import Dataset
 from vpem.files.families import FamilyChoice
 from vpem.files.models import Model
+from vpem.files.traces import Trace
 from vpem.fits.contribution import Contribution, contribution
 from vpem.fits.estimators.base import (
     AGENTS,
@@ -73,11 +74,21 @@ class FittedMixture(DensityMixin, OnGraph):
         "init",
         help="Start: random (shared rows), k-means++, kmeans, row indices (K,), or a Mixture.",
     )
+    keep_trace: bool = setting(False, "Keep every iterate of a fit as trace_, a vpem.Trace.")
     mixture_: Mixture
     fit_: MixtureResult
+    trace_: Trace
     _result = "mixture_", "fit_"
     _dtype: np.dtype[np.floating]
     """Of the data of the fit, in which results are given."""
+
+    def _lines(self) -> Any:
+        lines = super()._lines()
+        if not self.keep_trace:
+            vars(self).pop("trace_", None)
+            return lines
+        self.trace_ = Trace(lines)
+        return self.trace_
 
     # ---- use -----------------------------------------------------------------------------------
 
