@@ -31,6 +31,8 @@ PARTS = {
     "averages": "saem_draft",
     "codecs": "saem_draft",
     "absences": "saem_draft",
+    "methods": "saem_methods",
+    "sketches": "saem_methods",
     "bifactor": "saem_loadings",
     "speed": "saem_speed",
     "moves": "saem_moves",
@@ -38,6 +40,9 @@ PARTS = {
     "large": "saem_time",
 }
 """Experiments and where they are."""
+
+
+OF_WARFARIN = ("warfarin", "methods", "sketches")
 
 
 def number(value: Any) -> str:
@@ -81,7 +86,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument(
         "--from", dest="source", type=Path, metavar="FILE",
-        help="of warfarin: columns id, time, value and dose, instead of simulated ones",
+        help="warfarin: columns id, time, value and dose, instead of simulated ones",
     )  # fmt: skip
     given = parser.parse_args(words)
     console = Console(highlight=False)
@@ -90,7 +95,7 @@ def main(words: list[str] | None = None) -> int:
     failed = []
     for part in given.only or PARTS:
         experiment = getattr(import_module(f"benchmarks.{PARTS[part]}"), part)
-        more = {"source": given.source} if part == "warfarin" else {}
+        more = {"source": given.source} if part in OF_WARFARIN else {}
         with warnings.catch_warnings(), one_blas_thread():
             warnings.simplefilter("ignore", NotConvergedWarning)
             found = experiment(given.size, **more)

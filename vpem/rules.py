@@ -547,6 +547,31 @@ NEVER: Rule = (
     lambda given: given["tol"] == 0,
     (" is how often to check for convergence, but ", Setting("tol", 0), f" never stops{LEAVE}"),
 )
+UNAVERAGED = unless(
+    " is about steps that average statistics, but {method} takes the latest draws alone; leave it "
+    "out, or take {method=saem}",
+    method="saem",
+)
+UNCHECKED = unless(
+    " is about convergence, which is not checked with this {method}: all iterations are run; leave "
+    "it out",
+    method="saem",
+)
+UNSETTLED: Rule = (
+    lambda given: given.get("method", "saem") != "saem" and given["tol"] != 0,
+    sentence(
+        " is when averaged estimates have settled, but with {method} they keep moving with the "
+        "noise of the latest draws, and all iterations are run; leave it out, or take "
+        "{method=saem}"
+    ),
+)
+UNCORRECTED: Rule = (
+    lambda given: given.get("method") == "fl-saem" and given["feedback"] not in (None, "none"),
+    sentence(
+        " corrects what a codec left out, but {method=fl-saem} takes each message as it is; leave "
+        "it out, or take {method=saem}"
+    ),
+)
 OF_MODELS = unless(" weighs models: it needs {average=models}", average="models")
 CODED_MODELS = beside(
     "{average=models} sends models exactly: leave out {codec}, or average statistics",

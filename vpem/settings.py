@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from vpem import rules
 from vpem.errors import InputError, Setting
-from vpem.records import Settings, beside, changed, is_number, not_both, rule, setting
+from vpem.records import Settings, beside, changed, is_number, not_both, rule, setting, unless
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +88,7 @@ METHODS = ("lloyd", "grid")
 CRITERIA = ("bic", "aic", "icl", "heldout")
 SAEM_MODELS = ("linear", "one-compartment", "two-compartment", "curve", "bifactor", "gmm", "lda")
 SAMPLERS = ("auto", "exact", "metropolis", "langevin", "mala", "hmc", "gibbs")
+SAEM_METHODS = ("saem", "fl-saem", "mcem")
 AVERAGES = ("statistics", "models")
 SHARES = ("individuals", "devices")
 FEEDBACKS = ("none", "change", "error", "memory")
@@ -373,6 +374,12 @@ class SelectSettings(Settings, heading="Selection", kept=False):
 class SaemSettings(Settings, heading="Method"):
     """Stochastic approximation EM: see `vpem.fit_saem`."""
 
+    method: str = setting("saem", "What an M-step takes. saem: statistics that steps average over "
+        "iterations. fl-saem: the latest draws alone, of the devices that take part. mcem: the "
+        "latest draws alone, more of them in every iteration. The last two run all iterations and "
+        "keep the noise of the last draws.", choices=SAEM_METHODS)
+    growth: float = setting(1.0, "mcem: iteration r takes r^G draws of each chain, rounded up.",
+        least=0.0, most=2.0, idle=unless(" is for {method=mcem}; leave it out", method="mcem"))
     n_chains: int | None = setting(None, "Chains per individual. Default: 4 to 10, or up to 50 "
         "where latents are drawn exactly, which costs little.", flags="--chains", heading="Sampler",
         least=1, most=10_000)
@@ -381,9 +388,10 @@ class SaemSettings(Settings, heading="Method"):
     burn_in: int | None = setting(None, "Iterations with step 1, in which samplers adapt. Default: "
         "200, or two fifths of all iterations if they are fewer than 500.", least=0)
     decay: float = setting(0.7, "After the burn-in the k-th step is k^-D, 0.5 < D <= 1.",
-        least=0.5, most=1.0, above=True)
+        least=0.5, most=1.0, above=True, idle=rules.UNAVERAGED)
     longest_step: Any = setting("auto", "Longest step of the statistics: auto (with a codec what "
-        "its noise allows, else 1), or G, 0 < G <= 1. The result states it.")
+        "its noise allows, else 1), or G, 0 < G <= 1. The result states it.",
+        idle=rules.UNAVERAGED)
     average: str = setting("statistics", "What the server averages: statistics, or models of the "
         "devices (biased where devices differ).", heading="Network", choices=AVERAGES)
     shares: str = setting("individuals", "With --average models: whether individuals or devices "
@@ -396,9 +404,12 @@ class SaemSettings(Settings, heading="Method"):
         "server's mean, and add what the codec left out to the next message; change: as error, but "
         "add nothing; none: send statistics as they are, which fails with coarse codecs. Default: "
         "memory with --compress.", heading="Messages and faults", choices=FEEDBACKS,
-        idle=[rules.FEEDBACK_OF_MODELS, rules.WITHOUT_CODEC, rules.AMONG_NEIGHBOURS])
+        idle=[rules.UNCORRECTED, rules.FEEDBACK_OF_MODELS, rules.WITHOUT_CODEC,
+              rules.AMONG_NEIGHBOURS])
     participation: float = setting(1.0, "Probability that a device takes part in an iteration.",
-        heading="Messages and faults", least=1e-6, most=1.0)
+        heading="Messages and faults", least=1e-6, most=1.0, idle=beside(
+            " leaves noise that more draws do not reduce, as {method=mcem} has no falling steps; "
+            "leave it out, or take {method=saem}", method="mcem"))
     missing: str = setting("refuse", "What to do about missing measurements: refuse, or "
         "marginalize. The latter integrates them out, as missing at random. An empty "
         "value is missing, and for bifactor and gmm so is an absent line.", heading="Individuals",
@@ -406,9 +417,9 @@ class SaemSettings(Settings, heading="Method"):
     batch_size: int | None = setting(None, "Individuals of each device, drawn at random, that an "
         "iteration simulates; the latents of the others stay. Default: all.", least=1)
     tol: float = setting(0.1, "Stop when every parameter is closer to its limit than this part of "
-        "its standard error; 0: never.", heading="Stopping", least=0.0)
+        "its standard error; 0: never.", heading="Stopping", least=0.0, idle=rules.UNSETTLED)
     window: int = setting(50, "Iterations from one such check to the next.", heading="Stopping",
-        least=1, idle=rules.NEVER)
+        least=1, idle=[rules.UNCHECKED, rules.NEVER])
     n_conditional: int = setting(200, "Draws per chain at the estimates, for individuals, "
         "intervals and standard errors.", flags="--conditional-draws",
         heading="Draws at the estimates", least=2)

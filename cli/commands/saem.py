@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, Setting
 from vpem.records import Rule, Settings, beside, changed, off, rule, setting, unset
+from vpem.rules import UNCHECKED
 from vpem.settings import SAEM_MODELS, SAMPLERS, HolderGraph, SaemSettings, SumSettings
 
 from ..data import StartSettings, graph_of, weighed
@@ -287,7 +288,7 @@ class SaemOutput(TraceOutput, LabelledOutput, heading="Output", kept=False):
         idle=_of(CORPUS_MODEL),
     )
     traces: Path | None = unset("Draw the parameters against iterations here.", file=WRITTEN)
-    strict: bool = changed(idle=NEEDS_TOL)
+    strict: bool = changed(idle=[UNCHECKED, NEEDS_TOL])
 
 
 def saem(
@@ -329,7 +330,7 @@ def saem(
         from vpem.sums.connect import connect_workers, way_of
 
         burn_in = burn_in_of(settings.n_iter, settings.burn_in)
-        if burn_in >= settings.n_iter:
+        if burn_in >= settings.n_iter and settings.method == "saem":
             raise InputError(
                 "--burn-in must be below --iterations, or no step decreases, got "
                 f"{burn_in} of {settings.n_iter}"

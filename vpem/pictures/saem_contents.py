@@ -176,6 +176,8 @@ def how_fitted(saved: SavedSaem, sizes: Sequence[int] = ()) -> dict[str, str]:
     said["each"] = " to ".join(map(str, ends))
     steps = "steps up to {longest_step} (codec omega {omega}, alpha {memory_step})"
     algorithm = {
+        "FL-SAEM (the latest draws alone)": settings.get("method") == "fl-saem",
+        "MCEM (r^{growth} draws in iteration r)": settings.get("method") == "mcem",
         "{sampler}, {chains}": True,
         "models averaged over {shares}": settings.get("average") == "models",
         "statistics by {codec}, feedback {feedback}": settings.get("codec"),

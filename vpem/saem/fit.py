@@ -35,7 +35,16 @@ from vpem.saem.results import (
     spread_of,
     warn_of_few,
 )
-from vpem.saem.saem import SaemProgress, SaemRun, burn_in_of, chains_of, exact_at, run_saem
+from vpem.saem.saem import (
+    SaemProgress,
+    SaemRun,
+    burn_in_of,
+    chains_of,
+    draws_until,
+    exact_at,
+    in_full,
+    run_saem,
+)
 from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, keeper_of
 from vpem.settings import SaemSettings
@@ -63,9 +72,11 @@ def fit_saem(
 ) -> SaemFit:
     """Fit a model with latent variables by SAEM, on one machine or on devices with a server.
 
-    Algorithms of the draft: 1 is ``average="models"``; 2 the default; 3 ``sampler="langevin"`` with
-    a ``gradient_codec``; 4 a ``codec`` such as ``topk:0.1`` with or without ``feedback``; 5 these
-    with ``participation``.
+    Algorithms of the draft, exactly, have ``method="fl-saem"``: 1 with ``average="models"`` and
+    ``shares="devices"``, 2 as it is, 3 with ``sampler="langevin"`` and a ``gradient_codec``, 4 with
+    a ``codec`` such as ``topk:0.1``, 5 with all of these and ``participation``. The default departs
+    in that steps average statistics over iterations, those who are there move the mean of all only
+    by their share of it, and codecs are corrected by ``feedback``.
 
     Parameters
     ----------
@@ -122,7 +133,7 @@ def fit_saem(
         If importance draws are worth few: the latents' law is not well known.
     """
     began = time.perf_counter()
-    settings = SaemSettings.resolve(settings, **changes)
+    settings = in_full(SaemSettings.resolve(settings, **changes))
     workers = evenly(individuals.n_individuals, devices) if isinstance(devices, int) else devices
     if network is not None:
         check_kind("the network must come from vpem.connect_workers", network, Network)
@@ -145,7 +156,8 @@ def fit_saem(
     fitted = built.inside()
     codec = None if settings.codec is None else parse_codec(settings.codec)
     chosen = _sampler(built, sampler, sampler_options, gradient_codec)
-    feedback = settings.feedback or ("none" if codec is None else "memory")
+    uncorrected = codec is None or settings.method == "fl-saem"
+    feedback = settings.feedback or ("none" if uncorrected else "memory")
     server = keeper_of(network, _shares(individuals, workers), codec, feedback, fitted.pieces)
     if saver is not None:
         saver.begin(_facts(built, model, model_options, workers, chosen, server, settings, start))
@@ -217,7 +229,7 @@ def _settings(
     return {
         "devices": workers.n_workers,
         "sampler": sampler.name, "sampler_options": options_of(sampler),
-        **settings.values("level"),
+        **settings.values("level", *_unsaid(settings)),
         "n_chains": chains_of(sampler, workers.n_samples, settings.n_chains),
         "burn_in": burn_in_of(settings.n_iter, settings.burn_in),
         "codec": None if server.codec is None else server.codec.name, "feedback": server.feedback,
@@ -225,6 +237,11 @@ def _settings(
         "memory_step": server.alpha,
         "columns": dict(individuals.columns), "weighted": individuals.weights is not None,
     }  # fmt: skip
+
+
+def _unsaid(settings: SaemSettings) -> tuple[str, ...]:
+    """Settings of other methods, which say nothing of this one."""
+    return {"saem": ("method", "growth"), "fl-saem": ("growth",)}.get(settings.method, ())
 
 
 def _among(individuals: Individuals, workers: Workers, network: Network | None) -> Individuals:
@@ -317,7 +334,7 @@ def _facts(
         "what options the model has": checksum(options),
         "sampler": sampler.name,
         "what options the sampler has": checksum(options_of(sampler)),
-        **settings.values("n_iter", "n_conditional", "n_importance", "level"),
+        **settings.values("n_iter", "n_conditional", "n_importance", "level", *_unsaid(settings)),
         "burn_in": burn_in_of(settings.n_iter, settings.burn_in),
         "codec": None if server.codec is None else server.codec.name,
         "feedback": server.feedback,
@@ -348,15 +365,16 @@ def _look_closer(
     announce = getattr(callback, "announce", lambda _: None)
     n_conditional, n_importance = settings.n_conditional, settings.n_importance
     announce(f"drawing latents at the estimates, {n_conditional} draws of each chain")
+    drawn = draws_until(settings, run.n_iter)
     conditional = sample_conditional(
-        model, theta, sampler, run.chains, after=run.n_iter,
+        model, theta, sampler, run.chains, after=drawn,
         late=max(1, run.n_iter - burn_in_of(settings.n_iter, settings.burn_in)),
         n_iter=n_conditional, level=settings.level,
     )  # fmt: skip
     announce(f"computing the log-likelihood, {n_importance} draws of each individual")
     likelihood = importance_log_likelihood(
         model, theta, conditional, run.chains.streams,
-        after=run.n_iter + n_conditional, n_draws=n_importance,
+        after=drawn + n_conditional, n_draws=n_importance,
     )  # fmt: skip
     warn_of_few(likelihood, model.individuals.names, n_importance)
     announce("computing standard errors")

@@ -156,10 +156,16 @@ def run_saem(
     by it, so that the mean is that of all; none is longer than ``longest_step``. ``tol`` and
     ``window``: see `vpem.saem.stopping`; where a part of the devices takes part, there are so many
     iterations between looks in which each does.
+
+    With ``method`` "fl-saem" nothing is averaged over iterations, as the draft writes it: the
+    M-step takes the mean statistic of the latest draws of those that take part. With "mcem" (Wei
+    and Tanner 1990) steps are 1, and iteration r takes the mean over ``r^growth`` draws of each
+    chain.
     NumericalError if parameters are not finite, or a sampler runs away; NotConvergedWarning if
     compressed statistics end as none that latents have.
     """
-    loop = _Loop(model, devices, sampler, server, SaemSettings.resolve(settings, **changes), start)
+    settings = in_full(SaemSettings.resolve(settings, **changes))
+    loop = _Loop(model, devices, sampler, server, settings, start)
     run = loop.iterate(saver or NoSaver(), callback)
     if server.codec is not None and not run.holds:
         warn(
@@ -192,6 +198,19 @@ def chains_of(sampler: Sampler, n: int, n_chains: int | None = None) -> int:
     return check_int("n_chains", n_chains, least=1, most=10_000)
 
 
+def in_full(settings: SaemSettings) -> SaemSettings:
+    """Return the settings with what a method decides: all but SAEM run all iterations."""
+    return settings if settings.method == "saem" else settings.changed(tol=0.0)
+
+
+def draws_until(settings: SaemSettings, iteration: int) -> int:
+    """Draws of each chain in the iterations from 1 to this one."""
+    if settings.method != "mcem":
+        return iteration
+    each = np.arange(1, iteration + 1, dtype=np.float64) ** settings.growth
+    return int(np.ceil(each).sum())
+
+
 def step_size(iteration: int, burn_in: int, decay: float) -> float:
     """Step of the stochastic approximation: 1 in the burn-in, then ``(r - burn_in)^-decay``."""
     return 1.0 if iteration <= burn_in else float((iteration - burn_in) ** -decay)
@@ -203,7 +222,7 @@ def exact_at(server: SaemServer | SaemNeighbours, settings: SaemSettings) -> boo
     It ends there with ``tol`` 0, where models are averaged, and where codecs go uncorrected.
     """
     plain = settings.average == "statistics" and (server.codec is None or server.feedback != "none")
-    return settings.tol > 0 and plain
+    return settings.tol > 0 and plain and settings.method == "saem"
 
 
 class _Loop(Stateful):
@@ -241,7 +260,15 @@ class _Loop(Stateful):
                 "averaged models are sent exactly: leave out the codec and its feedback, or "
                 "average statistics"
             )
+        latest = settings.method == "fl-saem"
+        if latest and server.estimates is not None and settings.participation < 1:
+            raise InputError(
+                Setting("method", "fl-saem"), " takes the mean of the devices that take part, and "
+                "among neighbours none knows which do; take a server or ", Setting("sum", "tree"),
+                ", or leave out ", Setting("participation"),
+            )  # fmt: skip
         self.model, self.server, self.given, self.sampler = model, server, settings, sampler
+        server.latest = latest
         server.longest = None if settings.longest_step == "auto" else float(settings.longest_step)
         self.burn_in = check_int(
             "burn_in", burn_in_of(settings.n_iter, settings.burn_in), least=0, most=settings.n_iter
@@ -322,7 +349,8 @@ class _Loop(Stateful):
             self._tell_trace(trace)
         while run.n_iter < n_iter and not run.converged:
             r = run.n_iter + 1
-            step = step_size(r, self.burn_in, self.given.decay)
+            averages = self.given.method == "saem"
+            step = step_size(r, self.burn_in, self.given.decay) if averages else 1.0
             active = server.draw(len(run.theta))
             theta = self._move(r, step, active) if len(active) else run.theta
             if not np.isfinite(theta).all():
@@ -330,7 +358,7 @@ class _Loop(Stateful):
                     f"parameters are not finite after iteration {r}; take another start, or a "
                     "finer codec"
                 )
-            taken = min(step, self.often * server.damping)
+            taken = step if server.latest else min(step, self.often * server.damping)
             run.theta, run.n_iter = theta, r
             run.trace.append(self.model.followed(theta))
             run.bytes.append(server.ledger.bytes)
@@ -365,9 +393,13 @@ class _Loop(Stateful):
         """Simulate on the active devices; the parameters that follow."""
         run, server = self.run, self.server
         model = self.model.expand_about(run.theta)
-        drawn = self.simulate(self.thetas, active, r, max(0, r - self.burn_in))
+        late = max(0, r - self.burn_in)
+        first, last = (draws_until(self.given, iteration) for iteration in (r - 1, r))
+        drawn = self.simulate(self.thetas, active, first + 1, late)
+        for now in range(first + 2, last + 1):
+            drawn += (self.simulate(self.thetas, active, now, late) - drawn) / (now - first)
         # A device that is seldom active takes larger steps, so that all forget alike.
-        rate = min(server.damping, step / self.given.participation)
+        rate = 1.0 if server.latest else min(server.damping, step / self.given.participation)
         self.smoothed[active] += rate * (drawn - self.smoothed[active])
         if self.given.average == "models":  # at a server
             # The mean of the last models of all devices (D, p), by shares (D,).

@@ -55,10 +55,14 @@ class SaemServer(StatisticKeeper, Stateful):
     is left out does not change. ``error``: the same, and what messages left out is added to the
     next (Seide et al. 2014). ``memory``: how far they are from what the server has of each device
     (Richtarik et al. 2021), which both keep.
+
+    If ``latest``, nothing before counts: the statistic is the mean of what those send that take
+    part, by their shares of the individuals, as in Algorithm 2 of the draft.
     """
 
     estimates = None
     disagreement = 0.0
+    latest = False
 
     def __init__(
         self,
@@ -117,6 +121,8 @@ class SaemServer(StatisticKeeper, Stateful):
                 self.damping = max(1.0 - quantizer.omega, LEAST)
             if self.feedback != "none":
                 self.damping /= 2
+        if self.latest:
+            self.damping = 1.0
         self.safe = self.damping
         self.damping = self.longest or self.safe
         self._tell(memories)
@@ -159,6 +165,9 @@ class SaemServer(StatisticKeeper, Stateful):
         # Of all devices in the mean; at most to where the active ones are.
         active, send = self.members.senders, self.members.send
         whole = 1.0 / float(self.weights[active].sum())
+        if self.latest:
+            self.statistic = whole * self.members.aggregate(self._here(send(local)))[0]
+            return
         step = min(step / self.members.probability, self.damping, whole)
         if self.feedback == "none":
             moves = step * self._here(send(local) - self.statistic)
@@ -215,6 +224,7 @@ class SaemNeighbours(NeighbourKeepers, Stateful):
     codec = None
     feedback = "none"
     omega, alpha, safe, damping = 0.0, 1.0, 1.0, 1.0
+    latest = False
     longest: float | None = None
 
     def __init__(self, network: Network, weights: Doubles, size: int) -> None:
