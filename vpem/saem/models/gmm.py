@@ -251,13 +251,15 @@ class GmmModel(SaemModel):
         sizes = total[self.pieces[0]]
         sums = total[self.pieces[1]].reshape(K, d)
         lower = total[self.pieces[2]].reshape(K, -1)
+        logs, inverses = np.linalg.slogdet(covariances)[1], np.linalg.inv(covariances)
         log_density = 0.0
         for k in range(K):
             mean = means[k] - self.shift
-            scatter = symmetric(lower[k], d) - np.outer(sums[k], mean) - np.outer(mean, sums[k])
-            scatter += sizes[k] * np.outer(mean, mean)
-            constant = d * LOG_2_PI + np.linalg.slogdet(covariances[k])[1] - 2 * np.log(weights[k])
-            inner = np.sum(np.linalg.inv(covariances[k]) * scatter)
+            cross = sums[k][:, None] * mean
+            scatter = symmetric(lower[k], d) - cross - cross.T
+            scatter += sizes[k] * (mean[:, None] * mean)
+            constant = d * LOG_2_PI + logs[k] - 2 * np.log(weights[k])
+            inner = np.sum(inverses[k] * scatter)
             log_density -= 0.5 * float(sizes[k] * constant + inner)
         return log_density
 
