@@ -13,6 +13,10 @@ from scipy.stats import multivariate_normal
 import vpem
 from vpem import InputError, connect_workers, fit_em, fit_fedem, make_graph
 from vpem.network.partition import contiguous, evenly, from_worker_of_row
+from vpem.saem.estimates import describe_fit
+from vpem.saem.fit import fit_saem
+from vpem.saem.individuals import Individuals
+from vpem.saem.models.linear import LinearModel
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.priors import parse_penalty
 
@@ -373,3 +377,155 @@ def test_estimators_have_it(X):
         assert model.get_params()["penalty"] == "ridge:0.2"
     with pytest.raises((TypeError, AttributeError, InputError)):
         vpem.VPEM(penalty="ridge:1").fit(X)
+
+
+# ---- SAEM ----------------------------------------------------------------------------------------
+
+
+def grown(n=40, seed=3):
+    """Lines of individuals, whose slopes depend on one of two covariates."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=(2, n)) * [[1.0], [4.0]]
+    z = np.array([10, 2]) + rng.normal(size=(n, 2)) * [1.5, 0.7] + np.outer(a, [0, 0.6])
+    times = np.tile([-1.0, 0.0, 1.0, 2.0], n)
+    values = np.repeat(z[:, 0], 4) + np.repeat(z[:, 1], 4) * times + 0.4 * rng.normal(size=4 * n)
+    covariates = {"a": np.repeat(a, 4), "b": np.repeat(b, 4)}
+    names = tuple(f"i{one}" for one in range(n))
+    return Individuals(names, np.arange(n + 1) * 4, times, values, covariates)
+
+
+EFFECTS = ["intercept:a", "intercept:b", "time:a", "time:b"]
+SHRUNK = ("ridge:0.3", "lasso:0.2", "elastic-net:0.4:0.6", "inverse-wishart:5:0.7")
+
+
+def population(penalty, covariance, individuals):
+    options = {"effects": EFFECTS, "covariance": covariance}
+    return LinearModel(individuals, **options).under(parse_penalty(penalty))
+
+
+@over(penalty=[*SHRUNK, "lasso:0.2,inverse-wishart"], covariance=["diagonal", "full"])
+def test_an_m_step_of_a_population_is_the_least_of_its_equations(penalty, covariance):
+    words, individuals = parse_penalty(penalty), grown()
+    if words.lasso and covariance == "full":
+        with pytest.raises(InputError, match="need a diagonal covariance"):
+            population(penalty, covariance, individuals)
+        return
+    model = population(penalty, covariance, individuals)
+    law, n = model.law, 40
+    z = np.random.default_rng(7).normal(size=(1, n, 2)) * 2 + [[9, 3]]
+    B, omega, _ = law.maximize(law.statistics(z).mean(axis=0).sum(axis=0), n)
+    C = np.column_stack([np.ones(n), *(individuals.covariates[one][::4] for one in "ab")])
+    sizes = np.array([0, *C[:, 1:].std(axis=0)]) * (words.ridge > 0 or words.lasso > 0)
+    full, u = covariance == "full", z[0]
+    width = 2 if full else 1
+    power = (width + 2 if words.freedom is None else words.freedom) + width + 1
+    scale = (1.0 if words.scale is None else words.scale) * np.diag(begun(individuals, covariance))
+    if not words.wishart:
+        power, scale = 0, 0 * scale
+    if not words.lasso:
+        gram = C.T @ C + n * words.ridge * np.diag(sizes**2)
+        wanted = np.linalg.solve(gram, C.T @ u).T
+        left = u - C @ wanted.T
+        spread = left.T @ left + n * words.ridge * (wanted * sizes**2) @ wanted.T + scale
+        spread = (spread if full else np.diag(np.diag(spread))) / (n + power)
+    else:  # a condition of every coefficient, and of the variance
+        wanted, spread = B, omega
+        for r in range(2):
+            left, v = u[:, r] - C @ B[r], omega[r, r]
+            slope = C.T @ left / v - n * words.ridge * sizes**2 * B[r] / v
+            bound = n * words.lasso * sizes / np.sqrt(v)
+            zero = (B[r] == 0) & (sizes > 0)
+            np.testing.assert_allclose(slope[~zero], (bound * np.sign(B[r]))[~zero], 0, 1e-8)
+            assert (np.abs(slope)[zero] <= bound[zero]).all()
+            a = n * words.lasso * (sizes * np.abs(B[r])).sum()
+            A = left @ left + n * words.ridge * (sizes**2 * B[r] ** 2).sum() + scale[r, r]
+            sd = (a + np.sqrt(a * a + 4 * (n + power) * A)) / (2 * (n + power))
+            assert np.sqrt(v) == pytest.approx(sd, rel=1e-10)
+        assert (B == 0).any()
+    np.testing.assert_allclose(B, wanted, 1e-10, 1e-10)
+    np.testing.assert_allclose(omega, spread, 1e-10, 1e-10)
+
+
+def begun(individuals, covariance):
+    """Variances that the model begins with."""
+    model = LinearModel(individuals, effects=EFFECTS, covariance=covariance)
+    return np.diag(model.unpack(model.start()[0])[1])
+
+
+@each("penalty", SHRUNK)
+def test_saem_ends_where_the_penalised_likelihood_is_best(penalty):
+    individuals, words = grown(), parse_penalty(penalty)
+    fit = fit_saem(
+        individuals, "linear", model_options={"effects": EFFECTS, "covariance": "diagonal"},
+        penalty=penalty, n_iter=150, n_chains=40, tol=0.0, n_importance=10, devices=2,
+    )  # fmt: skip
+    plain = LinearModel(individuals, effects=EFFECTS, covariance="diagonal")
+    sizes = np.array([individuals.covariates[one][::4].std() for one in "ab"])
+    ridge, lasso = words.ridge, words.lasso
+    known = words.scale * begun(individuals, "diagonal") if words.wishart else None
+
+    def penalised(theta):
+        """What SAEM is to lower: minus the mean log-likelihood, and r by its formula."""
+        B, omega, _ = plain.unpack(theta)
+        b, v = B[:, 1:] * sizes, np.diag(omega)
+        r = ridge / 2 * (b**2 / v[:, None]).sum() + lasso * (np.abs(b) / np.sqrt(v)[:, None]).sum()
+        if words.wishart:
+            power = words.freedom + 2
+            each = power * np.log(v) + known / v
+            each -= power * np.log(known / power) + power
+            r += each.sum() / 2 / 40
+        return -plain.marginal(theta).mean() + r, r
+
+    value, r = penalised(fit.theta)
+    assert fit.settings["penalty_value"] == pytest.approx(r, rel=1e-9)
+    report = describe_fit(fit, evenly(40, 2))
+    assert report["penalised_log_likelihood"] == pytest.approx(-40 * value, rel=1e-9)
+    spread = np.where(np.isfinite(fit.standard_errors), fit.standard_errors, 0.1)
+    for unit in np.eye(len(fit.theta)):
+        for step in (-0.2, 0.2):
+            assert penalised(fit.theta + step * unit * spread)[0] > value - 2e-4
+    if lasso > 0.15:
+        zero = [name for name, one in fit.estimates.items() if one == 0]
+        assert zero
+        assert all(name.startswith("beta(") for name in zero)
+
+
+class Penalised(LinearModel):
+    """What a user's own model says of r."""
+
+    def penalty(self, theta):
+        return 0.5 * float(theta[-1])
+
+
+def test_a_model_of_ones_own_says_what_its_penalty_is():
+    fit = fit_saem(grown(12), lambda data: Penalised(data), n_iter=20, tol=0.0, n_importance=10)
+    assert fit.settings["penalty_value"] == pytest.approx(0.5 * fit.theta[-1], rel=1e-12)
+    with pytest.raises(InputError, match="effects of covariates"):
+        fit_saem(grown(12), "linear", penalty="ridge:1")
+    options = {"effects": ["intercept:a"], "random": ["slope"], "error": "proportional"}
+    with pytest.raises(InputError, match="does not vary between them"):
+        fit_saem(grown(12), "linear", model_options=options, penalty="ridge:1")
+
+
+def test_a_curve_leaves_effects_out_at_the_shell(tmp_path, monkeypatch, capsys):
+    """And goes on to the bit; what was fitted says so, and predicts."""
+    monkeypatch.chdir(tmp_path)
+    data = grown(15)
+    lines = ["id,time,value,a,b"] + [
+        f"{who},{t},{np.exp(v / 10)},{a},{b}"
+        for who, t, v, a, b in zip(
+            np.repeat(data.names, 4), data.times, data.values, *data.covariates.values(),
+            strict=True,
+        )
+    ]  # fmt: skip
+    (tmp_path / "g.csv").write_text("\n".join(lines))
+    words = ["saem", "g.csv", "--model", "linear", "--error", "proportional", "--effects",
+             "intercept:b,time:b", "--covariance", "diagonal", "--penalty", "lasso:0.6",
+             "--iterations", "40", "--tol", "0", "--importance-draws", "10"]  # fmt: skip
+    report = json.loads(done(capsys, *words, "-o", "s.h5", "--json").out)
+    assert report["settings"]["penalty"] == "lasso:0.6"
+    zero = [name for name, one in report["estimates"].items() if one == 0]
+    assert zero
+    assert "penalised" in done(capsys, "model", "show", "s.h5").out
+    assert "by lasso:0.6" in done(capsys, *words, "-o", "s.h5", "--force").out
+    done(capsys, "predict", "s.h5", "g.csv", "-o", "p.csv")

@@ -353,8 +353,8 @@ UNPROTECTED = rule(
     " are data too, which noise in the M-steps of features would not protect; leave it out",
 )
 OF_ROWS = beside(
-    " is taken by whoever makes parameters of all features, and here each hub makes its own; take "
-    "{split=rows}, or {weight_concentration_prior_type=map}",
+    " is for parameters of all features, but here each hub makes its own; take {split=rows}, or "
+    "{weight_concentration_prior_type=map}",
     split="features",
 )
 LASSO_OF_FULL = rule(
@@ -571,6 +571,11 @@ UNCORRECTED: Rule = (
         " corrects what a codec left out, but {method=fl-saem} takes each message as it is; leave "
         "it out, or take {method=saem}"
     ),
+)
+PENALISED_MODELS = beside(
+    " counts once, where parameters are made of all statistics, but {average=models} makes them "
+    "device by device; average statistics, or leave it out",
+    average="models",
 )
 OF_MODELS = unless(" weighs models: it needs {average=models}", average="models")
 CODED_MODELS = beside(

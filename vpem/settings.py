@@ -392,6 +392,12 @@ class SaemSettings(Settings, heading="Method"):
     longest_step: Any = setting("auto", "Longest step of the statistics: auto (with a codec what "
         "its noise allows, else 1), or G, 0 < G <= 1. The result states it.",
         idle=rules.UNAVERAGED)
+    penalty: str | None = setting(None, "Mixed and linear models: what the mean log-likelihood of "
+        "individuals is lowered by. ridge:L, lasso:L or elastic-net:L:SHARE shrink --effects of "
+        "covariates, per standard deviation of these and in standard deviations between "
+        "individuals; the last two need a diagonal --covariance, and leave effects out. "
+        "inverse-wishart:NU:SCALE of the covariance between individuals, in variances that the "
+        "model begins with. Default: none.", words=PENALTIES[:4], idle=rules.PENALISED_MODELS)
     average: str = setting("statistics", "What the server averages: statistics, or models of the "
         "devices (biased where devices differ).", heading="Network", choices=AVERAGES)
     shares: str = setting("individuals", "With --average models: whether individuals or devices "

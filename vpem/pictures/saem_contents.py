@@ -32,7 +32,7 @@ from vpem.pictures.contents import (
 from vpem.pictures.saved import Saved, counted_by_kind
 from vpem.records import Table
 from vpem.rules import summing
-from vpem.saem.estimates import Figure, Summary, criteria_of, doubts
+from vpem.saem.estimates import Figure, Summary, criteria_of, doubts, penalised_of
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import OWN
 from vpem.saem.prediction import Predictor
@@ -214,6 +214,9 @@ def how_well(fit: SaemFit | SavedSaem) -> dict[str, str]:
             facts["log-likelihood"] += f", Monte Carlo error {likelihood.error:.2g}"
         if math.isfinite(likelihood.linearized):
             facts["log-likelihood"] += f"; linearized {likelihood.linearized:.3f}"
+        penalised = penalised_of(saved).get("penalised_log_likelihood")
+        if penalised is not None:
+            facts["penalised"] = f"{penalised:.3f}, by {_setting(saved, 'penalty')}"
         rows = saved.settings.get("n_rows")
         criteria = criteria_of(saved, likelihood.value, saved.n_individuals, rows)
         named = zip(("-2LL", "AIC", "BIC", "BICc"), criteria.values(), strict=True)

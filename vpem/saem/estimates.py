@@ -272,6 +272,7 @@ def describe_fit(fit: SaemFit, devices: Workers) -> Report:
             "estimates": fit.estimates,
             "standard_errors": fit.errors,
             "log_likelihood": likelihood.describe(fit.least_effective),
+            **penalised_of(saved),
             "criteria": criteria_of(saved, likelihood.value, fit.n_individuals, fit.n_rows),
             "summary": Summary(saved).as_json(),
             "shrinkage": None if model.discrete else shrinkage,
@@ -298,6 +299,15 @@ def describe_fit(fit: SaemFit, devices: Workers) -> Report:
             **fit.network, "level": given.level,
         },
     }  # fmt: skip
+
+
+def penalised_of(saved: SavedSaem) -> Report:
+    """Return what a report says of a penalty, of all individuals; nothing where there is none."""
+    value = saved.settings.get("penalty_value")
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return {}
+    total = value * saved.n_individuals
+    return {"penalty": total, "penalised_log_likelihood": saved.log_likelihood.value - total}
 
 
 def lacking_errors(names: Sequence[str], errors: Doubles, drawn: bool = True) -> str:

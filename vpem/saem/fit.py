@@ -145,6 +145,10 @@ def fit_saem(
     if isinstance(model, str) and "seed" in signature(model_class(model)).parameters:
         model_options = {"seed": settings.seed, **(model_options or {})}
     built = _made(individuals, model, model_options)
+    if settings.penalty is not None:
+        from vpem.terms.priors import parse_penalty
+
+        built = built.under(parse_penalty(settings.penalty))
     if isinstance(start, SavedSaem):
         if tuple(start.parameters) != tuple(built.parameters):
             raise InputError(
@@ -182,7 +186,7 @@ def fit_saem(
     theta, conditional, likelihood, certain = _look_closer(
         fitted, theta, chosen, run, settings, callback, server
     )
-    jacobian = fitted.jacobian
+    jacobian, value = fitted.jacobian, float(built.penalty(theta))
     trace = trace if jacobian is None else trace @ jacobian.T
     named = isinstance(model, str)
     joined: Report = {}
@@ -211,7 +215,8 @@ def fit_saem(
         model_options={**all_options(str(model), model_options or {}), **built.found}
         if named
         else {},
-        settings=_settings(individuals, workers, chosen, server, settings),
+        settings=_settings(individuals, workers, chosen, server, settings)
+        | ({"penalty_value": value} if value or settings.penalty is not None else {}),
         network=joined,
         corpus=corpus_facts(built, theta, conditional, workers, run.looks),
         seconds=saving.seconds + time.perf_counter() - began,

@@ -219,10 +219,12 @@ def step_size(iteration: int, burn_in: int, decay: float) -> float:
 def exact_at(server: SaemServer | SaemNeighbours, settings: SaemSettings) -> bool:
     """Whether a fit may go to the maximum by formulas, and is not to end where its algorithm does.
 
-    It ends there with ``tol`` 0, where models are averaged, and where codecs go uncorrected.
+    It ends there with ``tol`` 0, where models are averaged, where codecs go uncorrected, and under
+    a penalty.
     """
     plain = settings.average == "statistics" and (server.codec is None or server.feedback != "none")
-    return settings.tol > 0 and plain and settings.method == "saem"
+    averaged = settings.method == "saem" and settings.penalty is None
+    return settings.tol > 0 and plain and averaged
 
 
 class _Loop(Stateful):

@@ -177,6 +177,8 @@ class MixedModel(Varying):
         data, outer = self.individuals, self.law
         if outer.design.shape[1] == 1 and not self.columns(data).shape[1]:
             return self
+        if outer.shrinkage is not None:
+            return self  # what is to be shrunk is of the user's columns
         full, L = bool(outer.free.all()), outer.mask.shape[1]
         frame = ColumnFrame(data, self.columns, outer.design, outer.mask, outer.random, full)
         part, law = copy(self), copy(outer)
@@ -417,7 +419,9 @@ class MixedModel(Varying):
         info, floors = symmetric(half, self._n_scored), self.outcomes.floors
         sizes = np.sqrt(np.maximum(np.diag(info), 0.0))
         known = sizes > 0
-        units = np.where(known, sizes, 1.0)
+        if self.law.shrinkage is not None:  # effects that are shrunk move with the latents alone
+            known[: len(self._fixed)] &= self.law.shrinkage.sizes[self.law.places[1]] == 0
+        units = np.where(sizes > 0, sizes, 1.0)
         # What is fixed moves given the latents, and means of these given what is fixed: chains
         # that follow slowly would be left behind by a step of both along a ridge.
         stays = np.append(self._fixed, np.ones(len(floors), dtype=np.bool_))

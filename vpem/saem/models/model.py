@@ -20,13 +20,14 @@ from scipy.special import ndtri
 
 from vpem._core.latents import Latents
 from vpem.checks import Doubles, Indices, Mask
-from vpem.errors import InputError, NumericalError, VpemError, check_choice, former
+from vpem.errors import InputError, NumericalError, Setting, VpemError, check_choice, former
 from vpem.network.schema import Report
 from vpem.saem.individuals import Individuals, Keys, Streams
 
 if TYPE_CHECKING:
     from vpem.saem.conditional import Conditional
     from vpem.saem.models.linear import Integrated
+    from vpem.terms.priors import Penalty
 
 
 LOG_2_PI = float(np.log(2 * np.pi))
@@ -267,6 +268,22 @@ class SaemModel(ABC):
     @abstractmethod
     def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         """``<total, phi(theta)> - psi(theta)``: the complete log-likelihood, up to ``log h``."""
+
+    def penalty(self, theta: Doubles) -> float:
+        """Penalty r of parameters (p,) in nats per individual, by default 0.
+
+        `maximize` then returns what is best of `log_density` less ``counts.individuals`` times it.
+        A log-likelihood is reported without and with it; standard errors are of the former.
+        """
+        return 0.0
+
+    def under(self, penalty: Penalty) -> Self:
+        """Return the model under a penalty that is given by words, of models that are known."""
+        named = Setting("penalty", penalty.words)
+        raise InputError(
+            named, f" is for effects and covariances of linear and mixed models, not for "
+            f"{type(self).__name__}; a model of your own has its method penalty",
+        )  # fmt: skip
 
     @classmethod
     def reads(cls, options: Mapping[str, object]) -> tuple[str, ...]:

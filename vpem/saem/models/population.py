@@ -19,16 +19,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from vpem.checks import Doubles, Indices, Mask, read_float
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError, Setting, check_choice
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import LEAST, LOG_2_PI, SaemModel, floored, triangle_names
 from vpem.saem.structures.structure import Structure
 from vpem.terms.units import lower_half, symmetric
+
+if TYPE_CHECKING:
+    from vpem.terms.priors import Penalty
 
 COVARIANCES = ("diagonal", "full")
 """Covariances of random effects."""
@@ -36,6 +39,9 @@ COVARIANCES = ("diagonal", "full")
 ROUNDS = 20
 CLOSE = 1e-12
 """Of means and covariances in turn, which depend on each other where covariates differ."""
+
+SWEEPS = 1000
+"""Over coefficients under a lasso and their variance."""
 
 SAME = 1e-10
 """Share of a column's square that others leave, below which it says nothing beside them."""
@@ -164,6 +170,63 @@ def effect_of(effect: str, names: Mapping[str, str]) -> str:
     return f"{names.get(parameter, parameter)}{colon}{covariate}"
 
 
+class Shrinkage(NamedTuple):
+    """A penalty of the law of parameters, in nats per individual.
+
+    With effects b of covariates, of ``sizes`` (L,) (0: no effect to be shrunk), it is ``ridge / 2
+    sum sizes_j^2 b_j' Omega^-1 b_j + lasso sum sizes_j |b_rj| / sqrt(Omega_rr)``, where Omega is
+    diagonal if there is a lasso; and of all individuals ``(power log|Omega| + tr(scale Omega^-1)) /
+    2``, the inverse Wishart law's, of a scale (q, q).
+    """
+
+    ridge: float
+    lasso: float
+    sizes: Doubles
+    power: float
+    scale: Doubles
+
+    def value(self, b: Doubles, omega: Doubles, individuals: float) -> float:
+        """Penalty of effects b (q, L) and a covariance, less what it is at least."""
+        precision, heavy = np.linalg.inv(omega), b * self.sizes
+        total = self.ridge / 2 * float(np.einsum("rj,rs,sj->", heavy, precision, heavy))
+        total += self.lasso * float((np.abs(heavy) / np.sqrt(np.diag(omega))[:, None]).sum())
+        if self.power:
+            turned = np.linalg.inv(self.scale / self.power) @ omega
+            beyond = np.trace(np.linalg.inv(turned)) - len(omega) + np.linalg.slogdet(turned)[1]
+            total += self.power / 2 / individuals * float(beyond)
+        return total
+
+    def sparse(self, by: Doubles, square: float, gram: Doubles, n: float) -> tuple[Doubles, float]:
+        """Coefficients (L,) and variance of one latent under a lasso, from its moments.
+
+        As of means in `vpem.terms.priors`, what is minimized is convex in the inverse of the
+        standard deviation and in coefficients divided by it, each of which is set in turn.
+        """
+        free, held = self.sizes == 0, self.sizes > 0
+        # What is not shrunk follows from the others.
+        follow = np.linalg.lstsq(gram[np.ix_(free, free)], gram[np.ix_(free, held)], rcond=None)[0]
+        least = np.linalg.lstsq(gram[np.ix_(free, free)], by[free], rcond=None)[0]
+        inner = gram[np.ix_(held, held)] - gram[np.ix_(held, free)] @ follow
+        along, known = by[held] - follow.T @ by[free], float(square) - float(least @ by[free])
+        power, limits = n + self.power, self.lasso * n * self.sizes[held]
+        known = max(known, SAME * float(square))
+        f, rate = np.zeros(len(along)), np.sqrt(power / known)
+        for _ in range(SWEEPS):
+            before = np.append(f, rate)
+            for j in np.flatnonzero(np.diag(inner) > 0):
+                rest = rate * along[j] - inner[j] @ f + inner[j, j] * f[j]
+                f[j] = np.sign(rest) * max(abs(rest) - limits[j], 0.0) / inner[j, j]
+            slope = float(f @ along)
+            rate = (slope + np.sqrt(slope**2 + 4 * power * known)) / (2 * known)
+            moved = np.abs(np.append(f, rate) - before)
+            if (moved <= CLOSE * np.maximum(np.abs(before), 1e-3)).all():
+                break
+        b = np.zeros(len(by))
+        b[held] = f / rate
+        b[free] = least - follow @ b[held]
+        return b, float(rate**-2)
+
+
 class PopulationModel:
     """Means and covariance of parameters, and their statistics.
 
@@ -176,6 +239,7 @@ class PopulationModel:
     """
 
     n_carried = 0
+    shrinkage: Shrinkage | None = None
 
     def __init__(
         self,
@@ -359,7 +423,16 @@ class PopulationModel:
         ``least`` (q,) at least. The last: whether there are such latents.
         """
         by, squares, gram = self._moments(total, n)
-        mask = self.mask[self.random]
+        mask, about, whole = self.mask[self.random], self.shift, n
+        shrinkage = self.shrinkage
+        if shrinkage is not None:
+            # Of effects about 0.
+            zero = np.where(shrinkage.sizes > 0, self.shift[self.random], 0.0)
+            squares = squares + by @ zero.T + zero @ by.T + zero @ gram @ zero.T
+            by, about = by + zero @ gram, self.shift.copy()
+            about[self.random] -= zero
+            squares, whole = squares + shrinkage.scale, n + shrinkage.power
+            gram = gram + n * shrinkage.ridge * np.diag(shrinkage.sizes**2)
         alike = (mask == mask[0]).all() or not (
             self.free & ~np.eye(len(mask), dtype=np.bool_)
         ).any()
@@ -368,6 +441,17 @@ class PopulationModel:
         omega = np.eye(len(mask)) if near is None else near
         for _ in range(ROUNDS):
             before = D
+            if shrinkage is not None and shrinkage.lasso:
+                least_of = np.broadcast_to(least, len(mask))
+                D, omega = np.zeros(mask.shape), np.zeros_like(squares)
+                for row, there in enumerate(mask):
+                    square = max(float(squares[row, row]), n * float(least_of[row]))
+                    part = shrinkage._replace(sizes=shrinkage.sizes[there])
+                    inner = gram[np.ix_(there, there)]
+                    D[row, there], omega[row, row] = part.sparse(by[row, there], square, inner, n)
+                holds = bool((np.diag(omega) >= least_of).all())
+                omega = floored(omega, least)
+                break
             if alike and mask.all():
                 D = np.asarray(np.linalg.lstsq(gram, by.T, rcond=None)[0].T)
             elif alike:  # each latent by itself
@@ -379,13 +463,13 @@ class PopulationModel:
                 D, precision = np.zeros(mask.shape), np.linalg.inv(omega)
                 inner = precision[np.ix_(rows, rows)] * gram[np.ix_(columns, columns)]
                 D[mask] = np.linalg.lstsq(inner, (precision @ by)[mask], rcond=None)[0]
-            left = (squares - D @ by.T - by @ D.T + D @ gram @ D.T) / n
+            left = (squares - D @ by.T - by @ D.T + D @ gram @ D.T) / whole
             scatter = np.where(self.free, left, 0.0)
             omega = floored(scatter, least)
             holds = not (omega != scatter).any()
             if alike or np.abs(D - before).max() <= CLOSE * max(1.0, float(np.abs(D).max())):
                 break
-        B = self.shift.copy()
+        B = about.copy()
         B[self.random] += D
         return B, omega, holds
 
@@ -421,6 +505,55 @@ class Varying(SaemModel):
         names = [form["name"].partition("=")[0] for form in forms if form is not None]
         named = dict.fromkeys([*(part for part in parts if part != "time"), *names])
         return (*cls.always, *named)
+
+    def under(self, penalty: Penalty) -> Self:
+        law, among = copy(self.law), self.individuals
+        named = Setting("penalty", penalty.words)
+        q, full = len(law.random), bool(law.free.all()) and len(law.random) > 1
+        if penalty.concentration != 1:
+            raise InputError(named, ": dirichlet is for weights of components, and there are none")
+        if penalty.of_means and not law.effects:
+            raise InputError(
+                named, " shrinks effects of covariates, but there are none; give ",
+                Setting("effects", "cl:weight"), ", or leave it out",
+            )  # fmt: skip
+        names = [one.removeprefix("log ").removeprefix("logit ") for one in law.names]
+        stays = [one for one, _ in law.effects if names.index(one) in law.fixed]
+        if penalty.of_means and stays:
+            raise InputError(
+                named, " shrinks effects in standard deviations between individuals, but "
+                f"{stays[0]} does not vary between them; let it vary, or leave its effects out",
+            )  # fmt: skip
+        if penalty.lasso and full:
+            raise InputError(
+                named, ": lasso and elastic-net need a diagonal covariance, since with others the "
+                "M-step may have several minima; take ", Setting("covariance", "diagonal"),
+                ", or ridge",
+            )  # fmt: skip
+        sizes = np.sqrt(among.variance(law.design))
+        if not penalty.of_means:
+            sizes = np.zeros_like(sizes)
+        power, scale = 0.0, np.zeros((q, q))
+        if penalty.wishart:
+            width = q if full else 1
+            freedom = width + 2 if penalty.freedom is None else penalty.freedom
+            if freedom <= width - 1:
+                raise InputError(
+                    named, ": degrees of freedom must be above the number of parameters that vary "
+                    f"less 1, {width - 1}",
+                )  # fmt: skip
+            power = freedom + width + 1
+            begun = np.diag(law.unpack(self.start()[0])[1])
+            scale = np.diag(begun) * (1.0 if penalty.scale is None else penalty.scale)
+        law.shrinkage = Shrinkage(penalty.ridge, penalty.lasso, sizes, power, scale)
+        return self.of(among, law)
+
+    def penalty(self, theta: Doubles) -> float:
+        shrinkage = self.law.shrinkage
+        if shrinkage is None:
+            return 0.0
+        B, omega = self.law.unpack(theta)
+        return shrinkage.value(B[self.law.random], omega, self.counts.individuals)
 
     def expand_about(self, theta: Doubles) -> Self:
         """The model with the fixed parameters of theta, about which expansions are."""
