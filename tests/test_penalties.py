@@ -18,11 +18,13 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.linear import LinearModel
 from vpem.settings import COVARIANCE_TYPES
+from vpem.sums.connect import spread_workers
 from vpem.terms.priors import parse_penalty
 
 from .cli_support import done
 from .resume_support import check_resumes
 from .tables import each, over
+from .thread_engine import ThreadEngine, over_queues, together
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
@@ -248,7 +250,7 @@ def test_units_weights_and_copies_of_rows(X):
     np.testing.assert_allclose(heavy.history, twice.history, 1e-10)
 
 
-@over(penalty=["ridge:0.02", "lasso:0.02,dirichlet:2"], kind=["diag", "spherical"])
+@each(["penalty", "kind"], [("elastic-net:0.03:0.6,dirichlet:2", "diag")])
 def test_in_batches_and_faster_it_ends_where_em_does(X, penalty, kind):
     wanted = rows_fit(X, kind, penalty, max_iter=120)
     for more in ({"batch_size": 20, "max_iter": 40}, {"accelerate": "squarem", "max_iter": 60}):
@@ -276,6 +278,24 @@ def test_statistics_of_a_mode_have_it_again(X):
         back = terms.update(terms.statistics_of(fit.mixture, float(M), 1))
         for name, array in back.arrays().items():
             np.testing.assert_allclose(array, fit.mixture.arrays()[name], 1e-9, 1e-9)
+
+
+@over(engine=[ThreadEngine, over_queues], how=[{}, {"secure_sum": True}])
+def test_ranks_find_what_one_process_does(X, engine, how):
+    held, network = evenly(M, 3), connect_workers(make_graph("star", 3), **how)
+    options = given("diag", PENALTIES[-1], max_iter=3) | {"init": "kmeans", "seed": 1}
+    wanted = [recipe(X, held, network, **options) for recipe in (fit_em, fit_fedem)]
+
+    def both(rank):
+        ranked = spread_workers(network, rank)
+        own = np.concatenate([held.rows[worker] for worker in ranked.agents.own])
+        return [recipe(X[own], held, ranked, **options) for recipe in (fit_em, fit_fedem)]
+
+    for found in together(3, both, engine):
+        assert isinstance(found, list), found
+        for ours, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(ours.history, theirs.history, 1e-10)
+            assert ours.log_prior == pytest.approx(theirs.log_prior, rel=1e-9)
 
 
 def test_resumes_to_the_bit(X):
