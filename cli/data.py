@@ -80,6 +80,11 @@ NOT_OF_GRIDS = beside(
     "{method=lloyd}",
     method="grid",
 )
+MODEL_OF_GRIDS = beside(
+    "{method=grid} starts each agent's own clustering by k-means++: {init_model} is for "
+    "{method=lloyd}",
+    method="grid",
+)
 
 
 class StartSettings(Settings, heading="Start"):
@@ -93,7 +98,16 @@ class StartSettings(Settings, heading="Start"):
         "Start from the parameters of a model.",
         # A model may be continued in its own file.
         file=Role(writes=False, goes_on_in="--output"),
-        idle=[not_both("init_rows", "init_model"), ONE_START],
+        idle=[not_both("init_rows", "init_model"), ONE_START, MODEL_OF_GRIDS],
+    )
+    fix_from: Path | None = unset(
+        'With --fix: what is known, JSON: {"weights": [...], "covariances": [...]}, in units of '
+        "the data; covariances are matrices, or numbers, as --covariance says.",
+        file="read",
+        idle=[
+            not_both("init_model", "fix_from"),
+            unless(" holds values for {fix}; give that, or leave it out", fix=...),
+        ],
     )
 
     @property
@@ -130,7 +144,10 @@ class StartSettings(Settings, heading="Start"):
         Features of the model are matched with the data's by name, and their levels too.
         """
         if (model := self.model) is None:
-            return settings if self.init_rows is None else settings.changed(init=self.rows)
+            settings = settings if self.init_rows is None else settings.changed(init=self.rows)
+            if self.fix_from is None:
+                return settings
+            return settings.changed(init=self._known(settings, source.n_features))
         from vpem.files.families import in_levels_of
         from vpem.files.models import match_features
 
@@ -157,6 +174,52 @@ class StartSettings(Settings, heading="Start"):
             mixture = mixture.renumbered(columns)
         count = settings.n_components if "n_components" in given.names else mixture.n_components
         return settings.changed(init=mixture, n_components=count)
+
+    def _known(self, settings: Any, n_features: int) -> Any:
+        """Return the start whose weights or covariances are those of a file."""
+        from vpem.files.json_text import read_json_file
+        from vpem.steps.starts import GivenStart
+
+        content = read_json_file(str(self.fix_from))
+        if not isinstance(content, dict) or not set(content) <= {"weights", "covariances"}:
+            raise InputError(
+                f'{self.fix_from} must hold {{"weights": [...], "covariances": [...]}}'
+            )
+        shape = settings.n_components, n_features
+        try:
+            return GivenStart.from_parameters(
+                settings.init, settings.covariance_type, shape, **content
+            )
+        except InputError as error:
+            raise InputError(f"{self.fix_from}: ", *error.parts) from None
+
+    def centres(self, settings: Any, source: Dataset, given: Given) -> Any:
+        """Return settings of k-means that starts at the centres, or means, of a file, if any."""
+        if self.init_model is None:
+            return settings
+        from vpem.files.hdf5 import attribute_of
+        from vpem.files.models import match_features
+        from vpem.files.opening import check_readable
+        from vpem.files.results import read_clustering
+
+        if attribute_of(check_readable(self.init_model)) == "vpem-clustering":
+            stored = read_clustering(self.init_model)
+            centres, names = stored.centres, stored.feature_names
+        else:
+            assert self.model is not None
+            refuse_families(self.model.mixture.kinds, self.model.feature_names, "the model")
+            centres, names = self.model.mixture.assembled_means, self.model.feature_names
+        columns = match_features(names, source.feature_names)
+        if len(names) != source.n_features:
+            raise InputError(
+                f"the starting model has {len(names)} features, the data have {source.n_features}"
+            )
+        if columns is not None:
+            placed = centres.copy()
+            placed[:, columns] = centres
+            centres = placed
+        count = settings.n_clusters if "n_clusters" in given.names else len(centres)
+        return settings.changed(init=centres, n_clusters=count)
 
 
 class ComponentSettings(FitSettings, heading="Model"):

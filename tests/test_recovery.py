@@ -51,7 +51,7 @@ def scripted(script):
     halves = np.full((n_roots, 10, 2), 0.5)
     return SimpleNamespace(
         n_samples=10, total_weight=10.0, row_weights=None, n_threads=1, itemsize=8, least_rows=0.5,
-        log_constant=0.0, resolution=0.0, constant_in_sums=False,
+        held=None, log_constant=0.0, resolution=0.0, constant_in_sums=False,
         chunks=lambda n_values: iter([slice(0, 10)]),
         prepare=lambda mixture: SimpleNamespace(failed=np.zeros((2, n_roots), np.uint8)),
         local=lambda factors, rows: np.zeros((n_roots, 10, 2)),

@@ -342,3 +342,42 @@ def test_starts_that_cannot_be_used(init, match, overlapping, iterate):
         init = iterate(X, network, 2, n_components=3).mixture
     with pytest.raises(InputError, match=match):
         fit_vpem(X, network, n_components=2, init=init)
+
+
+# ---- the row least similar to any that is chosen -------------------------------------------------
+
+
+def farthest_rows(X, first, k):
+    """Each next row is the one whose nearest chosen row is farthest away."""
+    chosen = [first]
+    while len(chosen) < k:
+        off = [min(((x - X[row]) ** 2).sum() for row in chosen) for x in X]
+        chosen.append(int(np.argmax(off)))
+    return chosen
+
+
+@each("topology", ["star", "cycle"])
+def test_farthest_takes_the_row_least_similar_to_any_before(topology):
+    X = np.random.default_rng(4).standard_normal((70, 6))
+    X = (X - X.mean(axis=0)) / X.std(axis=0)  # as mixtures measure distances
+    network = network_of(topology)
+    for rows in (
+        kmeans_features(X, network, n_clusters=5, init="farthest", seed=3).init_rows,
+        fit_vpem(X, network, n_components=5, init="farthest", seed=3, max_iter=0).init_rows,
+        kmeans_rows(
+            X, evenly(70, 4), connect_workers(make_graph(topology, 4)),
+            n_clusters=5, init="farthest", seed=3,
+        ).init_rows,
+        fit_em(
+            X, evenly(70, 4), connect_workers(make_graph(topology, 4)),
+            n_components=5, init="farthest", seed=3, max_iter=0,
+        ).init_rows,
+    ):  # fmt: skip
+        assert list(rows) == farthest_rows(X, rows[0], 5)
+
+
+def test_farthest_shows_rows_and_so_is_refused_under_masks():
+    X = np.random.default_rng(4).standard_normal((70, 6))
+    network = connect_workers(make_graph("star", 4), secure_sum=True)
+    with pytest.raises(InputError, match="farthest"):
+        kmeans_rows(X, evenly(70, 4), network, n_clusters=3, init="farthest")

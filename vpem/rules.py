@@ -337,6 +337,18 @@ def are_several(given: Mapping[str, Any]) -> bool:
 ONE_START = rule(
     are_several, " starts one fit, but {n_components} are several numbers; give one of the two"
 )
+ONE_FIXED = rule(
+    are_several, " holds parameters of so many components; give one number of {n_components}"
+)
+FIXED_PRIOR = beside(
+    " holds parameters that are known, of which no prior says anything; leave it out, or "
+    "{weight_concentration_prior_type}",
+    weight_concentration_prior_type=...,
+)
+FIXED_FACTORS = rule(
+    lambda given: bool(given.get("n_factors")),
+    " holds covariances inside hubs, but {n_factors} add to them; leave one out",
+)
 BY_FEATURES = beside(" is for data split by features; leave it out", split="rows")
 OF_SUMS_OVER_HUBS = beside(
     " add a term to the sum over hubs of features; with {split=rows} what is summed are moments, "

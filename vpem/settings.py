@@ -78,8 +78,8 @@ SUMS = tuple(rules.SUMMING)
 COVARIANCE_TYPES = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
 FAMILY_NAMES = ("gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
                 "negative-binomial", "exponential", "gamma")
-INITS = ("random", "k-means++", "kmeans")
-CLUSTER_INITS = ("k-means++", "random")
+INITS = ("random", "k-means++", "kmeans", "farthest")
+CLUSTER_INITS = ("k-means++", "random", "farthest")
 SCALES = ("none", "standard")
 MISSINGS = ("refuse", "marginalize")
 DTYPES = ("float64", "float32")
@@ -272,8 +272,9 @@ class MixtureSettings(Settings, heading="Model"):
         "features out. inverse-wishart:NU:SCALE of covariances, by default as --prior map has it, "
         "and dirichlet:A of weights are priors. Several with commas. Default: none.",
         heading="Prior", words=PENALTIES, idle=[rules.OF_ROWS, rules.LASSO_OF_FULL])
-    init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans. With "
-        "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
+    init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans, farthest (the "
+        "row least similar to any chosen before). With --secure-sum over rows k-means++ takes "
+        "means of groups of rows, and random and farthest are refused.",
         heading="Start", choices=INITS, idle=rules.STARTED)
     seed: int = setting(0, "Seed of start and graph. See --graph-seed.", heading="Start", least=0)
     n_threads: int | None = changed(SumSettings, "n_threads")
@@ -285,6 +286,10 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
     n_factors: int = setting(0, "Number of factors that hubs share, by which features of different "
         "hubs may correlate within a component; 0: none. EM with factors is slow without "
         "--accelerate squarem.", flags="--factors", least=0, most=64, idle=rules.BY_FEATURES)
+    fix: str | None = setting(None, "Hold what is known: weights, covariance, or "
+        "weights,covariance stay as the start has them, which must give them: a model, or a file "
+        "of --fix-from. Default: all are fitted.", words=("weights", "covariance",
+        "weights,covariance"), idle=[rules.ONE_FIXED, rules.FIXED_PRIOR, rules.FIXED_FACTORS])
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
         heading="Start", least=1, most=10**6, idle=rules.RESTARTED)
     floor_fits: str = setting("last", "Fits with a component that only the floor under "
@@ -328,8 +333,9 @@ class KmeansSettings(Settings, heading="Model"):
     scale: str = setting("none", "Features as they are (none), or standardized (standard). "
         "Centres keep the data's units; distances and inertia are those of standardized features.",
         choices=SCALES)
-    init: Any = setting("k-means++", "Start: k-means++ (greedy), or random (shared rows). With "
-        "--secure-sum over rows k-means++ takes means of groups of rows, and random is refused.",
+    init: Any = setting("k-means++", "Start: k-means++ (greedy), random (shared rows), or farthest "
+        "(the row least similar to any chosen before). With --secure-sum over rows k-means++ takes "
+        "means of groups of rows, and random and farthest are refused.",
         heading="Start", choices=CLUSTER_INITS,
         idle=[rules.STARTED, rules.STARTS_OF_GRID])
     n_init: int = changed(FitSettings, "n_init", idle=[rules.RESTARTED, rules.FEW_STARTS])

@@ -170,7 +170,7 @@ def fit(
         task.tell_and_label(fitted, found)
         if shard_files is not None:
             fitted, shards = shard_files.write(fitted, source.feature_names, options)
-        counted = mixture.n_parameters, n_samples
+        counted = fitted.n_parameters, n_samples
         screen.print_note(*note_of_parameters(settings, mixture, *counted))
         task.finish_fit(fitted, options, ran=ran, own=lambda _: shards)
 
@@ -230,7 +230,7 @@ def fedem(
     graph: Annotated[HolderGraph, Without("graph_seed")],
     settings: Annotated[FedMixtureSettings, Without("floor")],
     sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
-    begin: StartSettings,
+    begin: Annotated[StartSettings, Without("fix_from")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
     out: FedOutput,
@@ -298,7 +298,7 @@ def kmeans(
     graph: GraphSettings,
     choices: Annotated[ClusterChoices, Without("release_epsilon")],
     sums: Annotated[SumSettings, Without("consensus hubs")],
-    start: Annotated[StartSettings, Without("init_model")],
+    start: Annotated[StartSettings, Without("fix_from")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
     out: ClusterOutput,
@@ -334,7 +334,7 @@ def kmeans(
         if settings.method == "grid" and not graph.is_asked:
             graph = graph.changed(topology="star")
         source = task.load(data, parties, holding, graph, settings, memory_limit)
-        settings, workers = task.settings, task.workers
+        settings, workers = start.centres(task.settings, source, given), task.workers
         check_absent(task.graph, sums, settings)
         with task.working(ProgressLine, source.X) as progress:
             task.connect(sums)

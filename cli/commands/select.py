@@ -284,7 +284,8 @@ def select(
     holding: HoldingSettings,
     graph: GraphSettings,
     fits: Annotated[
-        SearchedFit, Without("n_components covariance_type n_threads weight_concentration_prior")
+        SearchedFit,
+        Without("n_components covariance_type n_threads weight_concentration_prior fix"),
     ],
     sums: Annotated[SumSettings, Without("hops hubs n_threads")],
     given: Given,

@@ -398,8 +398,10 @@ def kmeans_features(
                 columns = slice(None) if network.part_of is None else own_columns_of_hubs(network)
                 start = inputs.scaling.apply(inputs.centres[:, columns])[:, terms.blocks.order]
             else:
-                if chosen is None and settings.init == "k-means++":
-                    chosen = seed_features(terms, total, k, stream, teller(callback))
+                if chosen is None and settings.init != "random":
+                    farthest = settings.init == "farthest"
+                    tell = teller(callback)
+                    chosen = seed_features(terms, total, k, stream, tell, farthest=farthest)
                 elif chosen is None:
                     chosen = stream.draw_distinct(k)
                 start = terms.at_rows(chosen)

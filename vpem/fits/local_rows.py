@@ -28,6 +28,7 @@ from vpem.steps.lloyd import Lloyd, Pace
 from vpem.steps.row_lloyd import lloyd_rows
 from vpem.steps.row_sampling import ROW_BYTES, HeldRows, PointStream, RowStream, WorkerRows
 from vpem.steps.starts import (
+    FARTHEST_FIRST,
     LLOYD_TOLERANCE,
     MOST_LLOYD_OF_START,
     Tell,
@@ -396,7 +397,7 @@ class LocalRows(AllRows):
                 Setting("batch_size", batch_size), " changes a masked sum by so few rows that it "
                 "reveals them; with ", secure, f" take at least {LEAST_OF_BATCH}",
             )  # fmt: skip
-        if isinstance(init, str) and init == "random":
+        if isinstance(init, str) and init in ("random", "farthest"):
             raise InputError(
                 Setting("init", init), " starts at rows, which their holders would have to show to "
                 "all; with ", secure, " take ", Setting("init", instead), ", which starts at means "
@@ -592,6 +593,7 @@ class RowStarts:
         return seed_rows(
             self.parts, self.total if total is None else total, self.n_components, self.stream,
             n_threads=self.n_threads, tell=self.tell,
+            n_trials=FARTHEST_FIRST if init == "farthest" else None,
         )  # fmt: skip
 
     def cells(self) -> Doubles:

@@ -114,6 +114,10 @@ def refuse_with_kinds(settings: FitSettings, *, private: bool) -> None:
             "category or count that a batch lacks; leave it out, for batches that replace their "
             "own statistics",
         )),
+        (settings.fix is not None, (
+            "{fix} holds covariances of Gaussian features, but some are of other families; leave "
+            "it out",
+        )),
         (private, (
             "{release_epsilon} bounds sums of numbers and of their products, but other families "
             "have other statistics; fit Gaussian features, or leave it out",
@@ -308,6 +312,7 @@ def network_of_all(
 def started(settings: FitSettings) -> tuple[GivenStart, FitSettings]:
     """Return where a fit starts, and the settings that matter: without iterations they are few."""
     began_at = GivenStart.wrap(settings.init)
+    began_at.check_fixed(settings.fix)
     settings = settings.changed(init=began_at.init)
     if settings.max_iter == 0:
         settings = settings.changed(batch_size=None, step_size=None, accelerate=None)

@@ -19,6 +19,7 @@ from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.records import Shown
 from vpem.steps.runs import Recovery, Run
+from vpem.steps.starts import held_parts
 from vpem.sums.connect import Network
 from vpem.terms.degenerate import AT_FLOOR, COINCIDES, coinciding
 from vpem.terms.mixture import Mixture, variances_of
@@ -95,6 +96,7 @@ def found_by(run: Run, settings: FitSettings) -> Report:
         "free_energy": run.free_energy,
         "accelerate": settings.accelerate,
         "lost": run.lost,
+        "fixed": held_parts(settings.fix),
     }
 
 
@@ -396,12 +398,24 @@ class MixtureResult(
         Sum of the row weights (the number of rows when there are none).
     copies : list of int
         Components whose parameters are those of an earlier one in every hub.
+    fixed : tuple of str
+        Parameters that were held: "weights", "covariances".
     """
 
     mixture: Mixture
     history: NDArray[np.float64]
     total_weight: float
     copies: list[int] = field(default_factory=list)
+    fixed: tuple[str, ...] = ()
+
+    @property
+    def n_parameters(self) -> int:
+        """Parameters that were fitted: those that were held fixed do not count."""
+        mixture: Any = self.mixture
+        count, k = int(mixture.n_parameters), mixture.n_components
+        if "covariances" in self.fixed:
+            count = k - 1 + k * mixture.n_features
+        return count - (k - 1) * ("weights" in self.fixed)
 
     @property
     def n_features(self) -> int:
@@ -427,12 +441,13 @@ class MixtureResult(
     @property
     def bic(self) -> float:
         """Bayesian information criterion, from the mean log-likelihood over roots."""
-        return self.mixture.bic(self.log_likelihood * self.total_weight, self.total_weight)
+        penalty = self.n_parameters * float(np.log(self.total_weight))
+        return penalty - 2 * (self.log_likelihood * self.total_weight)
 
     @property
     def aic(self) -> float:
         """Akaike information criterion, from the mean log-likelihood over roots."""
-        return self.mixture.aic(self.log_likelihood * self.total_weight)
+        return 2 * self.n_parameters - 2 * (self.log_likelihood * self.total_weight)
 
     def answer(self, feature_names: Sequence[str]) -> Answer:
         """Return how large components are, and in which features each differs."""
@@ -470,8 +485,9 @@ class MixtureResult(
 
     def _size(self) -> Report:
         factors = ["n_factors"] * bool(self.mixture.n_factors)
-        names = ("n_components", "covariance_type", *factors, "n_parameters")
-        return {**reported(self.mixture, *names), "degenerate": self.degenerate}
+        names = ("n_components", "covariance_type", *factors)
+        sizes = {**reported(self.mixture, *names), "n_parameters": self.n_parameters}
+        return {**sizes, "degenerate": self.degenerate}
 
 
 @dataclass(kw_only=True)

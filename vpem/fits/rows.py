@@ -17,7 +17,7 @@ from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, as_matrix, check_int, check_kind
 from vpem.engines.engine import set_topic
 from vpem.errors import InputError, Setting, warn
-from vpem.files.checkpoints import checksum, describe_run
+from vpem.files.checkpoints import checksum, describe_run, start_facts
 from vpem.files.matrix import FileMatrix, is_stored
 from vpem.fits.local_rows import (
     LocalRows,
@@ -65,7 +65,7 @@ from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import ROW_BYTES, RowStream
 from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures, refuse_trace
-from vpem.steps.starts import GivenStart, Tell, teller
+from vpem.steps.starts import GivenStart, Tell, held_of, teller
 from vpem.sums.connect import Network
 from vpem.sums.partial import HeardByNeighbours
 from vpem.sums.sum import Sum
@@ -126,6 +126,8 @@ class RowRestart:
                 root.begun(began_at.apply_to(start, self._over))
                 for root, start in zip(self.roots, starts, strict=True)
             ]
+        for root, start in zip([self.terms.whole, *self.roots], [starts[0], *starts], strict=True):
+            root.held = held_of(settings.fix, start)
         known = [root.sample_covariance for root in self.roots]
         saver = self.restart.saver(shifts=shifts, rows=rows, covariances=known)
         step = OverRows(self.terms, self.total, self.roots, shifts)
@@ -295,6 +297,8 @@ def fit_em(
         facts: State = settings.values() | (
             {"first_restart": first_restart} if first_restart else {}
         )
+        if settings.fix is not None and began_at.given is not None:
+            facts["fixed"] = start_facts(began_at.given)
         facts["who holds which rows"] = checksum(workers.order, workers.counts)
         saver.begin(describe_run("em-rows", prepared.X, prepared.row_weights, network, **facts))
     used = prepared.held(local)

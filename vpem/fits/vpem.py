@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Floats, check_int, check_kind, precision_of
 from vpem.errors import InputError, Setting
-from vpem.files.checkpoints import describe_run
+from vpem.files.checkpoints import describe_run, start_facts
 from vpem.files.matrix import FileMatrix, check_kept_beside
 from vpem.fits.labels import (
     KnownLabels,
@@ -54,7 +54,7 @@ from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import RowStream
 from vpem.steps.runs import Progress, Run, kept_of_mixtures, refuse_trace
-from vpem.steps.starts import GivenStart, draw_start, start_at_labels, teller
+from vpem.steps.starts import GivenStart, draw_start, held_of, start_at_labels, teller
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
@@ -239,6 +239,8 @@ def fit_vpem(
     labelled = label_rows(labels_for_fit, network, prepared, settings.n_components)
     if saver is not None:
         facts = settings.values() | ({"first_restart": first_restart} if first_restart else {})
+        if settings.fix is not None and began_at.given is not None:
+            facts["fixed"] = start_facts(began_at.given)
         if prepared.kinds is not None:
             facts["families"] = ",".join(prepared.kinds.families)
             facts["levels"] = ",".join(map(str, prepared.kinds.n_levels))
@@ -345,6 +347,7 @@ class _Attempts:
         loadings = np.random.default_rng([*restart.seed, LOADINGS])
         columns = own_columns_of_hubs(self.network)
         terms = self.terms.drawn(loadings, settings.n_components, columns)
+        terms.held = held_of(settings.fix, start)
         fit: Callable[..., Run] = em.fit_with_factors if terms.n_factors else em.fit
         going: Report = {
             "callback": self.callback, "draw_row": stream.draw, "saver": restart.saver(rows=rows)

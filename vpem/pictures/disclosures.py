@@ -214,7 +214,7 @@ def _words(study: Study, command: str, values: Values, done: str) -> Report:
     # The links of a star are a tree around its server already.
     way = summing("server" if study.topology == "star" else values.get("sum"))
     server, adder = way.needs_server, noise_by(masked, way.title)
-    starts = values.get("init") in ("kmeans", "k-means++") and not released
+    starts = values.get("init") in ("kmeans", "k-means++", "farthest") and not released
     option = "epsilon" if over_rows else "release_epsilon"
     promise = {"epsilon": values.get(option), "delta": values.get("delta")}
     promise["noise_by"] = adder if over_rows else "hubs"

@@ -308,6 +308,8 @@ class Accelerated(PlainSteps):
             for like, length, (first, ahead, bend) in zip(updated, lengths, lines, strict=True):
                 there = first.moved(2 * length, ahead).moved(length**2, bend)
                 mixtures.append(like.at_coordinates(there, self.floor))
+            pairs = zip(self.roots, mixtures, strict=True)
+            mixtures = [terms.hold(one) for terms, one in pairs]
             prepared_there = [
                 terms.prepare(one) for terms, one in zip(self.roots, mixtures, strict=True)
             ]

@@ -470,8 +470,11 @@ def least_weight(terms: FeatureTerms) -> float:
     """Effective samples below which a component has collapsed.
 
     A bound of less than a row shrinks where rows weigh less than 1 on average; one of more counts
-    the heaviest rows, so that no row is more of a component than it may be.
+    the heaviest rows, so that no row is more of a component than it may be. Components of known
+    weights may have as few rows as they like.
     """
+    if terms.held is not None and "weights" in terms.held:
+        return 0.0
     weights = terms.row_weights
     if terms.least_rows >= 1 and weights is not None and len(weights):
         return terms.least_rows * float(weights.max())

@@ -2,10 +2,11 @@
 
 In k-means++ (Arthur and Vassilvitskii 2007) rows are drawn far from each other: each in proportion
 to its potential, the squared distance to the nearest row that is chosen. Of several trials the one
-that leaves the least potential is kept. Over features, which no agent may show, starts are found by
-shared rows and by the same sum as EM; if some rows are labelled, at their means, and for other
-components as usual (`start_at_labels`). Of a `GivenStart` some parameters are given, and what a fit
-that is resumed judges its change by.
+that leaves the least potential is kept. "farthest" draws the first row alone; each next is the one
+farthest from all that are chosen, the object least similar to any of them. Over features, which no
+agent may show, starts are found by shared rows and by the same sum as EM; if some rows are
+labelled, at their means, and for other components as usual (`start_at_labels`). Of a `GivenStart`
+some parameters are given, and what a fit that is resumed judges its change by.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vpem.checks import Doubles, Floats, Indices, Mask
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, check_choice
 from vpem.network.partition import Blocks
+from vpem.records import words_in
 from vpem.steps.feature_lloyd import lloyd_features
 from vpem.steps.lloyd import KMeansProgress, Lloyd, Pace
 from vpem.steps.row_sampling import ROW_BYTES, HeldRows, RowStream, WorkerRows
 from vpem.steps.summing import FARTHEST, Differences, summed
 from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.sum import Sum
+from vpem.terms.density import Density
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Mixture, is_diagonal
 from vpem.terms.units import Scaling
@@ -46,6 +49,9 @@ SAMPLE_ROWS = 1 << 13
 ROWS_A_FEATURE = 20
 """Rows for each component and feature of the widest hub that a start looks at, whose covariances
 are to be those of all rows, but for a fifth of their deviations."""
+
+FARTHEST_FIRST = 0
+"""Trials of a start that draws none, but takes the farthest row."""
 
 Tell = Callable[[str], None]
 
@@ -76,20 +82,24 @@ class GivenStart:
         weights: ArrayLike | None = None,
         means: ArrayLike | None = None,
         precisions: ArrayLike | None = None,
+        covariances: ArrayLike | None = None,
     ) -> GivenStart:
         """Return the start at some parameters, and at what ``init`` finds of the others, if any.
 
         ``shape`` is (K, d), weights (K,), and means (K, d) are in the user's units. Precisions are
         inverse covariances: (K, d, d) full, (d, d) tied, (K, d) diagonal, (d,) tied-diagonal, (K,)
-        spherical, one number tied-spherical.
+        spherical, one number tied-spherical; or covariances, of the same shapes, are given.
         """
         k, d = shape
+        spreads = None
+        if precisions is not None:
+            spreads = _covariances("precisions_init", precisions, covariance_type, k, d)
+        elif covariances is not None:
+            spreads = _covariances("covariances", covariances, covariance_type, k, d)
         checked = {
             "weights": None if weights is None else _weights(weights, k),
             "means": None if means is None else _array("means_init", means, shape),
-            "covariances": None
-            if precisions is None
-            else _covariances(precisions, covariance_type, k, d),
+            "covariances": spreads,
         }
         parts = tuple(name for name in PARTS if checked[name] is not None)
         if not parts:
@@ -121,6 +131,28 @@ class GivenStart:
             values["weights"] = np.broadcast_to(values["weights"], start.weights.shape).copy()
         return replace(start, **values)
 
+    def check_fixed(self, fix: str | None) -> None:
+        """Raise InputError unless what is to be held is given."""
+        parts = PARTS if isinstance(self.init, Density) else self.parts
+        for part in held_parts(fix):
+            if part not in parts:
+                raise InputError(
+                    Setting("fix"), f" holds {part} as they are known, but the start does not give "
+                    "them; give a model, or ", Setting("fix_from"), " a file",
+                )  # fmt: skip
+
+
+def held_parts(fix: str | None) -> tuple[str, ...]:
+    """Return which parameters are held, by their names in a mixture."""
+    names = {"weights": "weights", "covariance": "covariances", "covariances": "covariances"}
+    words = (check_choice("fix", str(word), names) for word in words_in("fix", fix))
+    return tuple(dict.fromkeys(names[word] for word in words))
+
+
+def held_of(fix: str | None, start: Mixture) -> dict[str, Doubles] | None:
+    """Return the parameters of a start that no M-step moves; None: all are fitted."""
+    return {name: getattr(start, name) for name in held_parts(fix)} or None
+
 
 def _array(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Doubles:
     """Return finite numbers of this shape."""
@@ -148,9 +180,8 @@ def _weights(values: ArrayLike, n_components: int) -> Doubles:
     return (weights / total)[None]
 
 
-def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Doubles:
-    """Covariances as a mixture of one block has them, of precisions as users give them."""
-    name = "precisions_init"
+def _covariances(name: str, values: ArrayLike, covariance_type: str, k: int, d: int) -> Doubles:
+    """Covariances as a mixture of one block has them, of those or precisions as users give them."""
     copies = () if covariance_type.startswith("tied") else (k,)
     inner: tuple[int, ...] = (d,) if is_diagonal(covariance_type) else (d, d)
     inner = () if covariance_type.endswith("spherical") else inner
@@ -159,11 +190,12 @@ def _covariances(values: ArrayLike, covariance_type: str, k: int, d: int) -> Dou
         if not (precisions > 0).all():
             raise InputError(Setting(name), f" must be positive, got {precisions.min():g}")
         column = precisions.reshape(-1, inner[0] if inner else 1)
-        return np.ascontiguousarray(np.broadcast_to(1 / column, (len(column), d)))
+        column = column if name == "covariances" else 1 / column
+        return np.ascontiguousarray(np.broadcast_to(column, (len(column), d)))
     stack = precisions.reshape(-1, d, d)
     if not np.allclose(stack, stack.transpose(0, 2, 1)) or np.linalg.eigvalsh(stack).min() <= 0:
         raise InputError(Setting(name), " must be symmetric and positive definite")
-    inverse = np.linalg.inv(stack)
+    inverse = stack if name == "covariances" else np.linalg.inv(stack)
     return ((inverse + inverse.transpose(0, 2, 1)) / 2).ravel()
 
 
@@ -184,7 +216,9 @@ def draw_start(
     M-step from the last hard assignment. They end once the centres have moved by no more than
     `LLOYD_TOLERANCE`, or after `MOST_LLOYD_OF_START`; the rows returned are those before them.
 
-    Of more rows than `sample_size` says "k-means++" and "kmeans" look at as many, drawn from the
+    "farthest" is as "k-means++", but for what is drawn after the first row: nothing.
+
+    Of more rows than `sample_size` says all but "random" look at as many, drawn from the
     shared stream: what they take and send does not grow with the rows beyond that.
     """
     if init == "random":
@@ -195,9 +229,9 @@ def draw_start(
     if count < terms.n_samples:
         numbers, draws = stream.sample(count)
         some, view = (one.select_rows(numbers, draws.row_weights) for one in (some, view))
-    places = seed_features(view, total, n_components, draws, tell)
+    places = seed_features(view, total, n_components, draws, tell, farthest=init == "farthest")
     rows = numbers[places]
-    if init == "k-means++":
+    if init != "kmeans":
         return terms.start(some.at_rows(places)), rows
     # Each hub's part (B,) of the squared shift that the centres may still make.
     of_hubs = np.bincount(view.blocks.block_of, _variances(view), view.blocks.n_blocks)
@@ -243,7 +277,9 @@ def start_at_labels(
         numbers, draws = stream.sample(count)
         some = view.select_rows(numbers, draws.row_weights)
     near = means[-1][labelled]
-    places = seed_features(some, total, n_components, draws, tell, near=near)
+    places = seed_features(
+        some, total, n_components, draws, tell, near=near, farthest=init == "farthest"
+    )
     means[0][free] = terms.at_rows(numbers[places])
     return terms.start(means[0])
 
@@ -344,6 +380,7 @@ def seed_features(
     stream: RowStream,
     tell: Callable[[str], None] | None = None,
     near: Doubles | None = None,
+    farthest: bool = False,
 ) -> Indices:
     """Choose rows (K,) by the first root's sums of squared distances over hubs.
 
@@ -357,7 +394,8 @@ def seed_features(
         potential.begin(near)
         n_components -= len(near)
     begun = near is not None
-    return _seed(potential, total, n_components, stream, None, tell, begun)
+    n_trials = FARTHEST_FIRST if farthest else None
+    return _seed(potential, total, n_components, stream, n_trials, tell, begun)
 
 
 def seed_rows(
@@ -366,7 +404,7 @@ def seed_rows(
     n_components: int,
     stream: RowStream,  # weights are worker by worker
     *,
-    n_trials: int | None = None,  # drawn a step; 1: as published; None: 2 + log K
+    n_trials: int | None = None,  # drawn a step; 1: as published; None: 2 + log K; 0: farthest
     n_threads: int = 1,
     tell: Callable[[str], None] | None = None,  # gets a message for every row that is chosen
 ) -> Indices:
@@ -421,14 +459,19 @@ def _seed(
             fresh = [int(row) for row in rest if row not in chosen]
             chosen += fresh[: n_components - len(chosen)]
             break
-        # One that is drawn twice is looked at once.
-        latest = list(dict.fromkeys(potential.draw(n_trials)))
-        best = potential.look(latest)
+        if n_trials == FARTHEST_FIRST:
+            latest = [potential.farthest()]
+            best = potential.look(latest)
+        else:
+            # One that is drawn twice is looked at once.
+            latest = list(dict.fromkeys(potential.draw(n_trials)))
+            best = potential.look(latest)
+            total.agree("flooding", ROW_BYTES)
         chosen.append(latest[best])
-        total.agree("flooding", ROW_BYTES)
         potential.keep(best, chosen)
         if tell is not None:
-            tell(f"k-means++, row {len(chosen)} of {n_components}")
+            how = "farthest" if n_trials == FARTHEST_FIRST else "k-means++"
+            tell(f"{how}, row {len(chosen)} of {n_components}")
     return np.array(chosen, dtype=np.intp)
 
 
@@ -479,6 +522,13 @@ class _OverFeatures:
         self.total.agree("flooding", ROW_BYTES * count)
         return drawn
 
+    def farthest(self) -> int:
+        """Return the row farthest from all that are chosen; of several the first."""
+        row = int(self.nearest.argmax()) if self.total.roots.mine(0) else None
+        row = self.total.roots.bcast(row)
+        self.total.agree("flooding", ROW_BYTES)
+        return int(row)
+
 
 class _OverRows:
     """The potential of every worker's rows."""
@@ -528,6 +578,18 @@ class _OverRows:
 
     def left(self) -> bool:
         return bool(self.remaining.any())
+
+    def farthest(self) -> int:
+        """Return the row farthest from all that are chosen, of the first worker that has one."""
+        data, nearest = self.data, self.nearest
+        assert nearest is not None
+        most = np.array([[nearest[run].max(initial=-1.0)] for run in data.runs])
+        worker = int(self._by_worker(most.reshape(len(data.runs), 1)).argmax())
+        row = None
+        if data.holders.mine(worker):
+            run = data.runs[worker - data.own[0]]
+            row = data.first + run.start + int(nearest[run].argmax())
+        return int(data.holders.bcast(row, worker))
 
     def draw(self, count: int) -> list[int]:
         """Draw rows in proportion to weight times potential: first the worker, then its row."""

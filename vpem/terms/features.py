@@ -384,7 +384,7 @@ class FeatureTerms(RowTerms):
         if statistics.seen is not None:
             widths = 1 if self._is_diagonal else self.blocks.widths[:, None]
             least = self.least_seen if row is None else row * enough_rows(widths)
-            return self._updated(statistics, least)
+            return self.hold(self._updated(statistics, least))
         counts = statistics.counts
         n = self.blocks.of_feature(counts)
         used = n > 0
@@ -397,7 +397,8 @@ class FeatureTerms(RowTerms):
             covariances_diag(*common, spherical, covariances)
         else:
             covariances_full(*common, covariances)
-        return self.mixture(counts / counts.sum(axis=1, keepdims=True), means, covariances)
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        return self.hold(self.mixture(shares, means, covariances))
 
     def _updated(self, statistics: Statistics, least: Doubles | float = NO_ROWS) -> Mixture:
         """Parameters from statistics, where a block has seen at least so much."""
@@ -713,7 +714,7 @@ class FeatureTerms(RowTerms):
                 fresh = block_views(self.sample_covariance, widths, 1)
                 for view, sample in zip(views, fresh, strict=True):
                     view[component] = sample[0]
-        return replace(mixture, weights=weights, means=means, covariances=covariances)
+        return self.hold(replace(mixture, weights=weights, means=means, covariances=covariances))
 
 
 NATURAL = 3951074175

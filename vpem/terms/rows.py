@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -381,6 +382,19 @@ class RowTerms:
     def drawn(self, rng: np.random.Generator, n_components: int, columns: Indices) -> Self:
         """Return the same terms with what they draw of a start, if anything."""
         return self
+
+    held: dict[str, Doubles] | None = None
+    """Parameters that are known, by names of a mixture's: no M-step moves them."""
+
+    def hold(self, mixture: Any) -> Any:
+        """Return a mixture with what is known: the best means do not depend on it."""
+        if self.held is None:
+            return mixture
+        weights = {}
+        if "weights" in self.held:
+            shape = mixture.weights.shape
+            weights["weights"] = np.broadcast_to(self.held["weights"][:1], shape).copy()
+        return replace(mixture, **self.held | weights)
 
     def begun(self, start: Any) -> Any:
         """Return parameters that come from elsewhere as those of these terms."""

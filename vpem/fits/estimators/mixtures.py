@@ -60,6 +60,7 @@ OF_FEATURES = dict.fromkeys(("hops", "hubs"), "workers do not show their rows to
 STARTS = {
     "kmeans": "kmeans",
     "k-means++": "k-means++",
+    "farthest": "farthest",
     "random": "random",
     "random_from_data": "random",
 }
