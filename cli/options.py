@@ -48,7 +48,7 @@ KINDS |= {"int": int, "float": float}
 OFFERED: dict[str, tuple[str, ...]] = {
     "plot kind": (
         "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",
-        "pairs", "responsibilities", "confusion", "traces", "curves", "observed",
+        "pairs", "boundaries", "responsibilities", "confusion", "traces", "curves", "observed",
         "residuals", "vpc", "effects", "topics", "shares", "spreads", "trends",
     ),
     "data copy name": ("breast_cancer", "wine", "heart", "oxford_boys", "theophylline", "notices"),

@@ -289,7 +289,8 @@ DIFFER = {
 ALONE = {
     "files, and what a shell prints": """
         align align_key checkpoint checkpoint_every config data dataset digits fix_from force
-        init_model help help_all init_rows json missing_parties output parties plot quiet resume resume_if_any
+        init_model help help_all init_rows json missing_parties output parties plot quiet resume
+        resume_if_any
         show_config
         publish_anyway
         state strict traces worker_rows device_individuals id time value covariates doses

@@ -295,9 +295,9 @@ def plot(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="profile, history, graph, sparsity, communication; projection, marginals and "
-            "pairs, best with DATA; responsibilities, of DATA; confusion, of DATA with labels. "
-            "Fits of SAEM: traces; curves, observed, residuals, vpc and effects, of DATA. "
+            help="profile, history, graph, sparsity, communication; projection, marginals, pairs "
+            "and boundaries, best with DATA; responsibilities, of DATA; confusion, of DATA with "
+            "labels. Fits of SAEM: traces; curves, observed, residuals, vpc and effects, of DATA. "
             "Imputations: trends. Traces of fits (--trace), several files for the median of their "
             "runs: trace. Default: profile, of two features pairs, of SAEM traces."
         ),
@@ -477,6 +477,63 @@ def export(
     with Screen(table.quiet) as screen:
         stored_at(model, "model export").export(output, table)
         screen.say(f"wrote {output}")
+
+
+@app.command("boundaries")
+def show_boundaries(
+    model: FitFile,
+    *,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Boundaries of who sees these features alone, with commas. Default: all features.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show where components, or clusters, are as likely: coefficients of their decision boundaries.
+
+    Where constant + linear + quadratic terms are above 0, the first of a pair is more likely. They
+    are linear where both have the same covariance (--covariance tied, clusters), else quadratic.
+    'vpem plot --kind boundaries' draws them in two features.
+
+    Example: vpem model boundaries model.h5 --features alcohol,hue
+    """
+    with Screen():
+        from vpem.fits.answer import boundaries
+        from vpem.pictures.densities import pick_features
+        from vpem.pictures.saved import SavedFit
+
+        saved = stored_at(model).saved
+        if not isinstance(saved, SavedFit):
+            raise InputError(f"{model} holds {saved.holds}, which has no components to divide")
+        weights, means, covariances = saved.gaussians()
+        chosen = None if features is None else [str(one) for one in words_in("features", features)]
+        columns = pick_features(saved, chosen, len(saved.feature_names))
+        columns = list(range(means.shape[1])) if columns is None else columns
+        names = [saved.feature_names[column] for column in columns]
+        here = covariances[:, columns][:, :, columns]
+        found = boundaries(weights, means[:, columns], here)
+        if json:
+            pairs = [{**vars(one), "kind": _kind_of(one.quadratic)} for one in found]
+            print_json({"features": names, "boundaries": pairs})
+            return
+        for one in found:
+            terms = [("constant", one.constant), *zip(names, one.linear.tolist(), strict=True)]
+            if one.quadratic is not None:
+                terms += [
+                    (f"{names[i]} * {names[j]}", (1 + (i != j)) * float(one.quadratic[i, j]))
+                    for i in range(len(names))
+                    for j in range(i, len(names))
+                    if one.quadratic[i, j] != 0
+                ]
+            title = f"{saved.noun} {one.one} or {one.two}: {_kind_of(one.quadratic)}"
+            cells = [(name, f"{value:.6g}") for name, value in terms]
+            show(Table(cells, ("term", "coefficient"), title, ("coefficient",)))
+
+
+def _kind_of(quadratic: Any) -> str:
+    return "linear" if quadratic is None else "quadratic"
 
 
 @app.command("join")

@@ -445,6 +445,75 @@ def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreemen
     )
 
 
+@dataclass(frozen=True)
+class Boundary:
+    """Where two components are as likely: ``constant + linear x + x quadratic x = 0``.
+
+    Left of it, where this is above 0, ``one`` is more likely than ``two``; it is the logarithm of
+    the ratio of their posterior probabilities. ``linear`` (d,) and ``quadratic`` (d, d) are of
+    features in the data's units; without the latter, where both have one covariance, it is a plane.
+    """
+
+    one: int
+    two: int
+    constant: float
+    linear: Doubles
+    quadratic: Doubles | None = None
+
+    def at(self, X: Doubles) -> Doubles:
+        """Return the log-ratio at rows (m, d), shape (m,)."""
+        ratio = self.constant + X @ self.linear
+        return ratio if self.quadratic is None else ratio + ((X @ self.quadratic) * X).sum(axis=1)
+
+
+def boundaries(weights: Doubles, means: Doubles, covariances: Doubles) -> list[Boundary]:
+    """Return the decision boundary of every pair of components in use.
+
+    Parameters
+    ----------
+    weights, means, covariances : ndarray of shape (K,), (K, d) and (K, d, d)
+        Of a Gaussian mixture. Some of the features alone, with their means and covariances, are the
+        marginal mixture, whose boundaries are those of who sees no others.
+
+    Returns
+    -------
+    list of Boundary
+        Pairs (0, 1), (0, 2), ..., without components of weight 0.
+
+    Notes
+    -----
+    With precisions P they are ``x^T (P_j - P_i) x / 2 + (P_i mu_i - P_j mu_j)^T x + c``, ``c = log
+    (pi_i / pi_j) - (log |S_i| - log |S_j| + mu_i^T P_i mu_i - mu_j^T P_j mu_j) / 2``; Poczos,
+    "Distributed Clustering", has the case of equal variances.
+    """
+    used = np.flatnonzero(weights > 0).tolist()
+    units = np.sqrt(np.einsum("kjj->kj", covariances).mean(axis=0))
+    units = np.where(units > 0, units, 1.0)
+    roots = {k: np.linalg.cholesky(covariances[k] / np.outer(units, units)) for k in used}
+    found = []
+    for place, one in enumerate(used):
+        for two in used[place + 1 :]:
+            # About the middle of both means, in standard deviations, where little is lost.
+            middle = (means[one] + means[two]) / 2
+            sides = []
+            for k in (one, two):
+                inverse = np.linalg.inv(roots[k])
+                precision, away = inverse.T @ inverse, (means[k] - middle) / units
+                volume = 2 * np.log(np.diagonal(roots[k])).sum()
+                level = np.log(weights[k]) - (volume + away @ precision @ away) / 2
+                sides.append((precision / np.outer(units, units), precision @ away / units, level))
+            (P, pull, level), (Q, push, other) = sides
+            linear, constant, quadratic = pull - push, level - other, None
+            if not np.array_equal(covariances[one], covariances[two]):
+                quadratic = (Q - P) / 2
+                constant += middle @ quadratic @ middle
+                constant, linear = constant - linear @ middle, linear - 2 * quadratic @ middle
+            else:
+                constant -= linear @ middle
+            found.append(Boundary(one, two, float(constant), linear, quadratic))
+    return found
+
+
 def adjusted_rand_index(confusion: AnyArray) -> float:
     """Return the index of Hubert and Arabie, of a table of counts.
 

@@ -211,6 +211,10 @@ KINDS: dict[str, Kind] = {
         "Pairs of features", "rows with the components' ellipses", FITS, "optional",
         "scatters.draw_pairs", options=("features",), check=_check_two,
     ),
+    "boundaries": Kind(
+        "Where each is most likely", "regions of components, in two features, and their boundaries",
+        FITS, "optional", "scatters.draw_boundaries", options=("features",), check=_check_two,
+    ),
     "responsibilities": Kind(
         "How surely rows are assigned", "rows by component and uncertainty", MIXTURES, "needed",
         "assignments.draw_responsibilities",

@@ -474,6 +474,19 @@ class SavedMixture(SavedFit):
         full = np.broadcast_to(one["covariances"], (k, d, d))
         return DrawnParts(one["weights"], one["means"], np.diagonal(full, axis1=1, axis2=2), full)
 
+    def gaussians(self) -> tuple[Doubles, Doubles, Doubles]:
+        """Weights, means and covariances (K, d, d) of EM; InputError where rows go by others."""
+        parts = self.parts()
+        if self.mixture.kinds is not None or self.mixture.is_proper or parts.variances is None:
+            raise InputError(
+                f"{self.path} assigns rows by other densities than Gaussian ones (families, or a "
+                "variational posterior), whose boundaries have no such coefficients; fit by EM"
+            )
+        full = parts.full
+        if full is None:
+            full = parts.variances[:, :, None] * np.eye(len(self.feature_names))
+        return parts.weights, parts.means, full
+
     def assign(self, X: Floats) -> NDArray[np.intp]:
         return self.mixture.predict(X, missing="marginalize")
 
@@ -529,6 +542,12 @@ class SavedClusters(SavedFit):
 
     def parts(self) -> DrawnParts:
         return DrawnParts(self.answer.weights, self.stored.centres)
+
+    def gaussians(self) -> tuple[Doubles, Doubles, Doubles]:
+        """Equal weights, centres, and spheres in the units of distances: rows go to the nearest."""
+        k, d = self.stored.centres.shape
+        scale = np.ones(d) if self.stored.scaling is None else self.stored.scaling.scale
+        return np.full(k, 1 / k), self.stored.centres, np.tile(np.diag(scale**2), (k, 1, 1))
 
     def assign(self, X: Floats) -> NDArray[np.intp]:
         return self.stored.assign(X)[0].astype(np.intp)

@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Labels
 from vpem.errors import InputError
+from vpem.fits.answer import boundaries
 from vpem.pictures.densities import are_counts, others, pick_features, span
 from vpem.pictures.figure import (
+    INK,
+    WIDTH,
     Picture,
     colour,
     few_ticks,
@@ -54,6 +57,9 @@ ROUNDS = 500
 
 HEAP = 1.7
 """Times their size that numbers in a heap take, so that their lines are seen between them."""
+
+FINE = 400
+"""Places along an axis at which boundaries are looked for."""
 
 NAMED = 3
 """Features that are named at each axis, those that go with it most."""
@@ -149,6 +155,61 @@ def draw_pairs(
     place_panels(figure, (n - 1, n - 1), (0.72, 0.2, legend + 0.55, 0.18), (0.18, 0.18))
     listed = ", ".join(saved.feature_names[j] for j in columns)
     alt = f"Rows and components for every pair of {listed}."
+    return Picture(figure, alt, notes)
+
+
+def draw_boundaries(
+    saved: SavedFit, rows: EvaluationData | None = None, features: Sequence[str] | None = None
+) -> Picture:
+    """Draw where each component is the most likely, of those who see two features alone."""
+    notes: list[str] = []
+    parts, (weights, means, covariances) = saved.parts(), saved.gaussians()
+    columns = pick_features(saved, features, MOST_PAIRED)
+    if columns is None:
+        correlation = _correlation(parts, None)
+        columns = _apart_from_each_other(saved.answer.telling_shares, correlation, 2)
+    if len(columns) != 2:
+        raise InputError(f"boundaries are drawn in two features, got {len(columns)}; name two")
+    x, y = columns
+    X, labels = rows_to_scatter(saved, parts, rows, notes)
+    figure = new_figure(WIDTH, 4.8, None)
+    axes = figure.subplots()
+    draw_pair(axes, parts, x, y, X, labels)
+    tidy(axes, None)
+    axes.set_xlabel(words(saved.feature_names[x], 40))
+    axes.set_ylabel(words(saved.feature_names[y], 40))
+    limits = axes.get_xlim(), axes.get_ylim()
+    grid = np.meshgrid(*(np.linspace(*ends, FINE) for ends in limits))
+    places = np.column_stack([one.ravel() for one in grid])
+    here = covariances[:, [x, y]][:, :, [x, y]]
+    lines = boundaries(weights, means[:, [x, y]], here)
+    # By log-ratios to the first component in use: those of others follow.
+    used = np.flatnonzero(weights > 0)
+    against = np.zeros((len(used), len(places)))
+    for place, one in enumerate(one for one in lines if one.one == used[0]):
+        against[place + 1] = -one.at(places)
+    region = used[against.argmax(axis=0)].reshape(grid[0].shape)
+    for c in np.unique(region):
+        axes.contourf(
+            *grid, region == c, levels=[0.5, 1.5], colors=[colour(int(c))], alpha=0.12, zorder=0
+        )
+    for place in range(len(used) if len(used) > 1 else 0):
+        ahead = against[place] - np.delete(against, place, axis=0).max(axis=0)
+        if ahead.min() < 0 < ahead.max():
+            ahead = ahead.reshape(grid[0].shape)
+            axes.contour(*grid, ahead, levels=[0.0], colors=INK, linewidths=1.1, zorder=2.5)
+    axes.set_xlim(limits[0])
+    axes.set_ylim(limits[1])
+    kinds = {"lines" if one.quadratic is None else "curves" for one in lines}
+    if len(saved.feature_names) > 2:
+        notes.append("boundaries are those of who sees these two features alone")
+    entries, title = _entries(saved, parts, X is not None)
+    legend = legend_below(figure, entries, title=title)
+    place_panels(figure, (1, 1), (0.8, 0.2, legend + 0.6, 0.18), (0.0, 0.0))
+    alt = (
+        f"Where each {saved.noun} is the most likely in {saved.feature_names[x]} and "
+        f"{saved.feature_names[y]}, divided by {' and '.join(sorted(kinds)) or 'nothing'}."
+    )
     return Picture(figure, alt, notes)
 
 
