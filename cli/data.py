@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -414,6 +414,50 @@ def kept_of(stored: Any) -> TableSettings:
     family = words_for_model(kinds, stored.feature_names)
     return settings_in(known, "options of the model").changed(family=family)
 
+
+def transform(source: Dataset, known: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Transform Gaussian features by powers, each of its own values; return exponents by name.
+
+    With those that are ``known`` nothing is looked for.
+    """
+    import numpy as np
+
+    from vpem.terms.units import power_exponent, power_transform
+
+    if not isinstance(source.X, np.ndarray):
+        raise InputError(
+            f"{source.source} is read from disk, but a power transform looks at a whole feature "
+            "many times; transform it once: vpem data import --power fit"
+        )
+    families = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
+    X, exponents = source.X.astype(np.float64), dict[str, float]()
+    for column, (name, family) in enumerate(zip(source.feature_names, families, strict=True)):
+        if family == "gaussian" and (known is None or name in known):
+            values = X[:, column]
+            exponents[name] = power_exponent(values) if known is None else known[name]
+            X[:, column] = power_transform(values, exponents[name])
+            if not np.array_equal(np.isfinite(X[:, column]), np.isfinite(values)):
+                raise InputError(f"{source.source}: feature {name!r} is too large to transform")
+    source.X = X
+    return exponents
+
+
+def read_exponents(text: str | None, where: object) -> dict[str, float]:
+    """Return exponents of features, as files keep them; InputError where there are none."""
+    from vpem.files.json_text import parse_json
+
+    try:
+        found = parse_json(text or "null")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(
+        isinstance(one, int | float) and abs(one) < MOST_EXPONENT for one in found.values()
+    ):
+        raise InputError(f"{where} has no exponents of a power transform")
+    return {name: float(one) for name, one in found.items()}
+
+
+MOST_EXPONENT = 1e6
 
 OF_PARTIES = [
     beside(" is for data of several parties; add {parties}", parties=(None, False)),

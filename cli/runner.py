@@ -355,6 +355,7 @@ class Task(CommandRun):
 
     def _read_one(self, parties: FileSettings, holding: WorkerSettings, over_rows: bool) -> Dataset:
         from vpem.files.data import settle_labels
+        from vpem.files.datasets import read_about
         from vpem.files.families import settle
 
         table, parts = parties.table, None
@@ -363,6 +364,10 @@ class Task(CommandRun):
             dataset=holding.dataset, sample_weight=self.weighed_by, memory_limit=self.limit,
         )  # fmt: skip
         self.table = source.table
+        if source.format == "hdf5" and "power" in read_about(self.files[0]):
+            self.screen.print_note(
+                f"features of {self.files[0]} are transformed by powers: results are in these units"
+            )
         source.labels_for_fit = settle_labels(source.labels_for_fit, [source], source.ids, table)
         if isinstance(holding, HoldingSettings) and table.family and not over_rows:
             parts = partition_of(source, holding, True)

@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vpem.errors import InputError, Setting, check_choice
+from vpem.errors import InputError, Setting, check_choice, shorten
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import lines_of, plural, table_of
 from vpem.records import Settings, Table, beside, changed, off, setting, unset
 from vpem.settings import HoldingSettings
 
-from ..data import STDIN, DataFile, partition_of, read_one, tell_families, teller
+from ..data import (
+    STDIN,
+    DataFile,
+    partition_of,
+    read_exponents,
+    read_one,
+    tell_families,
+    teller,
+    transform,
+)
 from ..display import Screen, print_json, show
 from ..options import Json, Without
 from ..outputs import FOLDER, READ, WRITTEN, Printing, Role, reads, writes
@@ -88,6 +97,11 @@ class ImportSettings(HoldingSettings, TableSettings, heading="Data", kept=False)
         choices=("refuse", "keep"),
     )
     agents: int | None = changed(help="Divide the features among this many agents, in order.")
+    power: str | None = unset(
+        "Make features nearly normal by the power transform of Yeo and Johnson, each by an "
+        "exponent of its own: fit finds it, and the dataset keeps it; the name of such a dataset "
+        "takes those, for new rows."
+    )
 
 
 @app.command("import")
@@ -123,9 +137,25 @@ def import_(
             dataset = replace(dataset, partition=partition_of(dataset, table, True))
         dataset = settle(dataset, reading.family, dataset.partition)
         tell_families(dataset, reading, screen.say)
+        about = {} if table.power is None else {"power": _powers(dataset, table.power)}
         n_missing = summarize_features(dataset.X)["missing"].sum() if keep else 0
         missing = f", {n_missing} values missing" if keep else ""
-        write(dataset, missing)
+        write(dataset, missing, about=about)
+
+
+def _powers(dataset: Dataset, power: str) -> str:
+    """Transform features by their own exponents, or by those of a dataset; return them as JSON."""
+    from json import dumps
+
+    from vpem.files.datasets import read_about
+
+    known = None
+    if power != "fit":
+        known = read_exponents(read_about(Path(power)).get("power"), power)
+        lacking = [name for name in dataset.feature_names if name not in known]
+        if lacking:
+            raise InputError(f"{power} has no exponents of {shorten(map(repr, lacking))}")
+    return dumps(transform(dataset, known))
 
 
 class SimulationSettings(Settings, kept=False):

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from vpem.pictures.contents import plural
 from vpem.records import beside, changed, refused, rule, unset
 from vpem.rules import UNCOUNTED, UNDRAWN, are_several
 from vpem.settings import (
+    SCALES,
     WEIGHT_PRIORS,
     FedMixtureSettings,
     FitSettings,
@@ -37,6 +39,7 @@ from ..data import (
     RowParties,
     StartSettings,
     place_of,
+    transform,
 )
 from ..display import ProgressLine, Screen
 from ..options import Given, MemoryLimit, Without
@@ -96,6 +99,19 @@ class FitChoices(
 ):  # fmt: skip
     """What is fitted, and the privacy of rows."""
 
+    scale: str = changed(
+        choices=(*SCALES, "power"),
+        help="Features as they are (none), standardized (standard), or made nearly normal first "
+        "by Yeo and Johnson's transform, each by an exponent of its own (power). Matters for "
+        "spheres and a numeric --reg-covar; outputs keep the data's units, with power those of "
+        "transformed features.",
+        idle=beside(
+            "{scale=power} finds an exponent of each feature from all its rows, of which a worker "
+            "has some; import them with vpem data import --power, or take {scale=standard}",
+            scale="power", split="rows",
+        ),
+    )  # fmt: skip
+
 
 OF_ONE = rule(
     are_several,
@@ -144,11 +160,21 @@ def fit(
         if out.output is not None:
             check_ending(out.output, "models")
         counts = choices.counts(choices.n_components)
-        settings = choices.into(FitSettings, n_components=counts[0])
+        scale = "standard" if choices.scale == "power" else choices.scale
+        settings = choices.into(FitSettings, n_components=counts[0], scale=scale)
         privacy = choices.into(PrivacySettings)
         task = Task(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         parties, networked = begin.families(parties), graph.is_asked or sums.is_asked
         source = task.load(data, parties, holding, graph, settings, memory_limit, networked)
+        powers = dict[str, str]()
+        if choices.scale == "power":
+            if task.where.engine.apart:
+                raise InputError(
+                    Setting("scale", "power"), " is for one process; where each has features of "
+                    "its own import them first: vpem data import --power fit",
+                )  # fmt: skip
+            powers = {"power": dumps(transform(source))}
+            screen.print_note("means are in units of features that are transformed to be normal")
         settings = task.settings = begin.begun(task.settings, source, given)
         drawn = choices.batch_size or choices.n_factors or not UNDRAWN[0](vars(graph) | vars(sums))
         if "seed" in given.names and begin.model is not None and not drawn:
@@ -165,7 +191,7 @@ def fit(
         fitted, ran, found = _fit(task, counts, privacy, checkpoints)
         mixture, n_samples, shards = fitted.mixture, fitted.n_samples, dict[str, Any]()
         options = task.options(
-            given, fitted, graph_seed=task.seed_of_graph, components=mixture.n_components
+            given, fitted, graph_seed=task.seed_of_graph, components=mixture.n_components, **powers
         )
         task.tell_and_label(fitted, found)
         if shard_files is not None:

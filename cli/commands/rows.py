@@ -34,7 +34,15 @@ from vpem.settings import MISSINGS
 from vpem.terms.rows import check_missing, check_values
 from vpem.terms.statistics import leaves
 
-from ..data import check_parties, kept_of, read_one, read_parties, teller
+from ..data import (
+    check_parties,
+    kept_of,
+    read_exponents,
+    read_one,
+    read_parties,
+    teller,
+    transform,
+)
 from ..display import print_json
 from ..names import key_of
 from ..options import refuse_beside
@@ -94,6 +102,13 @@ class RowFile(StoredFile):
             self._check_apart(engine, mixture)
         with nullcontext() if self.apart else request.screen.reading(request.files):
             source = self._read()
+        if (power := self.stored.options.get("power")) is not None:
+            known = read_exponents(str(power), "the model")
+            names = source.feature_names
+            if names == default_names(len(names)) and len(known) == len(names):
+                known = dict(zip(names, known.values(), strict=True))
+            transform(source, known)
+            self.say("features are transformed by the exponents of the model")
         self.columns = columns = self._columns(source.feature_names, not picture)
         names, kinds = self.stored.feature_names, None if mixture is None else mixture.kinds
         self.source = source = levels_for_model(source, kinds, columns, self.missing)

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from vpem.files.table_settings import TableSettings
 
 
-ABOUT = ("source", "licence", "sha256")
-"""Attributes: where to find the data and how to cite them, on what terms, of which file."""
+ABOUT = ("source", "licence", "sha256", "power")
+"""Attributes: where to find the data and how to cite them, on what terms, of which file; by which
+exponents features are transformed (`vpem.terms.units.power_transform`), JSON."""
 
 STORED = "sample_weight"
 """What datasets call the weights of their rows."""

@@ -171,6 +171,38 @@ class Scaling:
             return X * self.scale + self.shift
 
 
+def power_transform(values: Doubles, exponent: float) -> Doubles:
+    """Transform values by Yeo and Johnson (2000): a power for each sign, 1 changes nothing.
+
+    ``((x + 1)^p - 1) / p`` from 0 on, and ``-((1 - x)^(2 - p) - 1) / (2 - p)`` below, with
+    logarithms where a power is 0.
+    """
+    if exponent == 1:
+        return values
+    sizes, powers = np.log1p(np.abs(values)), np.where(values < 0, 2.0 - exponent, exponent)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        moved = np.where(powers == 0, sizes, np.expm1(powers * sizes) / powers)
+    return np.copysign(moved, values)
+
+
+def power_exponent(values: Doubles) -> float:
+    """Return the exponent at which one feature (m,) is nearest to normal, by its likelihood.
+
+    1, which changes nothing, of a feature that is constant or has no such exponent.
+    """
+    from scipy.stats import yeojohnson_normmax
+
+    there = values[~np.isnan(values)].astype(np.float64)
+    if len(there) < 3 or np.ptp(there) == 0:
+        return 1.0
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        exponent = float(yeojohnson_normmax(there))
+        moved = power_transform(there, exponent)
+        sound = np.isfinite(exponent) and np.isfinite(moved).all()
+        return exponent if sound and np.std(moved) > 1e-9 * np.abs(moved).max() else 1.0
+
+
 def sum_features(blocks: Blocks, values: Doubles) -> Doubles:
     """Sum what features (d,) have, in block order, over each hub (B,)."""
     return np.bincount(blocks.block_of, values, blocks.n_blocks).astype(np.float64, copy=False)
