@@ -375,3 +375,52 @@ def test_pictures_are_of_medians():
     fit_fedem(X, WORKERS, n_components=3, max_iter=2, tol=0, callback=odd)
     with pytest.raises(InputError, match="different numbers of components"):
         plot([*traces, odd])
+
+
+def normal(x, mean, variance):
+    return np.exp(-0.5 * (x - mean) ** 2 / variance) / np.sqrt(2 * pi * variance)
+
+
+def test_marginals_lie_over_one_another():
+    """As Figure 6 of the VP-EM paper: the densities of EM and VP-EM over a histogram."""
+    from vpem import VPEM
+
+    X = data(4)
+    one = VPEM(2, graph="path", agents=4, max_iter=5).fit(X)
+    two = VPEM(2, agents=1, max_iter=5).fit(X)
+    picture = plot(one, "marginals", X, features=[2], over=[two])
+    axes = picture.figure.axes[0]
+    assert [line.get_color() for line in axes.lines] != [axes.lines[0].get_color()] * 2
+    for line, model in zip(axes.lines, (one, two), strict=True):
+        x, y = line.get_data()
+        means, variances = model.means_[:, 2], model.covariances_[:, 2, 2]
+        density = sum(
+            weight * normal(x, mean, variance)
+            for weight, mean, variance in zip(model.weights_, means, variances, strict=True)
+        )
+        assert y == pytest.approx(density, rel=1e-9, abs=1e-14)
+    with pytest.raises(InputError, match="over are for marginals and history"):
+        plot(one, "profile", over=[two])
+    with pytest.raises(InputError, match="no density of"):
+        plot(one, "marginals", X, over=[VPEM(2, agents=1, max_iter=2).fit(X[:, :2])])
+
+
+def test_histories_of_fits_made_alike_are_averaged():
+    """As Figures 4 and 5: what has converged stays where it is."""
+    from vpem import VPEM
+
+    X, fits = data(4), []
+    for seed in range(3):
+        fits.append(VPEM(2, graph="path", agents=4, init="random", random_state=seed, max_iter=40,
+                         tol=1e-3).fit(X))  # fmt: skip
+    pooled = VPEM(2, agents=1, max_iter=7, tol=0).fit(X)
+    axes = plot(fits[0], "history", over=[*fits[1:], pooled]).figure.axes[0]
+    curves = [one.fit_.history.mean(axis=1) / len(X) for one in fits]
+    longest = max(map(len, curves))
+    assert min(map(len, curves)) < longest
+    mean = np.mean([[*one, *[one[-1]] * (longest - len(one))] for one in curves], axis=0)
+    assert axes.lines[0].get_ydata() == pytest.approx(mean, rel=1e-13)
+    assert axes.lines[1].get_ydata() == pytest.approx(pooled.fit_.history[:, 0] / len(X))
+    names = axes.get_legend_handles_labels()[1]
+    assert [name.split(",")[0] for name in names] == ["VP-EM", "EM"]
+    assert names[0].endswith("mean of 3 runs")

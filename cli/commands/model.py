@@ -12,8 +12,8 @@ import typer
 
 from vpem.errors import FileError, InputError, Setting, VpemError, brief, check_choice, printable
 from vpem.pictures.contents import number, plural, table_of
-from vpem.records import Settings, Table, beside, changed, not_both, off, setting, words_in
-from vpem.settings import OF_DATA, lacks_data
+from vpem.records import Settings, Table, beside, changed, setting, words_in
+from vpem.settings import OF_DATA
 
 from ..data import OF_A_FIT
 from ..display import Screen, plain, print_json, show
@@ -27,6 +27,7 @@ from .use import (
     INDIVIDUALS,
     OF_COLUMNS,
     RUNNING,
+    PredictSettings,
     StoredFile,
     TraceFile,
     UseRequest,
@@ -104,48 +105,6 @@ def show_fit(file: Path, json: bool) -> None:
 OUTPUTS = "output force quote_formulas digits"
 NOT_DRAWN = f"missing sample_weight secure_sum quote_formulas digits {RUNNING} {OF_A_FIT}"
 NOT_DATA = "times population latents residuals"
-
-
-class PredictSettings(
-    UseSettings, kept=False,
-    rows=[
-        ("times", *not_both("latents", "times")),
-        ("population", *not_both("latents", "population")),
-        ("residuals", lambda given: any(given[one] for one in ("latents", "population", "times")),
-         " belongs to the rows of {data}; leave out {latents}, {population} and {times}"),
-        ("residuals", lacks_data,
-         " belongs to measurements, which a fit does not keep; give {data}"),
-        ("times population residuals", *beside(
-            " is for curves over time, of which {model} has none; leave it out", curves=False)),
-        ("individual", lambda given: lacks_data(given) and given["population"],
-         " without {data} is an individual of the fit; leave out {population}"),
-        ("covariates", lambda given: lacks_data(given) and not given["population"],
-         "the fit knows its individuals' covariates; leave out {covariates}"),
-        ("digits", *beside(
-            " is about the probabilities that {proba} adds; give that, or leave it out",
-            proba=False)),
-    ],
-):  # fmt: skip
-    """Options about what is predicted, with data or without."""
-
-    proba: bool = off(
-        "Add the responsibilities of every component.",
-        local=True,
-        often=True,
-        idle=beside(
-            " adds probabilities of components or classes, of which {model} has none; leave it "
-            "out, or fit a mixture",
-            classes=False,
-        ),
-    )
-    individual: list[str] | None = changed(
-        help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
-        "repeat it."
-    )
-    covariates: str | None = changed(
-        help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
-        "without DATA, with --population, dose=4.5 is the dose."
-    )
 
 
 ModelFile = Annotated[Path, READ, typer.Argument(help="Model, from 'vpem fit --output'.")]
@@ -302,6 +261,15 @@ def plot(
             "runs: trace. Default: profile, of two features pairs, of SAEM traces."
         ),
     ] = None,
+    over: Annotated[
+        list[Path] | None,
+        READ,
+        typer.Option(
+            metavar="MODEL",
+            help="Lay this model over the first in marginals and history, whose curves are means "
+            "over fits that were made alike. Several: repeat it.",
+        ),
+    ] = None,
     *,
     settings: Annotated[PictureSettings, Without(f"{NOT_DATA} {NOT_DRAWN}")],
 ) -> None:
@@ -316,6 +284,8 @@ def plot(
     Example: vpem plot model.h5 data/breast_cancer.h5 --kind marginals -o marginals.svg
 
     Example: vpem plot growth.h5 data/oxford_boys.csv --kind curves -o curves.png
+
+    Example: vpem plot vpem.h5 data/wine.h5 --kind marginals --over em.h5
 
     Example: vpem plot seed0.jsonl seed1.jsonl seed2.jsonl -o runs.png
     """
@@ -334,7 +304,8 @@ def plot(
         features = None
         if settings.drawn is not None:  # none at all are refused, as an empty variable of a shell
             features = [name for name in words_in("drawn", settings.drawn) if name != ""]
-        picture = draw(kind, saved, evaluation, features=features)
+        laid = [stored_at(one, "plot").saved for one in over or ()] or None
+        picture = draw(kind, saved, evaluation, features=features, over=laid)
         if data and not shows_data:
             picture.notes.append(f"the kind {kind} shows nothing of DATA")
         others = next_kinds(kind, saved, evaluation)

@@ -17,8 +17,19 @@ import typer
 from vpem.errors import InputError
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import lines_of
-from vpem.records import Settings, Table, beside, changed, mild, off, rule, setting, unset
-from vpem.settings import OF_DATA, FitSettings, WorkerSettings
+from vpem.records import (
+    Settings,
+    Table,
+    beside,
+    changed,
+    mild,
+    not_both,
+    off,
+    rule,
+    setting,
+    unset,
+)
+from vpem.settings import OF_DATA, FitSettings, WorkerSettings, lacks_data
 
 from ..data import DataParties
 from ..display import Screen, print_json, show
@@ -153,6 +164,48 @@ class UseSettings(
     """All options about a fit at work; each command has some."""
 
     proba: bool = False
+
+
+class PredictSettings(
+    UseSettings, kept=False,
+    rows=[
+        ("times", *not_both("latents", "times")),
+        ("population", *not_both("latents", "population")),
+        ("residuals", lambda given: any(given[one] for one in ("latents", "population", "times")),
+         " belongs to the rows of {data}; leave out {latents}, {population} and {times}"),
+        ("residuals", lacks_data,
+         " belongs to measurements, which a fit does not keep; give {data}"),
+        ("times population residuals", *beside(
+            " is for curves over time, of which {model} has none; leave it out", curves=False)),
+        ("individual", lambda given: lacks_data(given) and given["population"],
+         " without {data} is an individual of the fit; leave out {population}"),
+        ("covariates", lambda given: lacks_data(given) and not given["population"],
+         "the fit knows its individuals' covariates; leave out {covariates}"),
+        ("digits", *beside(
+            " is about the probabilities that {proba} adds; give that, or leave it out",
+            proba=False)),
+    ],
+):  # fmt: skip
+    """Options about what is predicted, with data or without."""
+
+    proba: bool = off(
+        "Add the responsibilities of every component.",
+        local=True,
+        often=True,
+        idle=beside(
+            " adds probabilities of components or classes, of which {model} has none; leave it "
+            "out, or fit a mixture",
+            classes=False,
+        ),
+    )
+    individual: list[str] | None = changed(
+        help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
+        "repeat it."
+    )
+    covariates: str | None = changed(
+        help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
+        "without DATA, with --population, dose=4.5 is the dose."
+    )
 
 
 @dataclass

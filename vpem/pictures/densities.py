@@ -6,6 +6,7 @@ The latter are how far the mean of each component lies from that of all rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from vpem.pictures.figure import (
     WIDTH,
     Picture,
     colour,
+    contender,
     few_ticks,
     halo,
     hatch,
@@ -145,7 +147,9 @@ def draw_marginals(
     saved: SavedFit,
     rows: EvaluationData | None = None,
     features: Sequence[str] | None = None,
+    over: Sequence[SavedFit] = (),
 ) -> Picture:
+    """Draw densities over histograms; of models laid ``over`` each other the mixtures alone."""
     notes: list[str] = []
     parts = saved.parts()
     clusters = parts.variances is None
@@ -188,7 +192,10 @@ def draw_marginals(
         axes.set_xlabel(words(saved.feature_names[j]), fontsize=8.5)
         axes.tick_params(labelsize=7.5)
         levels = None if clusters else levels_drawn(saved, j)
-        if levels is not None:
+        if over:
+            _lay_over(axes, [saved, *over], saved.feature_names[j], values)
+            few_ticks(axes, 3 if wide > 2 else 5, whole=values is not None and are_counts(values))
+        elif levels is not None:
             there = None if values is None else values[np.isfinite(values)]
             draw_levels(axes, levels, parts.weights, there)
             few_ticks(axes, None)
@@ -202,7 +209,11 @@ def draw_marginals(
         beside = dict.fromkeys(heights[row * wide : (row + 1) * wide])
         axes.set_ylabel(" or ".join(beside), fontsize=8)
     bars = not clusters and any(levels_drawn(saved, j) is not None for j in columns)
-    legend = _legend(figure, parts, X is not None, bars)
+    if over:
+        handles = panels.flat[0].get_legend_handles_labels()[0]
+        legend = legend_below(figure, handles)
+    else:
+        legend = _legend(figure, parts, X is not None, bars)
     margins = (BESIDE + LABEL, 0.2, legend + 0.55, 0.14)
     place_panels(figure, (high, wide), margins, (BESIDE, BELOW))
     what = "Clusters in histograms" if clusters else "Densities over histograms"
@@ -271,6 +282,30 @@ def _draw_marginal(
         low, high = span(values)
         pad = 0.06 * (high - low) or max(abs(low), 1.0) * 0.06
         pad = max(pad, 0.6) if are_counts(values) else pad
+        axes.set_xlim(low - pad, high + pad)
+
+
+def _lay_over(
+    axes: Axes, models: Sequence[SavedFit], name: str, values: NDArray[np.float64] | None
+) -> None:
+    """Draw the density of one feature under each of several mixtures, over its histogram."""
+    if values is not None:
+        values = values[np.isfinite(values)]
+        axes.stairs(*histogram(values), fill=True, facecolor=PALE, edgecolor=BAND, linewidth=0.5,
+                    label="data")  # fmt: skip
+    for number, one in enumerate(models):
+        if one.holds != "a mixture" or name not in one.feature_names:
+            raise InputError(f"{one.path} has no density of {name}; lay mixtures of it over it")
+        j = one.feature_names.index(name)
+        if levels_drawn(one, j) is not None:
+            raise InputError(f"{name} has levels, and no density; choose others by --features")
+        grid, densities = densities_of(one, j, values, one.parts())
+        axes.plot(grid, densities.sum(axis=0), color=contender(number), linestyle=line(number),
+                  linewidth=1.6, label=words(Path(one.path).stem))  # fmt: skip
+    axes.set_ylim(bottom=0)
+    if values is not None:
+        low, high = span(values)
+        pad = 0.06 * (high - low) or 1.0
         axes.set_xlim(low - pad, high + pad)
 
 

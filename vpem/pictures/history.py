@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Mask
+from vpem.errors import InputError
 from vpem.fits.selection.search import Selection
 from vpem.fits.selection.trials import name_hops
 from vpem.network.schema import Report
@@ -37,6 +38,7 @@ from vpem.pictures.figure import (
     words,
 )
 from vpem.pictures.saved import History, SavedFit
+from vpem.rules import ALGORITHMS
 from vpem.steps.fedem_sums import FedHistory
 
 if TYPE_CHECKING:
@@ -82,12 +84,15 @@ Line = tuple[tuple[int, ...], str]
 """Numbers of hops, and a covariance type."""
 
 
-def draw_history(saved: SavedFit) -> Picture:
+def draw_history(saved: SavedFit, over: Sequence[SavedFit] = ()) -> Picture:
     """Draw the history of a fit, root by root where they differ.
 
     Panels: the value against iterations and against bytes, its change from one iteration to the
-    next, and how far roots are apart, or FedEM's mean field.
+    next, and how far roots are apart, or FedEM's mean field. With others laid ``over`` it the value
+    alone, the mean over those that were fitted alike.
     """
+    if over:
+        return _mean_histories([saved, *over])
     history = saved.history()
     notes: list[str] = []
     panels = [_value]
@@ -127,6 +132,51 @@ def draw_history(saved: SavedFit) -> Picture:
     first, last = history.means()[[0, -1]]
     alt = f"Curves of the {history.quantity}, from {first:.6g} to {last:.6g} in {n} steps."
     return Picture(figure, alt, notes)
+
+
+def _mean_histories(fits: Sequence[SavedFit]) -> Picture:
+    """Draw the mean value by iteration of each group of fits, and the range of its runs.
+
+    What has converged stays where it is until the longest of its group ends.
+    """
+    groups: dict[str, list[Doubles]] = {}
+    quantities: dict[str, None] = {}
+    for one in fits:
+        history = one.history()
+        quantities[history.quantity] = None
+        groups.setdefault(_how_fitted(one), []).append(history.means())
+    if len(quantities) > 1:
+        raise InputError(f"{' and '.join(quantities)} have no axis in common; draw them apart")
+    figure = new_figure(WIDTH, 4.0)
+    axes = figure.add_subplot()
+    tidy(axes)
+    for number, (name, curves) in enumerate(groups.items()):
+        longest = max(map(len, curves))
+        values = np.array([np.pad(one, (0, longest - len(one)), "edge") for one in curves])
+        runs = f", mean of {len(curves)} runs" if len(curves) > 1 else ""
+        across, shade = np.arange(1, longest + 1), contender(number)
+        axes.plot(across, values.mean(axis=0), color=shade, linestyle=line(number),
+                  label=words(name + runs, 80))  # fmt: skip
+        if len(curves) > 1:
+            axes.fill_between(across, values.min(axis=0), values.max(axis=0), color=shade,
+                              alpha=0.15, linewidth=0)  # fmt: skip
+    [quantity] = quantities
+    axes.set(xscale="log", xlabel="iteration", ylabel=quantity)
+    axes.xaxis.set_major_formatter("{x:g}")
+    legend_below(figure, axes.get_legend_handles_labels()[0])
+    return Picture(figure, f"{quantity} by iteration: {'; '.join(groups)}.")
+
+
+def _how_fitted(one: SavedFit) -> str:
+    """Say by which algorithm and over which network a fit was made, the same of all like it."""
+    name, agents = str(one.report.get("algorithm")), one.reported("n_agents", int) or 1
+    pooled = agents == 1 and name in ("vp-em", "em-rows")
+    parts = ["EM" if pooled else ALGORITHMS.get(name, "a fit"), f"K = {one.n_components}"]
+    if agents > 1:
+        parts.append(f"{agents} {'workers' if one.over_rows else 'agents'}")
+        parts += [str(one.report.get(key)) for key in ("topology", "sum") if one.report.get(key)]
+        parts += [f"hops {hops}"] if (hops := one.reported("hops", int)) is not None else []
+    return ", ".join(dict.fromkeys(parts))
 
 
 def _spread(values: Doubles) -> Doubles:

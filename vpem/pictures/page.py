@@ -205,7 +205,7 @@ KINDS: dict[str, Kind] = {
     ),
     "marginals": Kind(
         "Feature by feature", "densities over histograms", FITS, "optional",
-        "densities.draw_marginals", options=("features",),
+        "densities.draw_marginals", options=("features", "over"),
     ),
     "pairs": Kind(
         "Pairs of features", "rows with the components' ellipses", FITS, "optional",
@@ -225,7 +225,7 @@ KINDS: dict[str, Kind] = {
     ),
     "history": Kind(
         "Iteration by iteration", "log-likelihood by iteration and root, and against bytes", FITS,
-        "no", "history.draw_history",
+        "no", "history.draw_history", options=("over",),
     ),
     "graph": Kind(
         "Agents and links", "agents coloured by hub, or workers, with their links", FITS, "no",

@@ -117,6 +117,7 @@ def plot(
     features: Sequence[object] | None = None,
     most: int | None = None,
     ax: Axes | None = None,
+    over: Sequence[Any] = (),
 ) -> Picture:
     """Draw a fit, as `vpem plot` does.
 
@@ -137,6 +138,9 @@ def plot(
         Individuals of "curves".
     ax : matplotlib.axes.Axes, optional
         Where to draw a kind that has one panel. Default: a figure of its own.
+    over : sequence of fits or paths, optional
+        Others that "marginals" or "history" lay over the first; histories of fits that were made
+        alike are averaged.
 
     Returns
     -------
@@ -161,7 +165,8 @@ def plot(
     data = _data(model, saved, X, y)
     kind = kind or next(iter(kinds_of(saved)))
     features = None if features is None else list(map(str, features))
-    options = {"features": features, "most": most, "ax": ax}
+    laid = [_saved(one) for one in over] or None
+    options = {"features": features, "most": most, "ax": ax, "over": laid}
     return draw(
         kind, saved, data, **{name: one for name, one in options.items() if one is not None}
     )

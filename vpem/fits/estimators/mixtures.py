@@ -75,7 +75,7 @@ class FittedMixture(DensityMixin, OnGraph):
         "init",
         help="Start: random (shared rows), k-means++, kmeans, row indices (K,), or a Mixture.",
     )
-    keep_trace: bool = setting(False, "Keep every iterate of a fit as trace_, a vpem.Trace.")
+    keep_trace: bool = setting(False, "Keep every iterate of a fit: ``trace_`` is a vpem.Trace.")
     mixture_: Mixture
     fit_: MixtureResult
     trace_: Trace
