@@ -35,6 +35,7 @@ from vpem.settings import FedMixtureSettings, GraphSettings, HoldingSettings, Sa
 from vpem.steps.fedem import run_fedem
 from vpem.terms.lowrank.entries import from_matrices
 from vpem_cli.app import command, tree
+from vpem_cli.commands.fit import FitChoices
 from vpem_cli.data import ComponentSettings
 from vpem_cli.names import key_of, leaves
 from vpem_cli.options import Given, Without, flags_of, word_of
@@ -53,7 +54,10 @@ def fit():
 
 
 def fields_of_fit():
-    return {one.name: one for record in RECORDS for one in record.fields()}.values()
+    """Fields of these records, as the command has them where it says more of one."""
+    own = {one.name: one for one in FitChoices.fields()}
+    shared = {one.name: one for record in RECORDS for one in record.fields()}
+    return [own.get(name, one) for name, one in shared.items()]
 
 
 def test_a_field_of_a_record_of_fit_is_in_its_help_its_reference_and_its_completion(fit, capsys):
