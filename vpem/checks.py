@@ -255,7 +255,8 @@ def parse_participation(value: object) -> Participation:
 
 def _probabilities(values: Iterable[object], whole: object) -> list[float]:
     for one in values:
-        if not isinstance(one, Real) or isinstance(one, bool) or not LEAST_CHANCE <= one <= 1:
+        number = float(one) if isinstance(one, Real) and not isinstance(one, bool) else np.nan
+        if not LEAST_CHANCE <= number <= 1:
             raise InputError(
                 Setting("participation"), f" must be a number from {LEAST_CHANCE:g} to 1, one for "
                 "each worker (0.9,0.5 or anna=0.9,bert=0.5), who is there in one iteration after "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from typing import Any
 
@@ -62,8 +62,8 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Integer, Maybe, Report
 from vpem.settings import FedMixtureSettings, FedSettings
-from vpem.steps.fedem import FORGETFUL, first_statistics, run_fedem
-from vpem.steps.fedem_sums import FEW, FedProgress, FedRun, check_masked
+from vpem.steps.fedem import FORGETFUL, first_statistics, go_on, run_fedem
+from vpem.steps.fedem_sums import FEW, FedProgress, FedRun, check_masked, weights_of
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.steps.row_sampling import PointStream, RowStream
@@ -296,6 +296,8 @@ class FedFit(MixtureResult):
     prior: Report | None = None
     log_prior: float = 0.0
     options: Report = field(default_factory=dict)
+    units: MixtureStatistics | None = field(default=None, repr=False)
+    """The map of a statistic without rows, by which a stream goes on."""
 
     @property
     def n_iter(self) -> int:
@@ -610,11 +612,6 @@ def fit_fedem(
     if run.spoiled:
         run.converged = run.in_noise = False
     warn_of_noise(run, settings, codec, network.whole.compress)
-    flags = np.zeros(settings.n_components, dtype=np.bool_)
-    if known_covariance is None and not (model.penalty and model.penalty.is_proper):
-        flags = degenerate_in_hubs(run.parameters, model.reg_covar, model.n_rows)
-        if model.floor > 0:
-            flags |= model.at_floor(run.parameters)
     fit = FedFit(
         mixture=run.parameters,
         history=np.array(run.history.objective)[:, None] * model.total_weight,
@@ -626,14 +623,97 @@ def fit_fedem(
         network=network.whole,
         init_rows=rows,
         options=options_of(run, settings, network.compress if codec is None else codec.name),
-        degenerate=np.flatnonzero(flags).tolist(),
+        degenerate=_degenerate(run, model),
         copies=copies_in_noise(run.parameters, model.floor > 0),
+        units=model.without_rows(),
         **saving.took(began, run.converged, run.history.bytes),
     )
     warn_of_degenerate(fit, settings, model.floor)
     warn_of_few_values(fit, prepared.X, feature_names, settings, over_rows=True)
     warn_of_copies(fit)
     return fit
+
+
+def _degenerate(run: FedRun, model: MixtureStatistics) -> list[int]:
+    """Components that only a floor under variances keeps from being singular."""
+    if model.knows_covariances or (model.penalty and model.penalty.is_proper):
+        return []
+    flags = degenerate_in_hubs(run.parameters, model.reg_covar, model.n_rows)
+    if model.floor > 0:
+        flags |= model.at_floor(run.parameters)
+    return np.flatnonzero(flags).tolist()
+
+
+def fit_next_batch(
+    fit: FedFit,
+    data: Floats,
+    workers: Workers,
+    weights: Doubles | None,
+    settings: FedMixtureSettings,
+    *,
+    batch: int,
+    rng: np.random.Generator,
+) -> FedFit:
+    """Move a fit by one iteration of FedEM on the next batch of a stream.
+
+    Batches are counted from 2, as the first began the fit; data (m, d) are complete rows of those
+    of the first batch's ``workers`` that have some, of positive ``weights`` (m,). Workers' shares
+    and units are those of the first batch. History, messages, and sizes of the result are
+    those of this batch. `vpem.steps.fedem.go_on` says which steps are taken.
+    """
+    began = time.perf_counter()
+    units, network = fit.units, fit.network
+    assert units is not None
+    ledger, codec = Ledger(network.graph), None
+    if settings.compress is not None:
+        codec = parse_codec(settings.compress)
+    data = data[workers.order]
+    masses = None
+    if weights is not None:
+        weights = weights[workers.order]
+        masses = np.array([weights[run].sum() for run in workers.runs])
+    settings = read_presence(settings, workers.names, network)
+    with one_blas_thread(), np.errstate(over="ignore"):
+        terms = FeatureTerms(
+            data,
+            units.blocks,
+            units.covariance_type,
+            missing=units.there is not None or bool(np.isnan(data).any()),
+            scaling=units.scaling,
+            row_weights=weights,
+            reg_covar=units.reg_covar,
+            n_threads=thread_count(settings.n_threads),
+        )
+        # How far out rows lie.
+        network.total.counted_on(ledger).begin("setup", 1, 1, ITEM if codec is None else SHORT)
+        model = units.with_rows(terms, workers.runs, masses)
+        run = go_on(
+            fit.run,
+            model,
+            weights_of(units, settings.weighting),
+            settings.into(FedSettings),
+            batch,
+            codec=codec,
+            basis=model,
+            network=network,
+            ledger=ledger,
+            rng=rng,
+        )
+    return replace(
+        fit,
+        mixture=run.parameters,
+        history=np.array(run.history.objective)[:, None] * model.total_weight,
+        total_weight=model.total_weight,
+        run=run,
+        workers=workers,
+        options=options_of(run, settings, network.compress if codec is None else codec.name),
+        units=units.without_rows(model),
+        degenerate=_degenerate(run, model),
+        copies=copies_in_noise(run.parameters, model.floor > 0),
+        converged=False,
+        seconds=time.perf_counter() - began,
+        communication=ledger.summary(),
+    )
 
 
 def _telling(callback: Callable[[Progress], None]) -> Callable[[FedProgress], None]:

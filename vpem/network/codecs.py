@@ -271,7 +271,7 @@ def dither_variance(levels: int, d: int, norm: float) -> float:
         reach = sqrt(d) if norm == 2 else d ** (1 / norm)
         if levels == 1 or 2 * levels <= reach:
             return reach / levels * up - 1
-        return d ** (2 / norm) / (4 * levels**2) * up**2
+        return float(d ** (2 / norm) / (4 * levels**2) * up**2)
     others, ratios, omega = d - 1, np.geomspace(1, 4 * (1 + sqrt(d)), 257), 0.0
     for _ in range(8):  # about the largest, ever finer
         # Of large r powers would be too large: r^p + (d - 1) is r^p (1 + (d - 1) r^-p).
@@ -379,8 +379,8 @@ class UnequalBlocks(_Packed):
         return max((one.variance(own.stop - own.start) for one, own, _, _ in cut), default=0.0)
 
     def _check_rows(self, rows: Values, whose: str) -> None:
-        within = (np.abs(rows) <= LARGEST_FLOAT).all(axis=1)  # and no NaN
-        self._check_sent(rows, (~within).astype(np.uint8), whose)
+        within = np.abs(rows) <= LARGEST_FLOAT  # no NaN either
+        self._check_sent(rows, np.asarray(~within.all(axis=1), dtype=np.uint8), whose)
 
     def _pack(self, rows: Values, keys: Keys, n_threads: int, whose: str) -> Packed:
         self._check_rows(rows, whose)

@@ -8,6 +8,7 @@ is a `StatisticModel`; *how* they travel and who keeps their mean is in `vpem.st
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -36,6 +37,7 @@ from vpem.network.schema import (
     save,
 )
 from vpem.settings import FedSettings
+from vpem.steps.batches import STEP_SIZE
 from vpem.steps.fedem_steps import Drift, Rest, SafeSteps, looks_needed
 from vpem.steps.fedem_sums import (
     FedHistory,
@@ -121,9 +123,98 @@ def run_fedem(
     """
     settings = FedSettings.resolve(settings, **changes)
     weights = weights_of(model, settings.weighting)
-    n_threads = thread_count(settings.n_threads)
-    first = Quantizer(first_codec, model.pieces, n_threads, basis)
-    later = Quantizer(codec, model.pieces, n_threads, basis)
+    first = Quantizer(first_codec, model.pieces, thread_count(settings.n_threads), basis)
+    keeper, later, alpha = _keeper_of(
+        model, weights, settings, codec, basis, network, ledger, rng, first
+    )
+    participation = least_participation(settings.participation)
+    counts = model.counts[model.counts > 0]
+    # Whether corrections stay noisy however long the run is.
+    drawn = settings.batch_size is not None and settings.batch_size < int(counts.max())
+    stays_on = drawn and not settings.variance_reduction
+    if settings.memory in FORGETFUL:
+        stays_on = stays_on or later.omega > 0 or participation < 1
+    steps, settings = SafeSteps.choose(settings, alpha, later, counts, model.least_batch, stays_on)
+    if settings.random_stop:
+        # Of a stream of its own, so that the run is that without it up to there.
+        seeds: Any = rng.bit_generator.seed_seq
+        stop = np.random.default_rng(np.random.SeedSequence(seeds.entropy, spawn_key=STOP))
+        settings = settings.changed(
+            max_iter=int(stop.integers(max(settings.max_iter or 0, 1))), random_stop=False
+        )
+    reduced = settings.variance_reduction and settings.batch_size is not None
+    noisy = later.omega > 0 or participation < 1 or settings.batch_size is not None
+    looks = looks_needed(noisy or keeper.is_noisy, participation, settings.inner or 0)
+    drift = Drift((keeper.n_roots, model.size), basis) if settings.tol > 0 and stays_on else None
+    rest = Rest(settings.tol, looks, basis, drift)
+    loop = _Loop(model, settings, weights, keeper, reduced, rest, rng)
+    loop.trace = tracer(callback)
+    saver = saver or NoSaver()
+    loop.begin(saver, start, alpha, later.omega)
+    run = loop.iterate(saver, callback)
+    run.steps, run.settings = steps, settings
+    return run
+
+
+def go_on(
+    run: FedRun,
+    model: StatisticModel,
+    weights: Doubles,
+    settings: FedSettings,
+    iteration: int,
+    *,
+    codec: Codec | None = None,
+    basis: Basis | None = None,
+    network: Network | None = None,
+    ledger: Ledger | None = None,
+    rng: np.random.Generator,
+) -> FedRun:
+    """Take one more iteration, on rows that come once: the online setting of FedEM (A 7).
+
+    The ``model`` has the next rows of a stream; ``weights`` (n,) are the workers' shares of all. A
+    worker without rows is absent. Steps of "auto" are ``iteration^-0.6`` (Cappe and Moulines 2009),
+    but no longer than noise of codecs and absent workers allows. The run that is given stays as it
+    is; the history of the new one is that of these rows.
+    """
+    keeper, later, alpha = _keeper_of(model, weights, settings, codec, basis, network, ledger, rng)
+    keeper.total.turn_to(iteration - 1, None)
+    counts, auto = model.counts[model.counts > 0], settings.changed(step_size="auto")
+    steps = SafeSteps.choose(auto, alpha, later, counts, 1, True)[0]
+    falls = isinstance(settings.step_size, str) and settings.step_size == "auto"
+    if falls:
+        settings = settings.changed(step_size=f"decreasing:1,{STEP_SIZE}")
+    loop = _Loop(model, settings, weights, keeper, False, Rest(0.0, 1, basis), rng)
+    if falls:
+        fall = loop.steps
+        loop.steps = lambda at: min(steps.safe, fall(at))
+    loop.run = moved = replace(
+        run, memories=run.memories.copy(), memory=run.memory.copy(), history=FedHistory(),
+        partitions=list(run.partitions), projected=list(run.projected),
+    )  # fmt: skip
+    keeper.remember(moved)
+    roots = [root for root in range(keeper.n_roots) if not keeper.others(root)]
+    loop.parameters = [model.maximize(run.statistics[root], root)[0] for root in roots]
+    loop._move(iteration)
+    moved.n_iter = run.n_iter + 1
+    loop._maximize()
+    loop._record(np.where(model.counts > 0, weights, 0.0))
+    moved.steps, moved.settings, moved.epochs = steps, settings, run.epochs + loop.epochs
+    return moved
+
+
+def _keeper_of(
+    model: StatisticModel,
+    weights: Doubles,
+    settings: FedSettings,
+    codec: Codec | None,
+    basis: Basis | None,
+    network: Network | None,
+    ledger: Ledger | None,
+    rng: np.random.Generator,
+    first: Quantizer | None = None,
+) -> tuple[StatisticKeeper, Quantizer, float]:
+    """Who keeps the statistic, with members that take part; how they send, and memories' steps."""
+    later = Quantizer(codec, model.pieces, thread_count(settings.n_threads), basis)
     alpha = 0.0 if settings.alpha is None else settings.alpha
     forgets = settings.memory in FORGETFUL
     if forgets:
@@ -155,40 +246,15 @@ def run_fedem(
             Setting("alpha"),
             f" must be 1, got {alpha:g}",
         )
-    among = np.flatnonzero(model.counts)
     participation = least_participation(settings.participation)
     naive = weights if settings.memory == "naive" else None
+    among = np.flatnonzero(model.counts)
     members = [str(number) for number in range(len(weights))]
     presence = Presence.of(settings.participation, members, naive)
     keeper = statistic_keeper(network, ledger, weights, codec, participation, model.bounds)
     alike = naive is None and isinstance(presence.plain, float)
     keeper.take_part(participation if alike else presence, rng, later, among, first)
-    counts = model.counts[model.counts > 0]
-    # Whether corrections stay noisy however long the run is.
-    drawn = settings.batch_size is not None and settings.batch_size < int(counts.max())
-    stays_on = drawn and not settings.variance_reduction
-    if forgets:
-        stays_on = stays_on or later.omega > 0 or participation < 1
-    steps, settings = SafeSteps.choose(settings, alpha, later, counts, model.least_batch, stays_on)
-    if settings.random_stop:
-        # Of a stream of its own, so that the run is that without it up to there.
-        seeds: Any = rng.bit_generator.seed_seq
-        stop = np.random.default_rng(np.random.SeedSequence(seeds.entropy, spawn_key=STOP))
-        settings = settings.changed(
-            max_iter=int(stop.integers(max(settings.max_iter or 0, 1))), random_stop=False
-        )
-    reduced = settings.variance_reduction and settings.batch_size is not None
-    noisy = later.omega > 0 or participation < 1 or settings.batch_size is not None
-    looks = looks_needed(noisy or keeper.is_noisy, participation, settings.inner or 0)
-    drift = Drift((keeper.n_roots, model.size), basis) if settings.tol > 0 and stays_on else None
-    rest = Rest(settings.tol, looks, basis, drift)
-    loop = _Loop(model, settings, weights, keeper, reduced, rest, rng)
-    loop.trace = tracer(callback)
-    saver = saver or NoSaver()
-    loop.begin(saver, start, alpha, later.omega)
-    run = loop.iterate(saver, callback)
-    run.steps, run.settings = steps, settings
-    return run
+    return keeper, later, alpha
 
 
 class _Loop(Stateful):
@@ -480,8 +546,11 @@ class _Loop(Stateful):
             mean_field=history.mean_field[-1] if recorded else None,
         )  # fmt: skip
 
-    def _record(self) -> None:
-        """Record the history; none of this is part of the algorithm."""
+    def _record(self, weights: Doubles | None = None) -> None:
+        """Record the history; none of this is part of the algorithm.
+
+        Of a mean field over some workers ``weights`` (n,) are their shares.
+        """
         run, model = self.run, self.model
         statistics = self._everyones()
         mean = statistics.mean(axis=0)
@@ -490,6 +559,8 @@ class _Loop(Stateful):
             run.parameters, _ = model.maximize(mean, len(statistics))
         with set_topic(self.keeper.holders.engine, "check"):
             full = self.keeper.add(first_statistics(model, run.parameters))
+        if weights is not None:
+            full = full / weights.sum()
         history = run.history
         history.iteration.append(run.n_iter)
         history.epochs.append(self.epochs)

@@ -72,7 +72,7 @@ class Presence:
             return cls(np.array(known), (), weights)
         schedule = tuple(_places(one, names) for one in known)
         times = np.bincount(np.concatenate(schedule), minlength=n)
-        if absent := [names[at] for at in np.flatnonzero(times == 0)]:
+        if absent := [names[at] for at in np.flatnonzero(times == 0).tolist()]:
             raise InputError(
                 number, f" has {shorten(map(repr, absent))} in no iteration, so that what they "
                 "hold would never count; add them, or leave their rows out",

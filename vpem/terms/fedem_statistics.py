@@ -6,6 +6,7 @@ The M-step makes a mixture of a mean statistic, whatever noise has made of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import pairwise
 
 import numpy as np
@@ -101,24 +102,11 @@ class MixtureStatistics(Stateful):
         reach: Reach | None = None,
         penalty: MapTerms | None = None,
     ) -> None:
-        self.terms, self.runs, self.add_up = terms, list(runs), add_up
+        self.add_up = add_up
         self.blocks, self.covariance_type = terms.blocks, terms.covariance_type
-        self.scaling, self.misses = terms.scaling, terms.misses
+        self.scaling = terms.scaling
         self.n_components, self.n_features = n_components, terms.blocks.n_features
-        local_counts = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
-        self.counts = local_counts if counts is None else counts
-        self.masses = self.counts if masses is None else masses
-        self.n_samples = int(self.counts.sum())
-        self.total_weight = float(self.masses.sum())
-        self.n_rows = max(self.total_weight, float(self.n_samples))
-        """What rows weigh where they weigh more than 1."""
-        self.own = np.flatnonzero(local_counts * self.counts)
-        """Workers with rows in this process."""
-        self._held: list[int] = self.counts.tolist()
-        self.weighs = terms.row_weights is not None
-        self._prepared: tuple[Mixture, Factors] | None = None
-        self._passes: dict[int, tuple[Mixture, Doubles, float]] = {}
-        self._constant: float | None = None
+        self._take_rows(terms, runs, counts, masses)
         self.second, self.there, self.floor = second, there, floor
         self.reg_covar = reg_covar = terms.reg_covar
         self._is_tied = self.covariance_type.startswith("tied")
@@ -163,6 +151,32 @@ class MixtureStatistics(Stateful):
             if self._has_squares:
                 parts.append(np.tile(self.second_moments(np.outer(off, off)), k))
             self.bounds = np.concatenate(parts)
+        self.radius = largest(self._farthest())
+        """Distance that no mean is beyond, in the metric of the covariance of all rows."""
+
+    def _take_rows(
+        self,
+        terms: FeatureTerms,
+        runs: Sequence[slice],
+        counts: Indices | None,
+        masses: Doubles | None,
+    ) -> None:
+        """Take the rows of each worker, as `__init__` has them."""
+        self.terms, self.runs, self.misses = terms, list(runs), terms.misses
+        local_counts = np.array([run.stop - run.start for run in self.runs], dtype=np.intp)
+        self.counts = local_counts if counts is None else counts
+        self.masses = self.counts if masses is None else masses
+        self.n_samples = int(self.counts.sum())
+        self.total_weight = float(self.masses.sum())
+        self.n_rows = max(self.total_weight, float(self.n_samples))
+        """What rows weigh where they weigh more than 1."""
+        self.own = np.flatnonzero(local_counts * self.counts)
+        """Workers with rows in this process."""
+        self._held: list[int] = self.counts.tolist()
+        self.weighs = terms.row_weights is not None
+        self._prepared: tuple[Mixture, Factors] | None = None
+        self._passes: dict[int, tuple[Mixture, Doubles, float]] = {}
+        self._constant: float | None = None
         # Negligible among all rows, of which some are here.
         terms.least *= terms.n_samples / max(self.n_samples, 1)
         self.parts: dict[int, FeatureTerms] = {}
@@ -170,8 +184,32 @@ class MixtureStatistics(Stateful):
             # After a worker's rows those of the next are read.
             part = terms.slice_rows(self.runs[worker], self.runs[following])
             self.parts[int(worker)] = self._threaded(part)
-        self.radius = largest(self._farthest())
-        """Distance that no mean is beyond, in the metric of the covariance of all rows."""
+
+    @property
+    def knows_covariances(self) -> bool:
+        """Whether covariances are given, and not estimated."""
+        return self._known is not None
+
+    def with_rows(
+        self, terms: FeatureTerms, runs: Sequence[slice], masses: Doubles | None
+    ) -> MixtureStatistics:
+        """Return the same map of a statistic for rows that come after, in the same units.
+
+        Limits are those of all rows so far: how far out they lie, and what one of them weighs.
+        """
+        later = copy(self)
+        later._take_rows(terms, runs, None, masses)
+        later.radius = max(self.radius, later._farthest())
+        later.n_rows += self.n_rows
+        return later
+
+    def without_rows(self, of: MixtureStatistics | None = None) -> MixtureStatistics:
+        """Return it as it can be kept, without rows; with the limits ``of`` another, if any."""
+        kept, of = copy(self), of or self
+        kept.radius, kept.n_rows, kept.add_up = of.radius, of.n_rows, in_order
+        kept.parts, kept._passes, kept._prepared = {}, {}, None
+        vars(kept).pop("terms", None)  # which know of rows
+        return kept
 
     def _checked(self, known: ArrayLike) -> Doubles:
         """Return known covariances in the units of fitting, one after the other."""

@@ -7,6 +7,7 @@ that workers hold, by distributed and by federated EM.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ from vpem.fits.estimators.base import (
     with_settings,
     workers_of,
 )
+from vpem.fits.estimators.streams import FedStream
 from vpem.fits.fedem import FedFit, fit_fedem
 from vpem.fits.labels import KnownLabels
 from vpem.fits.likely_hubs import connect_by_likelihood
@@ -44,7 +46,7 @@ from vpem.fits.rows import fit_em, fit_next
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.vpem import fit_vpem
 from vpem.network.graph import from_edges
-from vpem.network.partition import Partition
+from vpem.network.partition import Partition, Workers
 from vpem.records import changed, setting
 from vpem.settings import FAMILY_NAMES, FedMixtureSettings, FitSettings, SumSettings
 from vpem.steps.batches import STEP_SIZE
@@ -670,7 +672,7 @@ class DistributedGaussianMixture(FittedByEM):
     first=("n_components", "workers", "graph", "compress", "init"),
     without={"agent_dropout": "participation is what FedEM has for it"} | OF_FEATURES,
 )
-class FedEM(FittedMixture):
+class FedEM(FedStream, FittedMixture):
     """Gaussian mixture of rows that workers hold, by FedEM or VR-FedEM.
 
     Dieuleveut, Fort, Moulines and Robin 2021, "Federated Expectation Maximization with
@@ -692,6 +694,8 @@ class FedEM(FittedMixture):
         Whether the fit came to rest; ``fit_.run.in_noise`` says whether that is to within noise.
     n_iter_ : int
         Iterations.
+    n_batches_seen_ : int
+        Batches that `partial_fit` has seen; a whole fit before them counts as one.
     n_epochs_ : float
         Conditional expectations computed, divided by the number of rows.
     n_projections_ : int
@@ -723,8 +727,12 @@ class FedEM(FittedMixture):
     }
 
     def _fit_to(self, data: Floats, **known: Any) -> FedFit:
+        return self._fit(data, workers_of(self.workers, len(data)), {}, **known)
+
+    def _fit(
+        self, data: Floats, workers: Workers, options: Mapping[str, Any], **known: Any
+    ) -> FedFit:
         seed = self._seed()
-        workers = workers_of(self.workers, len(data))
         graph = self._graph(workers.n_workers, seed)
         # Rounds among neighbours are compressed themselves; elsewhere FedEM's corrections are.
         central = not way_of(graph, self._settings(SumSettings, compress=None)).has_rounds
@@ -733,15 +741,20 @@ class FedEM(FittedMixture):
             data,
             workers,
             connect_workers(graph, self._settings(SumSettings, seed=seed, compress=of_rounds)),
-            self._settings(FedMixtureSettings, seed=seed, compress=compress),
+            self._settings(FedMixtureSettings, seed=seed, compress=compress, **options),
             known_covariance=self.known_covariance,
             **known,
         )
-        self.fit_ = fit
         self.workers_ = workers
         self._holders = workers.names
         self.graph_ = graph
-        self._in_their_precision(fit.mixture, data.dtype)
+        self.n_batches_seen_ = 1
+        self._draws = np.random.default_rng([seed, 1, 1])
+        return self._take(fit, data.dtype)
+
+    def _take(self, fit: FedFit, dtype: np.dtype[np.floating]) -> FedFit:
+        self.fit_ = fit
+        self._in_their_precision(fit.mixture, dtype)
         self.statistic_ = fit.run.statistic
         self.history_ = fit.run.history
         self.converged_ = fit.converged
