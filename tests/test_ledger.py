@@ -4,19 +4,31 @@ import numpy as np
 import pytest
 from scipy.stats import nbinom
 
-from vpem import connect, connect_workers, find_hubs, fit_vpem, kmeans_features, make_graph
+from vpem import (
+    InputError,
+    connect,
+    connect_workers,
+    find_hubs,
+    fit_em,
+    fit_vpem,
+    kmeans_features,
+    kmeans_rows,
+    make_graph,
+)
 from vpem.network.codecs import parse_codec
 from vpem.network.graph import from_edges
 from vpem.network.hubs import charge_features, charge_flooding, find_routes
 from vpem.network.ledger import KINDS, Ledger
 from vpem.network.mixing import grow_tree
-from vpem.network.partition import contiguous
+from vpem.network.partition import contiguous, evenly
 from vpem.sums.compressed_server import CompressedServerSum
+from vpem.sums.connect import spread_workers
 from vpem.sums.consensus import agreed_within, codec_of
 from vpem.sums.counted import add_vectors
 
 from .tables import each, over
 from .test_gossip import CODECS, SHAPE, draw_terms, error_of, summed
+from .thread_engine import together
 
 # Hubs of a star, or wide ones, centralize; that is told elsewhere.
 pytestmark = pytest.mark.filterwarnings("ignore:hops=:vpem.errors.VpemWarning")
@@ -681,3 +693,45 @@ def test_one_block_sends_nothing():
     total = CompressedServerSum(1, parse_codec("qsgd:4bits"))
     terms = draw_terms(1)
     np.testing.assert_array_equal(summed(total, terms), terms)
+
+
+# ---- stopping without a byte ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", ["star", "path"])
+@pytest.mark.parametrize("rows", [False, True])
+def test_no_byte_for_stopping_where_all_have_the_same_total(topology, rows):
+    """The paper: "no additional communication"; what is found, and all else, is the same."""
+    X = np.random.default_rng(0).standard_normal((80, 4)) + np.repeat([[0], [3]], 40, axis=0)
+    way = {"sum": "tree"} if topology == "path" else {}
+    found = {}
+    for stopping in ("messages", "alike"):
+        graph = make_graph(topology, 4)
+        if rows:
+            network = connect_workers(graph, stopping=stopping, **way)
+            found[stopping] = fit_em(X, evenly(80, 4), network, n_components=2, seed=1)
+        else:
+            network = connect(graph, contiguous(4, 4), stopping=stopping, **way)
+            found[stopping] = fit_vpem(X, network, n_components=2, seed=1)
+    told, alike = found["messages"].communication, found["alike"].communication
+    n_iter = found["messages"].n_iter
+    links = 4 if topology == "star" else 3
+    of_rows = alike["by_kind"]["stopping"]["bytes"]  # k-means of the start
+    assert (of_rows > 0) == rows
+    assert told["by_kind"]["stopping"]["bytes"] - of_rows == links * n_iter
+    assert alike["bytes"] == told["bytes"] - links * n_iter
+    np.testing.assert_array_equal(found["messages"].history, found["alike"].history)
+
+
+def test_where_totals_differ_stopping_takes_messages():
+    with pytest.raises(InputError, match="estimates of their own"):
+        connect(make_graph("cycle", 4), contiguous(4, 4), stopping="alike")
+    network = connect_workers(make_graph("star", 4), stopping="alike")
+    with pytest.raises(InputError, match="changed its cluster"):
+        kmeans_rows(np.zeros((8, 2)), evenly(8, 4), network, n_clusters=2)
+
+    def work(engine):
+        with pytest.raises(InputError, match="one process"):
+            spread_workers(network, engine)
+
+    together(2, work)

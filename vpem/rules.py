@@ -150,6 +150,10 @@ def _released(reasons: Mapping[str, str]) -> Iterator[Row]:
         yield Row(when, name, text)
 
 
+def _is_alike(values: Mapping[str, Any]) -> bool:
+    return values.get("algorithm") == "kmeans-rows" and values.get("stopping") == "alike"
+
+
 FORBIDDEN: tuple[Row, ...] = (
     Row(_of("em-rows"), "compress", (
         ": second moments that a codec has rounded need not be those of any rows, so covariances "
@@ -192,6 +196,10 @@ ROWS: tuple[Row, ...] = (
     )),
     Row(_of("saem"), "spread", (
         ": parameters that --random does not name are fixed, without any spread; leave it out",
+    )),
+    Row(_is_alike, "stopping", (
+        ": whether a row changed its cluster only its worker knows, and no total shows it; leave "
+        "it out",
     )),
     Row(_of("kmeans-rows", "kmeans-features"), "digits", (
         " is about probabilities, but clusters have distances; leave it out",
@@ -601,5 +609,10 @@ AMONG_NEIGHBOURS = rule(
     ),
     " is about messages to a server; among neighbours rounds are compressed, and remember what was "
     "sent: leave it out",
+)
+UNALIKE = rule(
+    lambda given: given["stopping"] == "alike" and AMONG_NEIGHBOURS[0](given),
+    " needs one total for all, but roots that sum by rounds have estimates of their own; leave it "
+    "out, or take {sum=tree}",
 )
 WITHOUT_CODEC = beside(" is about a codec's error: it needs {codec}", codec=None)

@@ -255,7 +255,9 @@ def fedem(
     holding: FedWorkers,
     graph: Annotated[HolderGraph, Without("graph_seed")],
     settings: Annotated[FedMixtureSettings, Without("floor")],
-    sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
+    sums: Annotated[
+        SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout stopping")
+    ],
     begin: Annotated[StartSettings, Without("fix_from")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],

@@ -20,6 +20,7 @@ from ..display import Screen, plain, print_json, show
 from ..names import in_options, name_of, speak_of
 from ..options import Force, Json, Quiet, Without, refuse_beside
 from ..outputs import READ, WRITTEN, ResultSettings, TableOutput
+from . import use
 from .use import (
     CORPUS_MODEL,
     FITS,
@@ -351,6 +352,7 @@ def report(
 
 
 app = typer.Typer(help="Show and export fitted models.\n\nExample: vpem model show model.h5")
+app.command("boundaries")(use.show_boundaries)
 
 CRITERIA = ("log-likelihood", "bic", "aic")
 """What models are judged by."""
@@ -448,63 +450,6 @@ def export(
     with Screen(table.quiet) as screen:
         stored_at(model, "model export").export(output, table)
         screen.say(f"wrote {output}")
-
-
-@app.command("boundaries")
-def show_boundaries(
-    model: FitFile,
-    *,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="Boundaries of who sees these features alone, with commas. Default: all features.",
-        ),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Show where components, or clusters, are as likely: coefficients of their decision boundaries.
-
-    Where constant + linear + quadratic terms are above 0, the first of a pair is more likely. They
-    are linear where both have the same covariance (--covariance tied, clusters), else quadratic.
-    'vpem plot --kind boundaries' draws them in two features.
-
-    Example: vpem model boundaries model.h5 --features alcohol,hue
-    """
-    with Screen():
-        from vpem.fits.answer import boundaries
-        from vpem.pictures.densities import pick_features
-        from vpem.pictures.saved import SavedFit
-
-        saved = stored_at(model).saved
-        if not isinstance(saved, SavedFit):
-            raise InputError(f"{model} holds {saved.holds}, which has no components to divide")
-        weights, means, covariances = saved.gaussians()
-        chosen = None if features is None else [str(one) for one in words_in("features", features)]
-        columns = pick_features(saved, chosen, len(saved.feature_names))
-        columns = list(range(means.shape[1])) if columns is None else columns
-        names = [saved.feature_names[column] for column in columns]
-        here = covariances[:, columns][:, :, columns]
-        found = boundaries(weights, means[:, columns], here)
-        if json:
-            pairs = [{**vars(one), "kind": _kind_of(one.quadratic)} for one in found]
-            print_json({"features": names, "boundaries": pairs})
-            return
-        for one in found:
-            terms = [("constant", one.constant), *zip(names, one.linear.tolist(), strict=True)]
-            if one.quadratic is not None:
-                terms += [
-                    (f"{names[i]} * {names[j]}", (1 + (i != j)) * float(one.quadratic[i, j]))
-                    for i in range(len(names))
-                    for j in range(i, len(names))
-                    if one.quadratic[i, j] != 0
-                ]
-            title = f"{saved.noun} {one.one} or {one.two}: {_kind_of(one.quadratic)}"
-            cells = [(name, f"{value:.6g}") for name, value in terms]
-            show(Table(cells, ("term", "coefficient"), title, ("coefficient",)))
-
-
-def _kind_of(quadratic: Any) -> str:
-    return "linear" if quadratic is None else "quadratic"
 
 
 @app.command("join")

@@ -300,7 +300,8 @@ def saem(
     moves: SamplerSettings,
     settings: SaemSettings,
     sums: Annotated[
-        SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout n_threads")
+        SumSettings,
+        Without("hops hubs eigenvalue consensus compress agent_dropout n_threads stopping"),
     ],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -28,12 +28,14 @@ from vpem.records import (
     rule,
     setting,
     unset,
+    words_in,
 )
 from vpem.settings import OF_DATA, FitSettings, WorkerSettings, lacks_data
 
 from ..data import DataParties
 from ..display import Screen, print_json, show
-from ..outputs import LabelFile, ResultSettings, writes
+from ..options import Json
+from ..outputs import READ, LabelFile, ResultSettings, writes
 from ..session import EngineSettings, where_of
 
 if TYPE_CHECKING:
@@ -84,8 +86,8 @@ class RowSettings(Settings, heading="Data", kept=False):
     dataset: str | None = changed(WorkerSettings, "dataset", local=True)
     sample_weight: str | None = changed(WorkerSettings, "sample_weight")
     drawn: str | None = unset(
-        "Features that profile, marginals or pairs draw, by name or number (from 0), with commas "
-        "between. Default: those in which components differ most.",
+        "Features that profile, marginals, pairs or boundaries draw, by name or number (from 0), "
+        "with commas between. Default: those in which components differ most.",
         flags="--features",
     )
     missing: str | None = changed(
@@ -318,3 +320,62 @@ class TraceFile(StoredFile):
         from vpem.files.traces import read_trace
 
         return [read_trace(path) for path in request.files]
+
+
+Clustered = Annotated[Path, READ, typer.Argument(help="Model or clusters, from a fit's --output.")]
+
+
+def show_boundaries(
+    model: Clustered,
+    *,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Boundaries of who sees these features alone, with commas. Default: all features.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show decision boundaries of components or clusters.
+
+    Where constant + linear + quadratic terms are above 0, the first of a pair is more likely. They
+    are linear where both have the same covariance (--covariance tied, clusters), else quadratic.
+    'vpem plot --kind boundaries' draws them in two features.
+
+    Example: vpem model boundaries model.h5 --features 0,1
+    """
+    with Screen():
+        from vpem.fits.answer import boundaries
+        from vpem.pictures.densities import pick_features
+        from vpem.pictures.saved import SavedFit, read_saved
+
+        saved = read_saved(model)
+        if not isinstance(saved, SavedFit):
+            raise InputError(f"{model} holds {saved.holds}, which has no components to divide")
+        weights, means, covariances = saved.gaussians()
+        chosen = None if features is None else [str(one) for one in words_in("features", features)]
+        columns = pick_features(saved, chosen, len(saved.feature_names))
+        columns = list(range(means.shape[1])) if columns is None else columns
+        names = [saved.feature_names[column] for column in columns]
+        here = covariances[:, columns][:, :, columns]
+        found = boundaries(weights, means[:, columns], here)
+        if json:
+            pairs = [{**vars(one), "kind": _kind_of(one.quadratic)} for one in found]
+            print_json({"features": names, "boundaries": pairs})
+            return
+        for one in found:
+            terms = [("constant", one.constant), *zip(names, one.linear.tolist(), strict=True)]
+            if one.quadratic is not None:
+                terms += [
+                    (f"{names[i]} * {names[j]}", (1 + (i != j)) * float(one.quadratic[i, j]))
+                    for i in range(len(names))
+                    for j in range(i, len(names))
+                    if one.quadratic[i, j] != 0
+                ]
+            title = f"{saved.noun} {one.one} or {one.two}: {_kind_of(one.quadratic)}"
+            cells = [(name, f"{value:.6g}") for name, value in terms]
+            show(Table(cells, ("term", "coefficient"), title, ("coefficient",)))
+
+
+def _kind_of(quadratic: Any) -> str:
+    return "linear" if quadratic is None else "quadratic"

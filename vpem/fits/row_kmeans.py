@@ -422,6 +422,11 @@ def kmeans_rows(
         )  # fmt: skip
     check_kind("workers must be vpem.Workers", workers, Workers)
     network_of_all(network, workers.n_workers, "workers")
+    if network.total.at_server and not network.total.server.sends_stop:
+        raise InputError(
+            Setting("stopping", "alike"), ": whether a row changed its cluster only its worker "
+            "knows, and no total shows it; leave it out",
+        )  # fmt: skip
     if privacy is not None and privacy.is_asked:
         return private_kmeans(
             X, workers, network, settings, privacy, sample_weight=sample_weight,

@@ -240,7 +240,7 @@ def _of_matrix(graph: Graph, weights: Any) -> csr_array:
     if rate >= 1.0 - LEAST_GAP:
         raise InputError(
             name, f" must have a spectral gap above 0, but the mixing rate of this matrix is "
-            f"{rate:.12g}: with it agents never come to agree; an edge of weight 0 joins nobody",
+            f"{rate:.12g}: with it agents never come to agree; edges of weight 0 join no agents",
         )  # fmt: skip
     return matrix
 

@@ -273,7 +273,7 @@ class Loop(Stateful):
             run.mixtures, self.factors = pace.undo()
             run.lost.append(iteration)
             self.conclude(pace.ended, undisturbed=True)
-            total.agree("stopping")
+            total.agree_to_stop()
             return
         check_finite(log_likelihoods if silent is None else log_likelihoods[~silent], iteration)
         updated, counts = maximize(step.roots, before, statistics, total.silent)

@@ -189,7 +189,10 @@ def iterate_lloyd(
             continue
         run.history.append(float(run.inertia[0]))
         run.bytes_sent.append(total.bytes_sent)
-        total.agree(clusters.agreement)
+        if clusters.agreement == "stopping" and n_here is None:
+            total.agree_to_stop()
+        else:  # which rows have changed their workers alone know
+            total.agree(clusters.agreement)
         if callback is not None:
             callback(KMeansProgress(iteration, run.history[-1], changed))
         absent = total.absent

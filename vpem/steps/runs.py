@@ -183,7 +183,7 @@ class Run:
         self.history.append(log_likelihoods)
         self.bytes_sent.append(total.bytes_sent)
         if settings.tol > 0 or decides:
-            total.agree("stopping")
+            total.agree_to_stop()
         if callback is not None:
             mean = mean_over_roots(log_likelihoods) / terms.total_weight
             moved = None if change is None else mean_over_roots(change)

@@ -44,7 +44,7 @@ from vpem.network.mixing import (
 from vpem.network.partition import Blocks, Partition, contiguous
 from vpem.network.schema import State
 from vpem.records import Settings, Shown
-from vpem.rules import MASKED_BY_ROUNDS, SUMMING, WITHOUT_ROUNDS, Way, summing
+from vpem.rules import MASKED_BY_ROUNDS, SUMMING, UNALIKE, WITHOUT_ROUNDS, Way, summing
 from vpem.settings import SumSettings
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import (
@@ -345,6 +345,8 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
         return _settled_directed(settings), None, None
     if settings.secure_sum and way.has_rounds:
         raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
+    if settings.stopping == "alike" and way.has_rounds:
+        raise InputError(Setting("stopping", "alike"), *UNALIKE[1])
     if not way.has_rounds:
         for name in OF_ROUNDS:
             if str(getattr(settings, name) == getattr(SumSettings, name)) != "True":
@@ -463,10 +465,13 @@ def _at_server(
 ) -> Network:
     n_hubs, threads = len(joined.hubs), thread_count(settings.n_threads)
     if codec is None:
-        return replace(joined, total=ServerSum(n_hubs, tree, agents))
+        plain = ServerSum(n_hubs, tree, agents)
+        plain.sends_stop = settings.stopping == "messages"
+        return replace(joined, total=plain)
     total = CompressedServerSum(
         n_hubs, codec, tree=tree, agents=agents, seed=settings.seed, n_threads=threads
     )
+    total.sends_stop = settings.stopping == "messages"
     return replace(joined, total=total, consensus_error=None)
 
 
@@ -659,6 +664,11 @@ def spread_workers(network: Network, engine: Engine, *, following: bool = True) 
     """
     if not engine.apart:
         return network
+    if network.total.at_server and not network.total.server.sends_stop:
+        raise InputError(
+            Setting("stopping", "alike"), " is for one process: machines round differently, and "
+            "between them the first one's log-likelihood holds for all; leave it out",
+        )  # fmt: skip
     names = network.graph.names or ()
     agents = Placement.evenly(engine, network.graph.n_agents, names)
     if network.agents.masks is not None:

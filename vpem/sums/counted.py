@@ -159,6 +159,8 @@ class AtServer(Sum):
     weights: Doubles | None = None
     exponents: Exponents = 0
     """Powers of two in which numbers are counted where sums are masked."""
+    sends_stop = True
+    """Whether a message says when to stop, though all have the same total."""
     waits: Waits | None = None
     """How long messages take where links fail or agents are late; None: each a round."""
     _near: TreeWays | None = None

@@ -178,7 +178,7 @@ def _take_sums(
             total.reduce(terms, scalars=scalars)
         if agreed is not None and (heard or always):
             total.ledger = agreed
-            total.agree("stopping")
+            total.agree_to_stop()
             total.ledger = ledger
     return ledger, n_whole
 

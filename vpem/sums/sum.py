@@ -272,6 +272,11 @@ class Sum(Stateful):
         """Let all agents know what they decide, or what the ``source`` has, in so many bytes."""
         raise NotImplementedError
 
+    def agree_to_stop(self) -> None:
+        """Let all know whether to stop; nothing is sent where each decides alike by one total."""
+        if not self.at_server or self.server.sends_stop:
+            self.agree("stopping")
+
     def schema(self) -> dict[str, Schema]:
         """What is kept from one sum to the next; of this process, if there are others."""
         return dict(WENT) if self.holders.apart else {}
