@@ -91,7 +91,7 @@ def test_hints_name_the_other_kinds_and_what_they_need(capsys, model, tmp_path):
     result = done(capsys, "plot", model, "--kind", "graph", "-o", tmp_path / "g.png")
     assert result.err.splitlines()[1] == (
         "next, --kind: profile, history, sparsity, communication; with DATA: projection, "
-        "marginals, pairs, responsibilities; with DATA with labels: confusion"
+        "marginals, pairs, boundaries, responsibilities; with DATA with labels: confusion"
     )
     found = done(capsys, "plot", model, "--kind", "graph", "-o", tmp_path / "h.png", "--json", "-q")
     assert found.err == ""
@@ -163,7 +163,7 @@ REFUSED = [
     (("plot", "{model}", "--labels", "classes", *PICTURE), "--labels is about the data"),
     (("plot", "{model}", "--dataset", "X", *PICTURE), "--dataset is about the data"),
     (("plot", "{model}", "--kind", "graph", "--features", "age", *PICTURE),
-     "--features are for profile, marginals and pairs, not for graph"),
+     "--features are for profile, marginals, pairs and boundaries, not for graph"),
     (("plot", "{model}", "{out}/other.h5", "--kind", "pairs", *PICTURE), "age"),
     (("plot", "{kmeans}", "--kind", "sparsity", *PICTURE), "holds clusters"),
     (("plot", "{kmeans}", "{out}/holes.h5", "--kind", "pairs", *PICTURE), "missing|NaN|nan"),

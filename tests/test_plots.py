@@ -678,6 +678,7 @@ def test_what_to_look_at_next(home):
     }
     found = next_kinds("graph", saved, None)
     assert found["DATA with labels"] == ["confusion"]
-    assert found["DATA"] == ["projection", "marginals", "pairs", "responsibilities"]
+    listed = ["projection", "marginals", "pairs", "boundaries", "responsibilities"]
+    assert found["DATA"] == listed
     clusters = next_kinds("graph", load(home, "kmeans")[0], None)
     assert "sparsity" not in {kind for kinds in clusters.values() for kind in kinds}

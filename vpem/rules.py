@@ -610,6 +610,11 @@ AMONG_NEIGHBOURS = rule(
     " is about messages to a server; among neighbours rounds are compressed, and remember what was "
     "sent: leave it out",
 )
+APART = rule(
+    lambda given: given["stopping"] == "alike" and given.get("engine", "simulator") != "simulator",
+    " is for one process: machines round differently, and between them the first one's "
+    "log-likelihood holds for all; leave it out",
+)
 UNALIKE = rule(
     lambda given: given["stopping"] == "alike" and AMONG_NEIGHBOURS[0](given),
     " needs one total for all, but roots that sum by rounds have estimates of their own; leave it "

@@ -44,7 +44,7 @@ from vpem.network.mixing import (
 from vpem.network.partition import Blocks, Partition, contiguous
 from vpem.network.schema import State
 from vpem.records import Settings, Shown
-from vpem.rules import MASKED_BY_ROUNDS, SUMMING, UNALIKE, WITHOUT_ROUNDS, Way, summing
+from vpem.rules import APART, MASKED_BY_ROUNDS, SUMMING, UNALIKE, WITHOUT_ROUNDS, Way, summing
 from vpem.settings import SumSettings
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import (
@@ -665,10 +665,7 @@ def spread_workers(network: Network, engine: Engine, *, following: bool = True) 
     if not engine.apart:
         return network
     if network.total.at_server and not network.total.server.sends_stop:
-        raise InputError(
-            Setting("stopping", "alike"), " is for one process: machines round differently, and "
-            "between them the first one's log-likelihood holds for all; leave it out",
-        )  # fmt: skip
+        raise InputError(Setting("stopping", "alike"), *APART[1])
     names = network.graph.names or ()
     agents = Placement.evenly(engine, network.graph.n_agents, names)
     if network.agents.masks is not None:
