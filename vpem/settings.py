@@ -95,6 +95,8 @@ FEEDBACKS = ("none", "change", "error", "memory")
 WEIGHTINGS = ("rows", "workers")
 MEMORIES = ("first", "zero", "none", "naive")
 LAWS = ("gaussian", "poisson", "bernoulli")
+BINOMIAL = "binomial"
+"""Law of an entry that needs a number of trials."""
 DEALS = ("random", "rows", "features")
 ALIGNMENTS = ("none", "ids", "hmac", "psi")
 PACES = ("squarem", "local:8", "local:8,squarem")

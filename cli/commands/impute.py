@@ -76,7 +76,7 @@ def observed(
     from vpem.fits.observers import check_laws, deal, hide_entries
     from vpem.terms.lowrank.observations import check_law, make_law
 
-    law, weight = make_law(settings.law, settings.variance), dealing.sample_weight
+    law, weight = make_law(settings.law, settings.variance, settings.trials), dealing.sample_weight
     check_parties(files, file_settings)
     formats, table = set[str](), file_settings.table
     tell = teller(run.screen.say, formats=formats)

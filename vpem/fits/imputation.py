@@ -207,7 +207,7 @@ class ImputationChoice:
             for j in np.flatnonzero(weight > 0)
         ]  # fmt: skip
         return {
-            "loss": {"gaussian": "rmse", "poisson": "deviance"}.get(self.law.name, "log_loss"),
+            "loss": self.law.loss or "rmse",
             "n_folds": self.n_folds,
             "share": SHARE,
             "error": self.least if np.isfinite(self.least) else None,
@@ -377,7 +377,7 @@ def fit_imputation(
     network = network_of_all(network, observations.n_observers, "observers")
     if settings.method == "mixture":
         return impute_by_mixture(observations, settings, network, callback, saver)
-    law = make_law(settings.law, settings.variance)
+    law = make_law(settings.law, settings.variance, settings.trials)
     codec = None if settings.compress is None else parse_codec(settings.compress)
     settings = read_presence(settings, observations.names, network)
     check_masked(network, codec, settings.participation)
@@ -415,6 +415,7 @@ def fit_imputation(
     model = ImputationModel(
         observers.observations, law, rank, ridge, copies, n_roots=network.whole.total.n_roots,
         parts=observers.parts, add_up=observers.add_up, most=observers.most(),
+        shrinkage=settings.observer_shrinkage,
     )  # fmt: skip
     saving = OneRun(saver, ledger)
     if saving.saved is not None:
@@ -447,6 +448,14 @@ def fit_imputation(
             network=network.whole,
             **saving.took(began, run.converged, run.history.bytes),
             compress=network.compress if codec is None else codec.name,
+            intercepts=None
+            if model.shrinkage is None
+            else {
+                observations.names[one]: model.intercept(
+                    observers.observations, one, run.parameters
+                )
+                for one in network.total.holders.own.tolist()
+            },
             scaling=observers.scaling,
             options=_options(run, settings),
         )
@@ -470,6 +479,11 @@ def _check(
             f"the {settings.law} law needs a ridge above 0, without which theta may grow forever; "
             "try 0.1"
         )
+    if settings.observer_shrinkage is not None and observations.n_observers == 1:
+        raise InputError(
+            Setting("observer_shrinkage"), " is of intercepts by which observers differ, but there "
+            "is one observer; leave it out",
+        )  # fmt: skip
     check_laws(observations, law, network.total.holders)
     rows = np.bincount(
         np.concatenate(observations.places) // observations.shape[1],
@@ -514,6 +528,7 @@ def _options(run: FedRun, settings: ImputeSettings) -> Report:
     return {
         **reported(settings, "copies", "scale"),
         **describe_presence(settings.participation, len(run.memories)),
+        **reported(settings, *["observer_shrinkage"] * (settings.observer_shrinkage is not None)),
         "step_size": None if callable(settings.step_size) else settings.step_size,
         **reported(settings, "batch_size", "variance_reduction"),
         "alpha": run.alpha,

@@ -25,6 +25,7 @@ from vpem.fits.settings import Dealing
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.records import Sentence
+from vpem.settings import BINOMIAL
 from vpem.steps.fedem_sums import FedRun
 from vpem.sums.connect import Network
 from vpem.sums.counted import add_vectors
@@ -168,6 +169,9 @@ class Imputation(
         History, memories, projections.
     compress : str or None
         Name of the codec.
+    intercepts : dict or None
+        Of each observer of this process, by name: what is added to theta for its entries, in the
+        units of the fit. `fitted` is as of an observer that has 0. None: observers have none.
     observations, seen, law, log_likelihood, network, scaling, options, factors
         See `Completed`.
     """
@@ -178,6 +182,7 @@ class Imputation(
     n_copies: float
     run: FedRun
     compress: str | None
+    intercepts: dict[str, float] | None = None
 
     @property
     def n_iter(self) -> int:
@@ -233,7 +238,9 @@ class Imputation(
             "algorithm": "fedmissem",
             **self._common(),
             "variance": self.law.dispersion if self.law.name == "gaussian" else None,
+            **({} if self.law.name != BINOMIAL else {"trials": self.law.trials}),
             **reported(self, "rank", "ridge", "n_copies"),
+            **({} if self.intercepts is None else {"intercepts": self.intercepts}),
             "singular_values": self.factors.singular_values.tolist(),
             "row_trend": self.row_trend.tolist(),
             "objective": run.history.objective[-1],

@@ -14,6 +14,7 @@ from vpem import rules
 from vpem.errors import InputError, Setting, brief, check_choice
 from vpem.records import Rule, Settings, beside, changed, mild, not_both, rule, setting, unless
 from vpem.settings import (
+    BINOMIAL,
     DEALS,
     DTYPES,
     LAWS,
@@ -55,6 +56,18 @@ OF_GAUSSIANS = mild(unless(
     "{variance} out", law="gaussian"))
 
 
+OF_GIVEN_RANKS = rule(
+    lambda given: given.get("method") != "mixture" and (
+        {given.get("rank"), given.get("ridge")} == {None}
+        or "auto" in {given.get("rank"), given.get("ridge")}
+    ),
+    " needs a rank and a ridge that are given: hidden entries, by which they are chosen, are not "
+    "judged observer by observer; add {rank=2}, or leave it out",
+)
+OF_BINOMIALS = unless(
+    " are those of {law=binomial}; take that, or leave it out", law=BINOMIAL)
+
+
 class ImputeSettings(Settings, heading="Model"):
     """FedMissEM, or imputation by a mixture: see `vpem.fit_imputation`."""
 
@@ -79,7 +92,15 @@ class ImputeSettings(Settings, heading="Model"):
         "shrink; above 0 unless the law is gaussian. Or auto: chosen by held-out entries. Default: "
         "auto; with a --rank 1.", choices=("auto",), least=0.0, most=1e100, idle=OF_LOWRANK)
     law: str = setting("gaussian", "Law of an entry: gaussian (a mean), poisson (counts, by log "
-        "intensity), or bernoulli (0 or 1, by log odds).", choices=LAWS, idle=OF_LOWRANK)
+        "intensity), bernoulli (0 or 1, by log odds), or binomial (counts out of --trials).",
+        choices=(*LAWS, BINOMIAL), idle=OF_LOWRANK)
+    trials: int | None = setting(None, "Of the binomial law: how many trials each entry counts the "
+        "successes of.", least=1, most=10**9, idle=[OF_LOWRANK, OF_BINOMIALS])
+    observer_shrinkage: float | None = setting(None, "Give each observer an intercept a, which "
+        "is added to theta of its entries, with a penalty of so much times a^2 / 2. It stays "
+        "with the observer; but for the gaussian law it is at most log 5. For a given --rank or "
+        "--ridge. Default: no intercepts.",
+        flags="--observer-intercepts", least=0.0, above=True, idle=[OF_LOWRANK, OF_GIVEN_RANKS])
     variance: float = setting(1.0, "Variance of the gaussian law, by which squared errors are "
         "divided before the ridge penalizes.", least=1e-100, most=1e100,
         idle=[OF_LOWRANK, OF_GAUSSIANS])

@@ -664,7 +664,8 @@ COMPLETED: Lines = {
     ),
     "model": lambda report: stated(
         "rank {rank}, ridge {ridge:.6g}, {law}"
-        + " of variance {variance:.6g}" * (report["variance"] is not None), report.__getitem__,
+        + " of variance {variance:.6g}" * (report["variance"] is not None)
+        + " of {trials} trials" * ("trials" in report), report.__getitem__,
     ),
     "log-likelihood": lambda report: stated(
         "{log_likelihood:.6f} per sample, BIC {bic:.2f}" if "bic" in report
@@ -673,6 +674,9 @@ COMPLETED: Lines = {
     "draws": "{draws[n_draws]}, each of a fit to weighed rows: {draws[n_iter]} iterations",
     "singular values": lambda report: ", ".join(f"{v:.4g}" for v in report["singular_values"][:8]),
     **{name: HOW_WELL[name] for name in ("algorithm", "iterations")},
+    "intercepts": lambda report: shorten(
+        [f"{name} {number(one, 3)}" for name, one in report["intercepts"].items()]
+    ),
     "projections": lambda report: (
         f"{report['projections']:,} means moved into the law's domain"
         if report["projections"] else None

@@ -39,6 +39,11 @@ SETTLED = 1e-8
 MOST_TURNS = 3
 NEWTON_SWEEPS = 2
 
+SLACK = 5.0
+"""By what copies are multiplied, and the ridge divided, where observers have intercepts and the
+curvature of a law is not that of theta alone: so that M-steps never go too far. It bounds what
+intensities and odds of an observer are relative to those of theta."""
+
 OUTSIDE = 1e-9
 """How far a mean may lie outside its law's domain before this counts as projected."""
 
@@ -229,7 +234,10 @@ class ImputationModel(Stateful):
     ``n_copies`` are copies of the matrix of which the observers saw parts: at least as many as
     observers saw any one entry, or what their weights of it add up to. ``n_roots`` keep a
     statistic: where an M-step is a descent each sets out from where its last one ended, and so does
-    that of the mean of them, which the next number stands for. ``parts`` are what observers of this
+    that of the mean of them, which the next number stands for. With a ``shrinkage`` every observer
+    has an intercept ``a`` of its own: its entries have ``theta + a``, and ``shrinkage a^2 / 2``
+    is added to what is minimized. It is found by its own entries whenever it is needed, and leaves
+    the observer in no message. ``parts`` are what observers of this
     process saw (None: all), of each of which ``add_up`` sums a number, over all processes. No value
     is beyond ``most``, as all know where sums are masked. ``start`` (I J,) is the statistic of
     theta = 0.
@@ -247,7 +255,9 @@ class ImputationModel(Stateful):
         parts: Sequence[Observations] | None = None,
         add_up: Callable[[Doubles], float] = np.sum,
         most: float | None = None,
+        shrinkage: float | None = None,
     ) -> None:
+        self.shrinkage = shrinkage
         self.observations, self.law, self.rank, self.ridge = observations, law, rank, ridge
         self.n_copies = n_copies
         self.shape = observations.shape
@@ -256,7 +266,8 @@ class ImputationModel(Stateful):
         self.counts = self.masses = observations.counts  # (n,): an entry weighs 1
         self.start = law.mean(np.zeros(self.size))
         # Observers n, copies c: each has n/c entries' worth of news where it saw one.
-        self._share = observations.n_observers / n_copies
+        self._slack = 1.0 if shrinkage is None or law.name == "gaussian" else SLACK
+        self._share = observations.n_observers / n_copies / self._slack
         self.bounds: Doubles | None = None
         self.least_batch = 1
         if most is not None:
@@ -267,7 +278,7 @@ class ImputationModel(Stateful):
         self._points = [zero] * (1 if n_roots == 1 else n_roots + 1)
         self._known: tuple[LowRank, Doubles] | None = None
         self._add_up = add_up
-        parts = [observations] if parts is None else parts
+        self._parts = parts = [observations] if parts is None else parts
         self._seen, self._total = np.zeros((2, len(parts), self.size))
         self._base, masses = np.zeros((2, len(parts)))
         for one, part in enumerate(parts):
@@ -306,15 +317,29 @@ class ImputationModel(Stateful):
         means = self._known[1]
         filled = means.copy()
         values = self.observations.values[worker]
+        expected = means[places]
+        if self.shrinkage is not None:
+            a = self.intercept(self.observations, worker, parameters)
+            expected = self.law.mean(parameters.theta.ravel()[places] + a)
         share: Any = self._share
         if self.observations.weights is not None:
             share = share * self.observations.weights[worker]
         if rows is not None:
             share = share * (len(places) / len(rows))
             share = share[rows] if isinstance(share, np.ndarray) else share
-            places, values = places[rows], values[rows]
-        np.add.at(filled, places, share * (values - means[places]))
+            places, values, expected = places[rows], values[rows], expected[rows]
+        np.add.at(filled, places, share * (values - expected))
         return filled
+
+    def intercept(self, observations: Observations, observer: int, parameters: LowRank) -> float:
+        """Find an observer's intercept by its own entries; 0 where there are none."""
+        if self.shrinkage is None or not len(observations.places[observer]):
+            return 0.0
+        weights = None if observations.weights is None else observations.weights[observer]
+        theta = parameters.theta.ravel()[observations.places[observer]]
+        a = self.law.intercept(observations.values[observer], theta, self.shrinkage, weights)
+        most = np.inf if self.law.name == "gaussian" else float(np.log(SLACK))
+        return min(max(a, -most), most)  # the loss is convex
 
     def maximize(self, statistic: Doubles, root: int = 0) -> tuple[LowRank, int]:
         """Fit theta to a statistic (I J,); means outside the law's domain are moved to its edge."""
@@ -324,7 +349,7 @@ class ImputationModel(Stateful):
         if self.law.name == "gaussian":
             point = shrink(filled, self.ridge * self.law.dispersion, self.rank)
         else:
-            point = descend(self.law, filled, self.ridge, self._points[root])
+            point = descend(self.law, filled, self.ridge / self._slack, self._points[root])
             self._points[root] = point
         return point, int(outside.sum())
 
@@ -352,6 +377,11 @@ class ImputationModel(Stateful):
     def log_likelihood(self, parameters: LowRank) -> float:
         """Log-likelihood of all entries seen together, in nats."""
         theta = parameters.theta.ravel()
+        if self.shrinkage is not None:
+            return float(self._add_up(np.array([
+                sum(self._of_observer(part, one, parameters)[0] for one in range(part.n_observers))
+                for part in self._parts
+            ])))  # fmt: skip
         # Part by part: a product with all at once rounds by how many there are in this process.
         pairs = list(zip(self._total, self._seen, strict=True))
         if self.law.name == "gaussian":
@@ -361,7 +391,28 @@ class ImputationModel(Stateful):
             fit = np.array([total @ theta - seen @ cumulant for total, seen in pairs])
         return float(self._add_up(fit / self.law.dispersion + self._base))
 
+    def _of_observer(
+        self, part: Observations, observer: int, parameters: LowRank
+    ) -> tuple[float, float]:
+        """Log-likelihood of what one observer saw, and the square of its intercept."""
+        places, values, weights = part.entries([observer])
+        if not len(places):
+            return 0.0, 0.0
+        a = self.intercept(part, observer, parameters)
+        theta = parameters.theta.ravel()[places] + a
+        if self.law.name == "gaussian":
+            each = self.law.base(values - theta)
+        else:
+            each = values * theta - self.law.cumulant(theta) + self.law.base(values)
+        return float(each.sum() if weights is None else weights @ each), a * a
+
     def objective(self, parameters: LowRank) -> float:
         """Penalized log-likelihood an entry seen: EM never lowers it."""
         penalty = self.n_copies * self.ridge * parameters.penalty
+        if self.shrinkage is not None:
+            squares = [
+                sum(self._of_observer(part, one, parameters)[1] for one in range(part.n_observers))
+                for part in self._parts
+            ]
+            penalty += 0.5 * self.shrinkage * float(self._add_up(np.array(squares)))
         return (self.log_likelihood(parameters) - penalty) / self.total_weight

@@ -11,16 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from vpem.checks import AnyArray, Doubles, Indices, Mask, check_number
-from vpem.errors import InputError, check_choice, former
+from vpem.checks import AnyArray, Doubles, Indices, Mask, check_int, check_number
+from vpem.errors import InputError, Setting, check_choice, former
 from vpem.records import Shown
-from vpem.settings import LAWS
+from vpem.settings import BINOMIAL, LAWS
 
 LARGEST_VALUE = 1e100
 """Magnitude of an entry up to which squares can be summed."""
 
 LARGEST_COUNT = 2.0**53
 """Counts up to which float64 holds every integer."""
+
+NEWTON_STEPS, LONGEST, SMALLEST_STEP = 100, 2.0, 1e-14
+"""Of an observer's intercept, on the scale of logarithms or log odds."""
 
 NEAR_ZERO = 1e-12
 """Probabilities and intensities that losses are taken at are at least this."""
@@ -31,21 +34,22 @@ class EntryLaw:
     """Density ``h(y) exp((y theta - psi(theta)) / dispersion)`` of an entry y.
 
     Theta is the mean of Gaussian entries, which vary about it by a known variance, the logarithm of
-    the intensity of counts, or the log odds of a one.
+    the intensity of counts, or the log odds of a one, or of a success in each of some trials.
     """
 
-    name: str  # one of `LAWS`
+    name: str  # one of `LAWS`, or "binomial"
     unit: str  # of means, in words
     domain: tuple[float, float]  # smallest and largest mean there can be
     loss: str = ""  # what a mean deviance is called, where it is more than a square
     dispersion: float = 1.0  # or the variance of a Gaussian law
+    trials: int = 1  # of which binomial entries count the successes
 
     def cumulant(self, theta: Doubles) -> Doubles:
         """Return ``psi(theta)``; infinite where an intensity is too large."""
         if self.name == "gaussian":
             return 0.5 * theta * theta
-        if self.name == "bernoulli":
-            return np.asarray(np.logaddexp(0.0, theta))
+        if self.name in LOGISTIC:
+            return np.asarray(self.trials * np.logaddexp(0.0, theta))
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(theta))
 
@@ -57,23 +61,61 @@ class EntryLaw:
             return self.cumulant(theta)
         from scipy.special import expit
 
-        return np.asarray(expit(theta))
+        return np.asarray(self.trials * expit(theta))
 
     def slopes(self, theta: Doubles) -> tuple[Doubles, Doubles]:
         """Return ``psi'(theta)`` and ``psi''(theta)``, the variance of y over the dispersion."""
         mean = self.mean(theta)
         if self.name == "poisson":
             return mean, mean
-        return mean, mean * (1.0 - mean) if self.name == "bernoulli" else np.ones_like(theta)
+        if self.name in LOGISTIC:
+            return mean, mean * (1.0 - mean / self.trials)
+        return mean, np.ones_like(theta)
+
+    def intercept(
+        self, values: Doubles, theta: Doubles, shrinkage: float, weights: Doubles | None = None
+    ) -> float:
+        """Return the a of one observer under which its entries (m,) of these theta are likeliest.
+
+        It minimizes ``sum w (psi(theta + a) - y a) / dispersion + shrinkage a^2 / 2``.
+        """
+        heavy = np.ones(len(values)) if weights is None else weights
+        shrinkage *= self.dispersion
+
+        def slopes(a: float) -> tuple[float, float]:
+            with np.errstate(over="ignore", invalid="ignore"):
+                mean, curvature = self.slopes(theta + a)
+                first = float(heavy @ (mean - values)) + shrinkage * a
+            return first, float(heavy @ curvature) + shrinkage
+
+        a, (slope, bend) = 0.0, slopes(0.0)
+        for _ in range(NEWTON_STEPS):
+            step = slope / bend
+            if self.name != "gaussian":
+                step = float(np.clip(step, -LONGEST, LONGEST))
+            after, bent = slopes(a - step)
+            # The slope rises with a, so that a step that is too long goes beyond its zero.
+            while not abs(after) < abs(slope) and abs(step) > SMALLEST_STEP * max(1.0, abs(a)):
+                step /= 2
+                after, bent = slopes(a - step)
+            if not abs(after) < abs(slope):
+                break
+            a, slope, bend = a - step, after, bent
+        return a
 
     def base(self, values: Doubles) -> Doubles:
         """Return ``log h(y)``; of a Gaussian ``-(y^2 / variance + log(2 pi variance)) / 2``."""
         if self.name == "bernoulli":
             return np.zeros_like(values)
-        if self.name == "poisson":
+        if self.name in ("poisson", BINOMIAL):
             from scipy.special import gammaln
 
-            return np.asarray(-gammaln(values + 1.0))
+            below = np.asarray(-gammaln(values + 1.0))
+            if self.name == "poisson":
+                return below
+            return np.asarray(
+                below + gammaln(self.trials + 1.0) - gammaln(self.domain[1] - values + 1.0)
+            )
         constant = float(np.log(2 * np.pi * self.dispersion))
         return np.asarray(-0.5 * (values**2 / self.dispersion + constant))
 
@@ -87,6 +129,9 @@ class EntryLaw:
         if self.name == "poisson":
             wrong = (values < 0) | (values != np.floor(values)) | (values > LARGEST_COUNT)
             return wrong, "be counts (0, 1, 2, ...)"
+        if self.name == BINOMIAL:
+            wrong = (values < 0) | (values != np.floor(values)) | (values > self.trials)
+            return wrong, f"be counts out of {self.trials} trials"
         large: Mask = np.abs(values) > LARGEST_VALUE
         return large, f"be at most {LARGEST_VALUE:g} in magnitude"
 
@@ -97,6 +142,14 @@ class EntryLaw:
         if self.name == "bernoulli":
             safe = np.clip(means, NEAR_ZERO, 1 - NEAR_ZERO)
             return np.asarray(-np.where(values > 0, np.log(safe), np.log1p(-safe)))
+        if self.name == BINOMIAL:
+            safe = np.clip(means, NEAR_ZERO, self.trials * (1 - NEAR_ZERO))
+            rest = self.trials - values
+            failed = np.where(
+                rest > 0, rest * np.log(np.maximum(rest, 1) / (self.trials - safe)), 0
+            )
+            won = np.where(values > 0, values * np.log(np.maximum(values, 1) / safe), 0.0)
+            return np.asarray(2 * (won + failed))
         safe = np.maximum(means, NEAR_ZERO)
         positive = np.where(values > 0, values, 1.0)
         ratio = np.where(values > 0, values * np.log(positive / safe), 0.0)
@@ -115,15 +168,27 @@ ENTRY_LAWS = {
     # Twice the log-likelihood ratio an entry, and minus the log-likelihood of one, in nats.
     "poisson": EntryLaw("poisson", "intensity", (0.0, np.inf), "deviance"),
     "bernoulli": EntryLaw("bernoulli", "probability", (0.0, 1.0), "log_loss"),
+    BINOMIAL: EntryLaw(BINOMIAL, "successes", (0.0, np.inf), "deviance"),
 }
+LOGISTIC = ("bernoulli", BINOMIAL)
+"""Laws whose theta are log odds."""
 
 
-def make_law(name: str, variance: float = 1.0) -> EntryLaw:
-    """Make the law "gaussian", "poisson" or "bernoulli".
+def make_law(name: str, variance: float = 1.0, trials: int | None = None) -> EntryLaw:
+    """Make the law "gaussian", "poisson", "bernoulli" or "binomial".
 
-    The variance is that of an entry about its mean; only the Gaussian has one, others take 1.
+    The variance is that of an entry about its mean; only the Gaussian has one, others take 1. The
+    binomial law counts successes in so many trials.
     """
-    check_choice("law", name, LAWS)
+    check_choice("law", name, (*LAWS, BINOMIAL))
+    if name == BINOMIAL:
+        if trials is None:
+            raise InputError(
+                Setting("law", BINOMIAL), " counts successes in a number of trials; say how many: ",
+                Setting("trials", 10),
+            )  # fmt: skip
+        trials = check_int("trials", trials, least=1, most=10**9)
+        return replace(ENTRY_LAWS[name], trials=trials, domain=(0.0, float(trials)))
     variance = check_number("variance", variance, least=1e-100, most=LARGEST_VALUE)
     if name != "gaussian" and variance != 1.0:
         raise InputError(
