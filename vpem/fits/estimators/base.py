@@ -366,7 +366,8 @@ def with_settings(
 
     Besides them there are those that its class and bases declare by `vpem.records.setting`. The
     ``first`` may be given by position. Settings that an estimator is ``without``, and why, are no
-    parameters, nor are seed and precision, which ``random_state`` and the data have.
+    parameters, nor are seed and precision, which ``random_state`` and the data have. (Of modules
+    in which a decorator of a class is given a display with ``**`` Sphinx reads no source.)
     """
 
     def complete(cls: type[C]) -> type[C]:

@@ -36,10 +36,8 @@ from vpem.terms.lowrank.observations import Observations
     ImputeSettings,
     SumSettings,
     first=("rank", "ridge", "law"),
-    without={
-        "agent_dropout": "participation is what FedMissEM has for it",
-        **dict.fromkeys(("hops", "hubs"), "observers show nobody their entries"),
-    },
+    without={"agent_dropout": "participation is what FedMissEM has for it"}
+    | dict.fromkeys(("hops", "hubs"), "observers show nobody their entries"),
 )
 class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     """Imputation of a matrix from what observers saw of it, by federated EM.

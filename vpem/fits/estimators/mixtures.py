@@ -609,9 +609,9 @@ class VPEM(FittedByEM):
     SumSettings,
     PrivacySettings,
     first=("n_components", "workers", "graph", "n_rounds", "init"),
-    without={
-        "compress": "compressed statistics of rows are FedEM's",
-        **OF_FEATURES,
+    without={"compress": "compressed statistics of rows are FedEM's"}
+    | OF_FEATURES
+    | {
         "n_factors": "workers hold all features of their rows, with every correlation",
         "release_epsilon": "it is for features; a fit of rows has epsilon",
     },
