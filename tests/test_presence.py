@@ -1,6 +1,7 @@
 """Who takes part in FedEM: probabilities worker by worker, schedules, naive means, batches."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from vpem import (
     make_graph,
 )
 from vpem.checks import least_participation, parse_participation
+from vpem.fits.prepare import read_presence
 from vpem.network.codecs import draw_keys, parse_codec
 from vpem.network.partition import evenly, from_worker_of_row
+from vpem.settings import FedSettings
 from vpem.steps.fedem import run_fedem
 from vpem.sums.connect import connect_workers
 from vpem.sums.partial import Presence
@@ -237,6 +240,22 @@ def test_names_numbers_and_files_are_the_same(overlapping, tmp_path):
     (tmp_path / "who.json").write_text("{")
     with pytest.raises(FileError, match=r"who\.json"):
         run(X, participation=str(tmp_path / "who.json"), **common)
+
+
+def test_files_of_processes_must_agree(tmp_path):
+    path = tmp_path / "who.json"
+    path.write_text("[0.5, 1]")
+    settings = FedSettings(participation=str(path))
+
+    def network(*others):
+        engine = SimpleNamespace(allgather=lambda mine: [mine, *others])
+        return SimpleNamespace(agents=SimpleNamespace(engine=engine))
+
+    assert read_presence(settings, ["a", "b"], network()).participation == (0.5, 1.0)
+    with pytest.raises(InputError, match="in a file that differs between processes"):
+        read_presence(settings, ["a", "b"], network("another"))
+    with pytest.raises(InputError, match=r"must be read from the file .*who\.json first"):
+        least_participation(str(path))
 
 
 def test_observers_take_part_by_themselves():

@@ -269,7 +269,7 @@ def least_participation(value: object) -> float:
     """Return the least probability with which a worker takes part, or share of iterations."""
     known: Any = parse_participation(value)
     if isinstance(known, str):
-        raise InputError(Setting("participation"), f" is in the file {known}, which nobody read")
+        raise InputError(Setting("participation"), f" must be read from the file {known} first")
     if isinstance(known, float | dict):
         return min(known.values()) if isinstance(known, dict) else known
     if not isinstance(known[0], tuple):

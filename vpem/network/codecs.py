@@ -314,7 +314,9 @@ class Dither(_Packed):
         bucket = "block of blockp" if self.is_block else "bucket of qsgd"
         check_int(bucket, self.bucket, least=1, most=MOST)
         if not isinstance(self.norm, Real) or not self.norm >= 1:
-            raise InputError(f"the norm of a codec is of order 1 or more, got {self.norm!r}")
+            raise InputError(
+                f"the norm of a codec must have an order of at least 1, got {self.norm!r}"
+            )
         known = (self.levels, self.bucket, float(self.norm)), self._bound
         width = int(self.levels).bit_length() + 1
         vars(self).update(name=self.named(str(self.bucket)), _width=width, _known=known)
