@@ -100,6 +100,11 @@ def codec_of_first(codec: Codec | None) -> Codec | None:
     return codec if codec.variance(MANY) <= FIRST.variance(MANY) else FIRST
 
 
+def as_short(radius: float) -> float:
+    """Return how far out rows lie, as it is sent in 4 bytes."""
+    return float(np.nextafter(np.float32(radius), np.float32(np.inf)))
+
+
 class FedSetup:
     """Rows of workers, what these agree on before the first iteration, and what that costs.
 
@@ -196,7 +201,7 @@ class FedSetup:
         self.total.begin("setup", 1, 1, self.item)
         if self.codec is None:
             return radius
-        return float(np.nextafter(np.float32(radius), np.float32(np.inf)))
+        return as_short(radius)
 
     def _lloyd(self, centres: Doubles, observed: bool) -> Sum:
         """Return the sum of Lloyd's iterations: with a codec, of what has changed in messages."""
@@ -686,7 +691,8 @@ def fit_next_batch(
         )
         # How far out rows lie.
         network.total.counted_on(ledger).begin("setup", 1, 1, ITEM if codec is None else SHORT)
-        model = units.with_rows(terms, workers.runs, masses)
+        largest = float if codec is None else as_short
+        model = units.with_rows(terms, workers.runs, masses, largest)
         run = go_on(
             fit.run,
             model,

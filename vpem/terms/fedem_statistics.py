@@ -191,7 +191,11 @@ class MixtureStatistics(Stateful):
         return self._known is not None
 
     def with_rows(
-        self, terms: FeatureTerms, runs: Sequence[slice], masses: Doubles | None
+        self,
+        terms: FeatureTerms,
+        runs: Sequence[slice],
+        masses: Doubles | None,
+        largest: Callable[[float], float] = float,
     ) -> MixtureStatistics:
         """Return the same map of a statistic for rows that come after, in the same units.
 
@@ -199,7 +203,7 @@ class MixtureStatistics(Stateful):
         """
         later = copy(self)
         later._take_rows(terms, runs, None, masses)
-        later.radius = max(self.radius, later._farthest())
+        later.radius = max(self.radius, largest(later._farthest()))
         later.n_rows += self.n_rows
         return later
 
