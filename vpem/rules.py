@@ -150,9 +150,10 @@ def _released(reasons: Mapping[str, str]) -> Iterator[Row]:
         yield Row(when, name, text)
 
 
-def _is_alike(values: Mapping[str, Any]) -> bool:
-    return values.get("algorithm") == "kmeans-rows" and values.get("stopping") == "alike"
-
+OF_CHANGES = mild((_of("kmeans-rows"), (
+    ": whether a row changed its cluster only its worker knows, and no total shows it; leave it "
+    "out",
+)))  # fmt: skip
 
 FORBIDDEN: tuple[Row, ...] = (
     Row(_of("em-rows"), "compress", (
@@ -197,10 +198,7 @@ ROWS: tuple[Row, ...] = (
     Row(_of("saem"), "spread", (
         ": parameters that --random does not name are fixed, without any spread; leave it out",
     )),
-    Row(_is_alike, "stopping", (
-        ": whether a row changed its cluster only its worker knows, and no total shows it; leave "
-        "it out",
-    )),
+    Row(OF_CHANGES[0], "stopping", OF_CHANGES[1]),
     Row(_of("kmeans-rows", "kmeans-features"), "digits", (
         " is about probabilities, but clusters have distances; leave it out",
     )),

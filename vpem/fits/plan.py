@@ -441,7 +441,7 @@ def _mixing(network: Network, weights: Any) -> Report:
     if network.n_rounds is None:
         return {"mixing": [], "consensus_errors": [], "rounds_needed": []}
     graph, hubs = network.graph, network.hubs
-    mixing, rate = _matrix(graph, weights), network.mixing_rate
+    mixing, rate = _matrix(graph, weights), float(network.mixing_rate or 0.0)
     tables = not graph.is_directed and graph.turns is None  # of one symmetric matrix
     assert network.mixing_rate is not None
     assert network.weights is not None

@@ -411,10 +411,9 @@ class MixtureResult(
     @property
     def n_parameters(self) -> int:
         """Parameters that were fitted: those that were held fixed do not count."""
-        mixture: Any = self.mixture
-        count, k = int(mixture.n_parameters), mixture.n_components
+        count, k = int(self.mixture.n_parameters), int(self.mixture.n_components)
         if "covariances" in self.fixed:
-            count = k - 1 + k * mixture.n_features
+            count = k - 1 + k * self.mixture.n_features
         return count - (k - 1) * ("weights" in self.fixed)
 
     @property

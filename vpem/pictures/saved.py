@@ -143,6 +143,10 @@ class SavedFit(Saved, ABC):
         """The components or clusters in the user's units."""
 
     @abstractmethod
+    def gaussians(self) -> tuple[Doubles, Doubles, Doubles]:
+        """Weights, means and covariances (K, d, d) by which rows are assigned."""
+
+    @abstractmethod
     def assign(self, X: Floats) -> NDArray[np.intp]:
         """Component or cluster of each row, (M,)."""
 

@@ -524,10 +524,10 @@ class _OverFeatures:
 
     def farthest(self) -> int:
         """Return the row farthest from all that are chosen; of several the first."""
-        row = int(self.nearest.argmax()) if self.total.roots.mine(0) else None
-        row = self.total.roots.bcast(row)
+        row = None if self.nearest is None else int(self.nearest.argmax())  # of the first root
+        farthest: int = self.total.roots.bcast(row)
         self.total.agree("flooding", ROW_BYTES)
-        return int(row)
+        return farthest
 
 
 class _OverRows:

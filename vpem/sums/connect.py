@@ -527,10 +527,10 @@ def _by_rounds(joined: Network, settings: SumSettings, codec: Codec | None) -> N
             faults=faults, seed=settings.seed, **common,
         )  # fmt: skip
         if graph.turns is not None and codec is None and faults is not None and not faults.any:
-            error = rounds_by_trial(in_turns(graph), hubs, 0.0, n_rounds)[1]
+            off = rounds_by_trial(in_turns(graph), hubs, 0.0, n_rounds)[1]
             if not automatic:
-                _warn_of_few(n_rounds, error)
-            joined = replace(joined, consensus_error=None if np.isnan(error) else error)
+                _warn_of_few(n_rounds, off)
+            joined = replace(joined, consensus_error=None if np.isnan(off) else off)
         return replace(joined, total=gossip)
     consensus = ConsensusSum(
         mixing,

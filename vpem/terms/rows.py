@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,6 +28,9 @@ from vpem.terms.units import Add, Scaling, alone, deviations_of
 if TYPE_CHECKING:
     from vpem.terms.density import Density
     from vpem.terms.missing import Gaps
+
+Held = TypeVar("Held")
+"""Kind of mixture."""
 
 CHUNK_BYTES = 1 << 24
 """Size aimed at for the terms of one chunk of rows, over all hubs or agents."""
@@ -386,15 +389,16 @@ class RowTerms:
     held: dict[str, Doubles] | None = None
     """Parameters that are known, by names of a mixture's: no M-step moves them."""
 
-    def hold(self, mixture: Any) -> Any:
+    def hold(self, mixture: Held) -> Held:
         """Return a mixture with what is known: the best means do not depend on it."""
         if self.held is None:
             return mixture
-        weights = {}
-        if "weights" in self.held:
-            shape = mixture.weights.shape
-            weights["weights"] = np.broadcast_to(self.held["weights"][:1], shape).copy()
-        return replace(mixture, **self.held | weights)
+        like: Any = mixture
+        values = dict(self.held)
+        if "weights" in values:
+            values["weights"] = np.broadcast_to(values["weights"][:1], like.weights.shape).copy()
+        held: Held = replace(like, **values)
+        return held
 
     def begun(self, start: Any) -> Any:
         """Return parameters that come from elsewhere as those of these terms."""
