@@ -17,7 +17,7 @@ from vpem.terms.lowrank.observations import make_law
 
 from .cli_support import done
 from .resume_support import check_resumes
-from .tables import each, over
+from .tables import each
 from .thread_engine import ThreadEngine, over_queues, together
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
@@ -147,7 +147,7 @@ LOG_PMF = {
 @each("law", LAWS)
 def test_under_every_law_it_rises_to_where_no_step_is_better(law):
     given, L = seen_by_three(law), 1.5
-    found = fit(given, law, observer_shrinkage=L, max_iter=400, ridge=1.5)
+    found = fit(given, law, observer_shrinkage=L, max_iter=250, ridge=1.5)
     history = np.array(found.run.history.objective)
     assert np.diff(history).min() > -1e-10
     a, theta = np.array(list(found.intercepts.values())), found.factors.theta
@@ -181,8 +181,9 @@ def test_observers_of_one_matrix_are_better_described():
     assert with_own.log_likelihood > without.log_likelihood + 0.05
 
 
-@over(
-    engine=[ThreadEngine, over_queues], law=["gaussian", "poisson"], how=[{}, {"secure_sum": True}]
+@each(
+    ["engine", "law", "how"],
+    [(ThreadEngine, "poisson", {}), (over_queues, "gaussian", {"secure_sum": True})],
 )
 def test_ranks_find_what_one_process_does(engine, law, how):
     given = seen_by_three(law)

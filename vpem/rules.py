@@ -351,6 +351,11 @@ FIXED_PRIOR = beside(
     "{weight_concentration_prior_type}",
     weight_concentration_prior_type=...,
 )
+FIXED_PENALTY = beside(
+    " holds parameters as they are, but {penalty} shrinks means, covariances and weights together; "
+    "leave one out",
+    penalty=...,
+)
 FIXED_FACTORS = rule(
     lambda given: bool(given.get("n_factors")),
     " holds covariances inside hubs, but {n_factors} add to them; leave one out",
@@ -375,14 +380,10 @@ OF_ROWS = beside(
     "{weight_concentration_prior_type=map}",
     split="features",
 )
-LASSO_OF_FULL = rule(
-    lambda given: (
-        any(word in str(given["penalty"]) for word in ("lasso", "elastic"))
-        and not {"full", "tied"}.isdisjoint(str(given["covariance_type"]).split(","))
-    ),
+LASSO_OF_FULL = sentence(
     ": lasso and elastic-net need diagonal covariances, since with others the M-step may have "
     "several minima, and a mean of zero would say nothing of a feature by itself; take "
-    "{covariance_type=diag}, or ridge",
+    "{covariance_type=diag}, or ridge"
 )
 PENALISED = not_both("penalty", "weight_concentration_prior_type")
 BY_ROWS = beside(" is for data split by rows; add {split=rows}", split="features")

@@ -277,7 +277,7 @@ class MixtureSettings(Settings, heading="Model"):
         "standard deviations of their component; the last two need diagonal covariances, and leave "
         "features out. inverse-wishart:NU:SCALE of covariances, by default as --prior map has it, "
         "and dirichlet:A of weights are priors. Several with commas. Default: none.",
-        heading="Prior", words=PENALTIES, idle=[rules.OF_ROWS, rules.LASSO_OF_FULL])
+        heading="Prior", words=PENALTIES, idle=rules.OF_ROWS)
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans, farthest (the "
         "row least similar to any chosen before). With --secure-sum over rows k-means++ takes "
         "means of groups of rows, and random and farthest are refused.",
@@ -295,7 +295,8 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
     fix: str | None = setting(None, "Hold what is known: weights, covariance, or "
         "weights,covariance stay as the start has them, which must give them: a model, or a file "
         "of --fix-from. Default: all are fitted.", words=("weights", "covariance",
-        "weights,covariance"), idle=[rules.ONE_FIXED, rules.FIXED_PRIOR, rules.FIXED_FACTORS])
+        "weights,covariance"), idle=[rules.ONE_FIXED, rules.FIXED_PRIOR, rules.FIXED_PENALTY,
+        rules.FIXED_FACTORS])
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
         heading="Start", least=1, most=10**6, idle=rules.RESTARTED)
     floor_fits: str = setting("last", "Fits with a component that only the floor under "

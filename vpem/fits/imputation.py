@@ -481,8 +481,8 @@ def _check(
         )
     if settings.observer_shrinkage is not None and observations.n_observers == 1:
         raise InputError(
-            Setting("observer_shrinkage"), " is of intercepts by which observers differ, but there "
-            "is one observer; leave it out",
+            Setting("observer_shrinkage"), " lets observers differ by intercepts, but there is "
+            "one observer; leave it out",
         )  # fmt: skip
     check_laws(observations, law, network.total.holders)
     rows = np.bincount(

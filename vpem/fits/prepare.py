@@ -35,7 +35,8 @@ from vpem.fits.local_rows import AllRows, LocalRows, UsedRows
 from vpem.network.graph import make_graph
 from vpem.network.partition import Blocks
 from vpem.network.schema import Report
-from vpem.records import Sentence, sentence
+from vpem.records import Sentence, refused, sentence
+from vpem.rules import LASSO_OF_FULL
 from vpem.settings import INITS, MAP, FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.accelerate import Acceleration, parse_acceleration
 from vpem.steps.starts import GivenStart
@@ -521,6 +522,8 @@ def penalised(terms: FeatureTerms, settings: MixtureSettings) -> MapTerms:
             Setting("penalty", settings.penalty),
             " is one of Gaussian features, but these have others among them; leave it out",
         )
+    if penalty.lasso and settings.covariance_type in ("full", "tied"):
+        raise refused(Setting("penalty", penalty.words), LASSO_OF_FULL)
     sizes = wishart_sizes(terms.blocks, settings.covariance_type).astype(np.float64)
     usual = settings.n_components ** (-2 / sizes)
     freedom = sizes + 2 if penalty.freedom is None else np.full(len(sizes), penalty.freedom)

@@ -6,7 +6,7 @@ that stand alone are inverse gamma, and mixing weights have no prior (Fraley and
 density of the prior travels in the terms of its hub, an equal part of it in every row, so that what
 a sum finds is the penalised log-likelihood, which EM never lowers.
 
-A `Penalty` R(theta) is of the same kind: ridge is that normal law without its constant, and lasso
+A `Penalty` R(theta) is no different: ridge is that normal law without its constant, and lasso
 takes the place of its square by what it is the square of, a mean in standard deviations of its own
 component. So the M-step has one minimum, by formulas, and no units matter.
 """
@@ -196,7 +196,7 @@ def check_prior(
 ) -> None:
     """Refuse a prior beside rows of little weight, or of too few degrees of freedom (B,).
 
-    It is of this kind, or a penalty.
+    ``kind`` names the prior, unless it comes from a penalty.
     """
     if not weight > 1:
         raise InputError(

@@ -178,7 +178,7 @@ class MixedModel(Varying):
         if outer.design.shape[1] == 1 and not self.columns(data).shape[1]:
             return self
         if outer.shrinkage is not None:
-            return self  # what is to be shrunk is of the user's columns
+            return self  # what is shrunk belongs to the user's columns
         full, L = bool(outer.free.all()), outer.mask.shape[1]
         frame = ColumnFrame(data, self.columns, outer.design, outer.mask, outer.random, full)
         part, law = copy(self), copy(outer)
