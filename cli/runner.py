@@ -208,12 +208,12 @@ class CommandRun:
         return Trace()
 
     def _end_trace(self) -> None:
-        if self.trace is None or not self.trace.records:
+        path = self.out.trace
+        if self.trace is None or path is None or not self.trace.records:
             return
-        path, n = self.out.trace, len(self.trace)
         # What was there is part of it where the run goes on.
         self.trace.write(path, force=True)
-        self.screen.say(f"wrote {plural(n, 'iterate')} to {path}")
+        self.screen.say(f"wrote {plural(len(self.trace), 'iterate')} to {path}")
 
     def drawn(self, make: Callable[[], Any]) -> Report:
         """Write the picture of --plot, if there is to be one; return what the report says of it."""

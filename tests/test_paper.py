@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def numbers(folder, name):
     return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
-NAMES = ("table1", "figures45", "figure6", "example9")
+NAMES = ("table1", "figures45", "figure6", "example9", "synthetic", "digits", "ebird")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -157,6 +158,91 @@ def test_a_few_labels_name_components(paper):
     found = labelled(clusters, truth, 3, 20)
     assert [item["labels"] for item in found] == list(LABELLED)
     assert found[-1]["median"] == found[-1]["low"] == 1.0
+
+
+def test_mnist_is_read_in_its_own_format(paper, tmp_path):
+    from benchmarks.paper.digits import read_images, recognises, reduced
+    from vpem import FileError
+
+    images = np.random.default_rng(0).integers(0, 256, (90, 6, 5)).astype(np.uint8)
+    images[:, 0] = 0
+    head = b"".join(number.to_bytes(4, "big") for number in (0x803, *images.shape))
+    one, zipped = tmp_path / "t10k-images-idx3-ubyte", tmp_path / "train-images-idx3-ubyte.gz"
+    one.write_bytes(head + images.tobytes())
+    zipped.write_bytes(gzip.compress(head + images.tobytes()))
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes((0x801).to_bytes(4, "big") + b"\0" * 20)
+    assert np.array_equal(read_images(one), images)
+    assert np.array_equal(read_images(tmp_path), np.concatenate([images, images]))
+    X, n_pixels = reduced(images)
+    assert (n_pixels, X.shape) == (25, (90, 20))
+    pixels = images[:, 1:].reshape(90, -1) - images[:, 1:].reshape(90, -1).mean(axis=0)
+    singular = np.linalg.svd(pixels, compute_uv=False)[:20]
+    assert np.sqrt((X**2).sum(axis=0)) == pytest.approx(singular)
+    cut = tmp_path / "cut"
+    for content in (head + images.tobytes()[:-1], head + images.tobytes() + b"x", head[:9], b""):
+        cut.write_bytes(content)
+        with pytest.raises(FileError):
+            read_images(cut)
+    assert recognises(zipped)
+    assert not recognises(tmp_path / "train-labels-idx1-ubyte")
+    assert paper.takes("digits", one)
+    assert not paper.takes("table1", one)
+
+
+def test_ebird_is_read_in_its_own_format(paper, tmp_path):
+    from benchmarks.paper.ebird import in_groups, read_counts
+    from vpem import FileError, InputError
+
+    file = tmp_path / "ebd.txt"
+    head = "COMMON NAME\tOBSERVATION COUNT\tSTATE\tLOCALITY ID\tOBSERVATION DATE\tOBSERVER ID\n"
+    lines = [
+        ("Mallard", 4, "L1", "2001-01-05", "a"), ("Mallard", 8, "L1", "2001-01-25", "a"),
+        ("Mallard", 1, "L1", "2001-02-05", "b"), ("Mallard", 2, "L1", "2001-03-05", "b"),
+        ("Mallard", "X", "L1", "2001-03-09", "b"), ("Gadwall", 5, "L1", "2001-03-05", "b"),
+        ("Mallard", 7, "L2", "2001-01-05", "a"),
+    ]  # fmt: skip
+    texts = ["\t".join((str(n), str(c), "FR", *rest)) for n, c, *rest in lines]
+    file.write_text(head + "\n".join(texts) + "\n")
+    # The mean of two visits in a month; a site of one month and what is not counted are left out.
+    assert sorted(read_counts(file, "Mallard")) == [
+        ("a", "L1", "2001-01", 6.0), ("b", "L1", "2001-02", 1.0), ("b", "L1", "2001-03", 2.0),
+    ]  # fmt: skip
+    observed, n_observers = in_groups(read_counts(file, "Mallard"))
+    assert (n_observers, observed.n_entries, observed.shape) == (2, 3, (1, 3))
+    with pytest.raises(InputError, match="no site"):
+        read_counts(file, "Gadwall")
+    for bad in (head + texts[0].replace("4", "-4"), head + texts[0].replace("2001-01-05", "5 May"),
+                head.replace("OBSERVER ID", "WHO") + texts[0]):  # fmt: skip
+        file.write_text(bad + "\n")
+        with pytest.raises(FileError):
+            read_counts(file, "Mallard")
+    assert not paper.takes("ebird", file)
+
+
+def test_loess_is_weighted_least_squares(paper):
+    from benchmarks.paper.ebird import loess
+
+    rng = np.random.default_rng(0)
+    x = np.arange(30.0)
+    y = rng.normal(size=30)
+    assert loess(x, 2 - 3 * x) == pytest.approx(2 - 3 * x)
+    smooth = loess(x, y, 0.4)
+    for at in (0, 7, 29):
+        away = np.abs(x - at)
+        weights = np.clip(1 - (away / np.sort(away)[11]) ** 3, 0, None) ** 3
+        roots = np.sqrt(weights)[:, None]
+        line = np.linalg.lstsq(roots * np.column_stack([np.ones(30), x]), roots[:, 0] * y)[0]
+        assert smooth[at] == pytest.approx(line @ [1, at])
+
+
+def test_variance_reduction_shows(made):
+    for name in ("synthetic", "digits"):
+        found = numbers(made, name)
+        for plain, less in zip(found["runs"]["FedEM"], found["runs"]["VR-FedEM"], strict=True):
+            assert plain["epochs"][0] == less["epochs"][0] == 1.0
+            assert np.median(less["move"][-5:]) < np.median(plain["move"][-5:])
+    for one in numbers(made, "ebird")["species"]:
+        assert len(one["months"]) == len(one["trends"]["gaussian"]["smooth"])
 
 
 # ---- what is said --------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ EXPERIMENTS: dict[str, str] = {
     "figures45": "Figures 4 and 5: 100 agents, dense and sparse graphs",
     "figure6": "Figure 6: five features on a cycle, on public data",
     "example9": "the supplement's 9 agents and its Figure 2",
+    "synthetic": "Figure 3 of the FedEM paper: two Gaussians over 100 agents",
+    "digits": "Figure 3 of the FedEM paper: handwritten digits (--from: MNIST's images)",
+    "ebird": "Figure 3 of the FedEM paper: trends of two birds (--from: eBird's basic dataset)",
 }
 
 OTHERS: dict[str, tuple[str, str]] = {
@@ -49,7 +52,8 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", choices=("small", "full"), default="small",
                         help="small: seconds; full: as in the paper")  # fmt: skip
     parser.add_argument("--from", dest="given", type=Path, metavar="FILE",
-                        help="HTRU2 as CSV, zip or HDF5; downloaded if absent")  # fmt: skip
+                        help="table1: HTRU2 as CSV, zip or HDF5, downloaded if absent; digits: "
+                        "MNIST's images (IDX); ebird: eBird's basic dataset")  # fmt: skip
     parser.add_argument("--output", type=Path, metavar="DIR",
                         help=f"default: {RESULTS.relative_to(Path(__file__).parents[2])} for full, "
                         f"{SMALL.relative_to(Path(__file__).parents[2])} for small")  # fmt: skip
@@ -70,9 +74,20 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
 def experiment(name: str) -> Experiment:
     """Return an experiment of this folder: its runs, and what they say."""
     runs = importlib.import_module(f"benchmarks.paper.{name}")
+    if hasattr(runs, "tell"):  # all in one file
+        return Experiment(runs.measure, runs.tell, runs.draw)
     told = importlib.import_module(f"benchmarks.paper.{name}_told")
     drawn = importlib.import_module(f"benchmarks.paper.{name}_pictures")
     return Experiment(runs.measure, told.tell, drawn.draw)
+
+
+def takes(name: str, path: Path) -> bool:
+    """Whether an experiment is the one that a file is for, where several are run."""
+    claims = {
+        one: importlib.import_module(f"benchmarks.paper.{one}").recognises(path)
+        for one in ("digits", "ebird")
+    }
+    return claims.get(name, name == "table1" and not any(claims.values()))
 
 
 def other(name: str, given: argparse.Namespace) -> int:
@@ -95,12 +110,15 @@ def main(words: list[str] | None = None) -> int:
                 return code
             continue
         this = experiment(name)
+        mine = argparse.Namespace(**vars(given))
+        if given.given is not None and len(given.experiments) > 1 and not takes(name, given.given):
+            mine.given = None
         try:
             if given.redraw:
                 kept = given.output / f"{name}.json"
                 found = json.loads(kept.read_text(encoding="utf-8"))
             else:
-                found = this.measure(given)
+                found = this.measure(mine)
             report = save(name, found, this, given.output)
         except (VpemError, OSError) as error:
             print(f"{name}: {error}", file=sys.stderr)

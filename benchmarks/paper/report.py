@@ -147,6 +147,9 @@ INTRODUCTION = """\
 
     python -m benchmarks.paper table1 --size full --from HTRU_2.csv  # downloaded without --from
     python -m benchmarks.paper figures45 figure6 example9 --size full
+    python -m benchmarks.paper synthetic digits ebird --size full
+    python -m benchmarks.paper digits --size full --from FOLDER       # with MNIST's images (IDX)
+    python -m benchmarks.paper ebird --size full --from ebd.txt.gz    # of eBird's basic dataset
     python -m benchmarks.paper all                                   # small: some minutes
     python -m benchmarks.paper table1 --size full --redraw           # from the numbers kept
 
@@ -158,7 +161,10 @@ tables (CSV), pictures (PNG, with the numbers in them as CSV) and a page like th
 numbers of a run. This page is made of those pages whenever a full size is run or drawn again.
 
 Paper: P. Valdeira, C. Soares, J. Xavier, *Decentralized EM to Learn Gaussian Mixtures from Datasets
-Distributed by Features*, 2022, and its supplement.
+Distributed by Features*, 2022, and its supplement. Of `synthetic`, `digits` and `ebird`:
+A. Dieuleveut, G. Fort, E. Moulines, G. Robin, *Federated Expectation Maximization with
+heterogeneity mitigation and variance reduction*, 2021, here called paper 002. Their sections say
+which numbers and data are theirs, which are ours, and which data could not be had.
 """
 
 

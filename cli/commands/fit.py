@@ -115,7 +115,7 @@ class FitChoices(
 
 OF_ONE = rule(
     are_several,
-    " is of one fit: give one number of {n_components}, or 'vpem select' the best first",
+    " belongs to one fit: give one number of {n_components}, or 'vpem select' the best first",
 )
 
 

@@ -176,7 +176,8 @@ class Trace:
         columns = self._columns()
         if name not in columns:
             raise InputError(f"the trace has no {name}{did_you_mean(name, columns)}")
-        return columns[name]
+        found: Doubles = columns[name]
+        return found
 
     def runs(self) -> list[Trace]:
         """Return a trace for each restart."""
@@ -199,9 +200,11 @@ class Trace:
         number = int(np.random.default_rng(seed).integers(max(len(records) - 1, 1)))
         return records[number]
 
-    def _columns(self) -> dict[str, Doubles]:
+    def _columns(self) -> dict[str, Any]:
         records = self.records
-        columns = {name: np.array([one[name] for one in records], np.int64) for name in PLACES}
+        columns: dict[str, Any] = {
+            name: np.array([one[name] for one in records], np.int64) for name in PLACES
+        }
         for name in NUMBERS:
             columns[name] = np.array([one[name] for one in records], np.float64)
         named = [
@@ -251,7 +254,7 @@ class Trace:
 
 
 def _nothing(*said: object) -> None:
-    """Pass on nothing where nobody listens."""
+    """Do nothing, where there is no callback."""
 
 
 def place_of(record: Report) -> Place:
@@ -260,7 +263,8 @@ def place_of(record: Report) -> Place:
 
 
 def _arrays_of(mixture: Any) -> dict[str, Doubles]:
-    return assembled(SimpleNamespace(mixture=mixture))
+    model: Any = SimpleNamespace(mixture=mixture)
+    return assembled(model)
 
 
 def _plain(value: Any) -> Any:

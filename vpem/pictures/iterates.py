@@ -62,7 +62,7 @@ def draw_traces(groups: Mapping[str, Sequence[Trace]], title: str = "") -> Pictu
            for each in runs.values() for run in each):  # fmt: skip
         raise InputError("traces of SAEM have parameters of their own; draw them apart")
     panels: list[tuple[str, Callable[[Axes], None]]] = []
-    notes = []
+    notes: list[str] = []
     for name, each in runs.items():
         if "theta" in each[0].records[0]["parameters"]:
             panels += _parameters(each, notes)

@@ -380,10 +380,9 @@ class _Loop(Stateful):
         wide = model.wide or self.given.average == "models"
         theta = model.followed(run.theta) if model.wide else model.outside(run.theta)
         statistic = None
-        if not wide and self.server.estimates is None:
-            statistic = self.server.statistic.copy()
-        elif not wide:  # on a graph the first device's
-            statistic = self.server.estimates[0].copy()
+        if not wide:  # on a graph the first device's
+            estimates = self.server.estimates
+            statistic = (self.server.statistic if estimates is None else estimates[0]).copy()
         trace(
             run.n_iter, {"theta": theta}, epochs=run.n_iter * self.share, statistic=statistic,
             names=model.parameters if len(theta) == len(model.parameters) else (),

@@ -410,7 +410,7 @@ def mean_statistic(terms: FeatureTerms, statistics: Any) -> Doubles | None:
         return None
     about = terms.recentred(statistics, np.zeros_like(statistics.shifts))
     arrays = arrays_of(about)
-    if isinstance(arrays, dict) and np.ndim(arrays.get("second")) == 1:
+    if isinstance(arrays, dict) and np.ndim(arrays.get("second", 0.0)) == 1:
         widths = terms.blocks.widths
         copies = arrays["second"].size // max(int((widths**2).sum()), 1)
         views = block_views(arrays["second"], widths, copies)

@@ -88,7 +88,7 @@ class FittedMixture(DensityMixin, OnGraph):
     def _lines(self) -> Any:
         lines = super()._lines()
         if not self.keep_trace:
-            vars(self).pop("trace_", None)
+            self.__dict__.pop("trace_", None)
             return lines
         self.trace_ = Trace(lines)
         return self.trace_
