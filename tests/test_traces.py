@@ -7,6 +7,7 @@ from math import log, pi
 import numpy as np
 import pytest
 
+import vpem_cli
 from vpem import (
     FileError,
     InputError,
@@ -424,3 +425,16 @@ def test_histories_of_fits_made_alike_are_averaged():
     names = axes.get_legend_handles_labels()[1]
     assert [name.split(",")[0] for name in names] == ["VP-EM", "EM"]
     assert names[0].endswith("mean of 3 runs")
+
+
+def test_of_several_processes_the_first_writes(tmp_path):
+    from .mpi_support import run_cli
+
+    file, one, two = tmp_path / "d.h5", tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    make_data(file)
+    words = ("fedem", file, "-k", 2, "--workers", 3, "--max-iter", 4, "--tol", 0, "-q", "--trace")
+    vpem_cli.run([str(word) for word in (*words, one)])
+    apart = run_cli(2, *words, two, "--engine", "mpi")
+    assert (apart.returncode, apart.stderr) == (0, "")
+    assert np.allclose(read_trace(two)["means"], read_trace(one)["means"], rtol=1e-12, atol=1e-12)
+    assert len(read_trace(two)) == 5
