@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from vpem import PrivacySettings, connect_workers, fit_em, make_graph
+from vpem import PrivacySettings, connect_workers, fit_em, fit_fedem, make_graph
 from vpem.errors import InputError
 from vpem.files.examples import simulate
 from vpem.fits.privacy import Budget
@@ -102,12 +102,32 @@ def row(n_samples: int, n_features: int, epsilon: float, kinds: list[str], seeds
     return f"| {' | '.join(cells)} |"
 
 
+def fedem(seeds: int) -> None:
+    """Print what noise of every worker costs, by the number of workers (`vpem fedem --epsilon`)."""
+    print("| workers | FedEM | EM, noise of the server |\n|---|---|---|")
+    data, _ = simulate(10_000, 4, K, overlap=0.01, seed=0)
+    X, labels = np.asarray(data.X), data.labels
+    private = PrivacySettings(epsilon=4.0, delta=DELTA, bounds=(-12, 12))
+    for n in (1, 2, 5):
+        workers, network = evenly(len(X), n), connect_workers(make_graph("star", n))
+        scores: list[list[float]] = []
+        for recipe in (fit_fedem, fit_em):
+            fits = [recipe(X, workers, network, n_components=K, seed=seed, privacy=private)
+                    for seed in range(seeds)]  # fmt: skip
+            scores.append([adjusted_rand_score(labels, fit.mixture.predict(X)) for fit in fits])
+        print(f"| {n} | {say(scores[0])} | {say(scores[1])} |", flush=True)
+
+
 def main(words: list[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.privacy")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--kinds", default="full,diag,tied")
+    parser.add_argument("--fedem", action="store_true", help="FedEM, by the number of workers")
     given = parser.parse_args(words)
+    if given.fedem:
+        fedem(given.seeds)
+        return
     kinds = given.kinds.split(",")
     print(f"| rows x features | epsilon | EM | statistics about zero | {' | '.join(kinds)} |")
     print(f"|{'---|' * (4 + len(kinds))}")

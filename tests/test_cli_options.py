@@ -364,7 +364,7 @@ def test_warnings_keep_names_of_features(capsys, named):
 
 WORDS = {
     "fit": "d.h5", "select": "d.h5 -k 1,2", "kmeans": "d.h5 --workers 2",
-    "fedem": "d.h5 --workers 2 --variance-reduction", "impute": "m.csv", "saem": "c.csv",
+    "fedem": "d.h5 --workers 2", "impute": "m.csv", "saem": "c.csv",
     "predict": "model.h5 d.h5", "score": "model.h5 d.h5", "sample": "model.h5",
     "model contribution": "model.h5 d.h5", "plot": "model.h5 -o p.png",
     "data simulate": "-o s.h5", "data split": "d.h5 -o parts",

@@ -345,6 +345,7 @@ LACKING = {
     "nobody shows rows or entries to others": {"fedem imputation saem": "hops hubs"},
     "experts set it, in Python": {"fedem": "floor", "imputation": "alpha memory"},
     "a recipe is given observations that were dealt out": {"imputation": "workers"},
+    "each worker adds all of the noise to its own rows": {"fedem": "colluding release_epsilon"},
     "an option of some models": {"saem": """
         covariance_type n_components reg_covar curve effects parameters alpha eta
     """},

@@ -191,6 +191,17 @@ ROWS: tuple[Row, ...] = (
         ": steps are taken on statistics, and no sum shows a log-likelihood by which to reject "
         "one; leave it out",
     )),
+    Row(_of("fedmissem"), "epsilon", (
+        ": its statistic has a number for every entry, which is one row's alone: noise that hides "
+        "a row would hide all that is imputed in it; fit a mixture with noise by vpem fit --split "
+        "rows --epsilon",
+    )),
+    Row(_of("saem"), "epsilon", (
+        ": products of latents and squares of residuals have no bounds that are known without the "
+        "data, nor have the units in which they could be clipped; and standard errors, the "
+        "log-likelihood and individuals' estimates would each be released besides; hide devices "
+        "from each other by --secure-sum",
+    )),
     Row(_of("saem"), "accelerate", (
         ": latents are drawn again in every iteration, so that no sum shows whether a longer step "
         "was too long; leave it out",
@@ -206,7 +217,7 @@ ROWS: tuple[Row, ...] = (
         ": Lloyd's iterations end by themselves after finitely many; for fewer of them give "
         "--max-iter",
     )),
-    *_private(("em-rows", "kmeans-rows"), {
+    *_private(("em-rows", "kmeans-rows", "fedem"), {
         "init_rows": "a private fit finds its start by noisy sums of its own",
         "init_model": "a private fit finds its start by noisy sums of its own",
         "init": "it looks at rows; a private fit finds its start by noisy sums of its own",
@@ -233,6 +244,19 @@ ROWS: tuple[Row, ...] = (
         "budget",
         "every_weight": "responsibilities lie on a grid",
         "floor_fits": "there is one start, and none to choose from",
+    }),
+    *_private(("fedem",), {
+        "tol": "the correction of an iteration has its noise, so that all iterations are run",
+        "scale": "exact standard deviations would reveal something of rows; private fits have "
+        "units of their own",
+        "missing": "sums over observed values would spend some of the privacy budget for each "
+        "feature; fill values in first",
+        "n_epochs": "the budget is shared among a number of iterations; give {max_iter}",
+        "record_every": "a log-likelihood would spend some of the privacy budget; none is recorded",
+    }),
+    *_private(("vr-fedem",), {
+        "variance_reduction": "every batch would spend as much of the privacy budget as all rows "
+        "do",
     }),
     *_private(("kmeans-rows",), {
         "method": "it is for features, and this is for rows",
@@ -273,11 +297,18 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 """Rules that depend on ``algorithm``; its command may lack the setting altogether."""
 
-BUDGETS = {"em-rows": "epsilon", "kmeans-rows": "epsilon", "vp-em": "release_epsilon"}
+BUDGETS = {
+    **dict.fromkeys(("em-rows", "kmeans-rows", "fedem", "vr-fedem"), "epsilon"),
+    "vp-em": "release_epsilon",
+}
 """Whose fits can be private, and by which setting."""
 
 TAKEN = {"kmeans-rows": {"n_clusters", "seed", "n_threads", "max_iter"}}
 TAKEN["em-rows"] = {"n_components", "covariance_type", "reg_covar", "seed", "n_threads", "max_iter"}
+TAKEN["fedem"] = TAKEN["em-rows"] | {
+    "compress", "participation", "memory", "alpha", "step_size", "weighting",
+}  # fmt: skip
+TAKEN["vr-fedem"] = TAKEN["fedem"]
 TAKEN["vp-em"] = TAKEN["em-rows"] | {"dtype"}
 """Settings that private fits take; they refuse all others, most by a row of `ROWS`."""
 

@@ -240,10 +240,24 @@ def _fit(
     return fitted if task.shards else task.whole(fitted), ran, found
 
 
+OF_NOISE = beside(" belongs to differential privacy; add {epsilon}, or leave it out", epsilon=None)
+
+
+class FedChoices(FedMixtureSettings, PrivacySettings):
+    epsilon: float | None = changed(idle=None, help="Differential privacy with this epsilon: every "
+        "worker adds noise to its statistics before it sends them, which bounds what can be learnt "
+        "of one row from all that others get. Needs --delta and --bounds.")  # fmt: skip
+    delta: float | None = changed(idle=OF_NOISE)
+    bounds: Any = changed(idle=OF_NOISE)
+    repeatable_noise: int | None = changed(idle=OF_NOISE)
+
+
 class FedOutput(TraceOutput, LabelledOutput, heading="Output", kept=False):
     plot: Path | None = unset(
-        "Draw mean field and objective against epochs and bytes here.", file="written"
-    )
+        "Draw mean field and objective against epochs and bytes here.", file="written",
+        idle=beside(" shows how well iterations fit, which {epsilon} does not cover; leave it out",
+                    epsilon=...),
+    )  # fmt: skip
     strict: bool = changed(idle=NEEDS_TOL)
 
 
@@ -254,7 +268,7 @@ def fedem(
     parties: Annotated[RowParties, Without("family align align_key missing_parties")],
     holding: FedWorkers,
     graph: Annotated[HolderGraph, Without("graph_seed")],
-    settings: Annotated[FedMixtureSettings, Without("floor")],
+    choices: Annotated[FedChoices, Without("floor release_epsilon colluding")],
     sums: Annotated[
         SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout stopping")
     ],
@@ -268,6 +282,7 @@ def fedem(
 
     Workers send quantized corrections of their mean statistics to a server, not all of them in
     every iteration and not of all their rows; memories make up for differences between workers.
+    With --epsilon statistics have noise, which limits what they reveal of one row.
 
     Example: vpem fedem data/wine.h5 -k 3 --workers 10 --compress qsgd:6bits:32
     """
@@ -278,6 +293,7 @@ def fedem(
         from vpem.pictures.history import draw_histories
         from vpem.sums.connect import move_codec
 
+        settings, privacy = choices.into(FedMixtureSettings), choices.into(PrivacySettings)
         task = Task(screen, out, "models", engine, checkpoints)
         source = task.load(data, parties, holding, graph, settings, memory_limit)
         settings = begin.begun(settings, source, given)
@@ -288,7 +304,7 @@ def fedem(
             X, weights, about = task.data()
             fit = fit_fedem(
                 X, task.parts, task.local, settings, sample_weight=weights, callback=progress,
-                saver=task.saver, **about,
+                saver=task.saver, privacy=privacy, **about,
             )  # fmt: skip
         found: Found = {}
         if task.labels:  # {} where a rank holds no worker

@@ -46,6 +46,7 @@ from vpem.fits.prepare import (
     prior_of_penalty,
     read_presence,
 )
+from vpem.fits.private_fedem import run_private_fedem
 from vpem.fits.results import (
     MixtureResult,
     listed,
@@ -57,6 +58,7 @@ from vpem.fits.results import (
     warn_of_few_values,
 )
 from vpem.fits.rows import n_columns
+from vpem.fits.settings import PrivacySettings
 from vpem.network.codecs import Codec, Dither, Natural, parse_codec
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
@@ -320,7 +322,9 @@ class FedFit(MixtureResult):
         The mean field is in the units of fitting.
         """
         run, mixture, workers, network = self.run, self.mixture, self.workers, self.network
-        history = run.history
+        history, unknown = run.history, Report()
+        if self.guarantee is not None:
+            unknown = self.guarantee.in_report() | {"mean_field": [], "history": []}
         return {
             "algorithm": "vr-fedem" if self.options["variance_reduction"] else "fedem",
             "split": "rows",
@@ -355,6 +359,7 @@ class FedFit(MixtureResult):
             "bytes_up": history.bytes_up,
             "init_rows": self._starts,
             **reported(self, "communication", "seconds"),
+            **unknown,
         }
 
 
@@ -362,7 +367,11 @@ def options_of(run: FedRun, settings: FedMixtureSettings, compress: str | None) 
     """Return what a report says of the algorithm's options, as they were taken."""
     return {
         "compress": compress,
-        "step_size": "function" if callable(settings.step_size) else run.settings.step_size,
+        "step_size": "function"
+        if callable(settings.step_size)
+        else settings.step_size
+        if callable(run.settings.step_size)
+        else run.settings.step_size,
         "alpha": run.alpha,
         **describe_presence(settings.participation, len(run.memories)),
         "batch_size": run.settings.batch_size,
@@ -480,6 +489,7 @@ def fit_fedem(
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Progress], None] | None = None,
     saver: Saver | None = None,
+    privacy: PrivacySettings | None = None,
     **changes: object,
 ) -> FedFit:
     """Fit a Gaussian mixture to rows that workers hold: FedEM or VR-FedEM.
@@ -516,6 +526,9 @@ def fit_fedem(
         Called after every iteration; log-likelihoods are those recorded last.
     saver : Saver, optional
         Keeps checkpoints, and has the one to go on from (`vpem.files.checkpoints.FileSaver`).
+    privacy : PrivacySettings, optional
+        With an ``epsilon``: workers add noise to their statistics
+        (`vpem.fits.private_fedem`).
     **changes
         Settings that differ: see `vpem.FedMixtureSettings`. Besides the names of starts ``init``
         takes a Mixture, or row indices (K,): means at those rows, equal weights, every covariance
@@ -548,6 +561,12 @@ def fit_fedem(
     """
     began = time.perf_counter()
     settings = FedMixtureSettings.resolve(settings, **changes)
+    if privacy is not None and privacy.is_asked:
+        return _with_noise(
+            X, workers, network, settings, privacy, feature_names=feature_names, callback=callback,
+            saved=saver is not None, weighted=sample_weight is not None,
+            known=known_covariance is not None,
+        )  # fmt: skip
     X = as_matrix("data", X)
     if known_covariance is not None and settings.scale != "none":
         raise InputError("a known covariance is in the user's units, got scale 'standard'")
@@ -720,6 +739,23 @@ def fit_next_batch(
         seconds=time.perf_counter() - began,
         communication=ledger.summary(),
     )
+
+
+def _with_noise(
+    X: Floats | FileMatrix,
+    workers: Workers,
+    network: Network | None,
+    settings: FedMixtureSettings,
+    privacy: PrivacySettings,
+    **others: Any,  # of `run_private_fedem`
+) -> FedFit:
+    codec = None if settings.compress is None else parse_codec(settings.compress)
+    codecs = codec, codec_of_first(codec)
+    run, taken, facts = run_private_fedem(
+        X, workers, network, settings, privacy, codecs, **others
+    )  # fmt: skip
+    options = options_of(run, taken, None if codec is None else codec.name)
+    return FedFit(mixture=run.parameters, run=run, workers=workers, options=options, **facts)
 
 
 def _telling(callback: Callable[[Progress], None]) -> Callable[[FedProgress], None]:

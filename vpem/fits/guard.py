@@ -57,7 +57,7 @@ def case_of(study: Study, command: str, options: Options) -> Case:
     if budget := _budget(options):
         masked, known = bool(options.get("secure_sum")), options.get("colluding")
         over_rows = options.get("epsilon") is not None
-        by = noise_by(masked, options.get("sum")) if over_rows else "hubs"
+        by = noise_by(masked, options.get("sum"), command == "fedem") if over_rows else "hubs"
         known = min(1 if known is None else int(known), study.n_parties - 1) if masked else 0
         against = Guarantee(budget, (), by, False, study.n_parties, known).against()
         epsilons = {who: some and some["add_or_remove"] for who, some in against.items()}

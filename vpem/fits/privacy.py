@@ -60,6 +60,7 @@ from vpem.network.schema import Report
 from vpem.rules import BUDGETS, refuse
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.private import (
+    SHARES,
     NoisyEM,
     Releases,
     n_values_of_start,
@@ -70,7 +71,7 @@ from vpem.steps.private import (
 from vpem.steps.recovery import Saver
 from vpem.steps.runs import Progress
 from vpem.sums.connect import Network
-from vpem.sums.private import Noisy
+from vpem.sums.private import EACH, Noisy
 from vpem.sums.sum import Sum
 from vpem.terms.mixture import Mixture
 from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals
@@ -276,7 +277,7 @@ class Guarantee:
 
     budget: Budget
     multipliers: tuple[float, ...]  # of each release
-    noise_by: str  # "server", "root" (tree), "workers", "hubs"
+    noise_by: str  # "server", "root" (tree), "workers", "hubs", "each worker"
     repeatable: bool = False  # a seed: no privacy, as outputs say
     n_workers: int = 0
     colluding: int = 0  # workers whose noise may be known, where workers add it
@@ -285,6 +286,8 @@ class Guarantee:
         """Return the epsilons by observer, who may know some of the noise."""
         if self.noise_by == "hubs":
             return {"outsider": self._epsilons(1.0)}
+        if self.noise_by == EACH:
+            return {who: self._epsilons(1.0) for who in ("outsider", "server", "worker")}
         if self.noise_by != "workers":
             return {"outsider": self._epsilons(1.0), "worker": self._epsilons(1.0),
                     self.noise_by: None}  # fmt: skip
@@ -367,6 +370,7 @@ class Foretold:
     """The accuracy of a private fit, foretold from public facts.
 
     All noise is ``louder`` than the budget takes by this factor, as workers may know some of it.
+    The ``sketch`` of the start has this share of the budget.
 
     Attributes
     ----------
@@ -387,11 +391,12 @@ class Foretold:
     layout: Residuals
     n_iter: int
     louder: float = 1.0
+    sketch: float = SHARES["sketch"]
 
     def __post_init__(self) -> None:
         n_samples, layout, n_iter, louder = self.n_samples, self.layout, self.n_iter, self.louder
         k, d = layout.n_components, layout.n_features
-        self.multipliers = self.budget.multipliers(shares_of(n_iter, k))
+        self.multipliers = self.budget.multipliers(shares_of(n_iter, k, self.sketch))
         share, last = n_samples / k, louder * self.multipliers[-1]
         averaged = last / sqrt(n_iter - n_iter // 2 + 1) if n_iter > 1 else last
         self.mean = averaged * float(layout.scales[1]) / share
@@ -531,7 +536,7 @@ def fit_private_rows(
     total = network.total.counted_on(ledger)
     layout, grid = foretold.layout, Grid.for_size(workers.n_samples, n_features)
     check_grid(foretold, grid)
-    rows = BoundedRows(_rows(X, workers, network, feature_names), bounds, grid, units)
+    rows = BoundedRows(rows_of_workers(X, workers, network, feature_names), bounds, grid, units)
     colluding = colluding_of(privacy, network)
     noisy = Noisy(total.server, colluding, privacy.repeatable_noise)
     releases = Releases(rows, noisy, list(foretold.multipliers))
@@ -545,7 +550,8 @@ def fit_private_rows(
     with one_blas_thread():
         parts = run_private(
             releases, layout, workers.n_samples, foretold.n_iter, hard=hard,
-            seed=[settings.seed, 0], shared=lambda start: _shared(start, total), callback=report,
+            seed=[settings.seed, 0], shared=lambda start: share_start(start, total),
+            callback=report,
         )  # fmt: skip
     mixture = _mixture(parts, units, workers.n_workers, floor_of(settings.reg_covar))
     return RowFit(
@@ -553,7 +559,7 @@ def fit_private_rows(
         network=network.whole,
         mixtures=[mixture],
         workers=workers,
-        **_unjudged(1, workers.n_samples, foretold.n_iter, began, ledger, sent),
+        **unjudged(1, workers.n_samples, foretold.n_iter, began, ledger, sent),
         clipped=dict(zip(total.holders.own.tolist(), rows.clipped, strict=True)),
         guarantee=Guarantee(
             foretold.budget, tuple(foretold.multipliers), noisy.by,
@@ -562,7 +568,7 @@ def fit_private_rows(
     )  # fmt: skip
 
 
-def _unjudged(
+def unjudged(
     n_roots: int, n_samples: int, n_iter: int, began: float, ledger: Ledger, sent: list[int]
 ) -> Report:
     """Return what a result says of a private fit, without its quality, which shows rows."""
@@ -578,7 +584,7 @@ def _unjudged(
     }
 
 
-def _rows(
+def rows_of_workers(
     X: Any, workers: Workers, network: Network, feature_names: Sequence[str] | None
 ) -> list[Rows]:
     local, n_features = LocalRows(network.total.holders, workers), X.shape[1]
@@ -592,16 +598,20 @@ def _rows(
     return [whole.slice_rows(run) for run in local.own_runs]
 
 
-def check_grid(foretold: Foretold, grid: Grid) -> None:
-    """Raise InputError where the grid is too coarse for Gaussian noise."""
+def check_grid(foretold: Foretold, grid: Grid, louder: float = 1.0) -> None:
+    """Raise InputError where the grid is too coarse for Gaussian noise.
+
+    Sums of all workers have noise so many times as large as that of a release.
+    """
     layout, unit = foretold.layout, grid.unit
     least = min(1.0, float(layout.deviations().min())) * min(foretold.multipliers)
-    n_values = n_values_of_start(foretold.n_samples, foretold.multipliers, layout)
+    heard = [louder * one for one in foretold.multipliers]
+    n_values = n_values_of_start(foretold.n_samples, heard, layout)
     n_values += foretold.n_iter * layout.size
     foretold.budget.check_grid(int(least / unit), n_values)
 
 
-def _shared(start: Parts, total: Sum) -> Parts:
+def share_start(start: Parts, total: Sum) -> Parts:
     """Return the first process's start in every process: a search may end elsewhere in others."""
     values = np.concatenate([start.weights, start.means.ravel(), start.spreads.ravel()])
     total.agree("setup", values.nbytes)
@@ -725,7 +735,7 @@ def release_vpem(
         mixture=mixture,
         network=network,
         responsibilities=shares,
-        **_unjudged(len(network.hubs), prepared.n_samples, n_iter, began, ledger, sent),
+        **unjudged(len(network.hubs), prepared.n_samples, n_iter, began, ledger, sent),
         guarantee=Guarantee(
             budget, tuple(multipliers), "hubs", privacy.repeatable_noise is not None
         ),

@@ -34,6 +34,7 @@ COVERS = {
     "server": "all who see what is published; the server sees sums without noise",
     "root": "all who see what is published; the root of the tree sees sums without noise",
     "workers": "all who see what is published; every worker adds its share of the noise",
+    "each worker": "all others, the server too: every worker adds the noise before it sends",
 }
 """Against whom rows are protected, by who adds the noise."""
 

@@ -14,7 +14,7 @@ from vpem.files.studies.study import Study
 from vpem.network.schema import Report
 from vpem.pictures.contents import PRIVACY, lines_of
 from vpem.rules import summing
-from vpem.sums.private import noise_by
+from vpem.sums.private import EACH, noise_by
 
 Values = Mapping[str, Any]
 """Settings of a command, and what sentences say of it, by their names."""
@@ -149,6 +149,7 @@ NOISE_BY = {
     "each party above others, sums of those below without it",
     "workers": "each party adds its share of the noise to its own, under masks: no member sees a "
     "sum without noise, but each party knows its share",
+    EACH: "each party adds all of the noise to what it sends: no other sees a sum without",
 }
 
 MODELS = {
@@ -213,7 +214,7 @@ def _words(study: Study, command: str, values: Values, done: str) -> Report:
     shards = study.result == "shards" and not of_rows
     # The links of a star are a tree around its server already.
     way = summing("server" if study.topology == "star" else values.get("sum"))
-    server, adder = way.needs_server, noise_by(masked, way.title)
+    server, adder = way.needs_server, noise_by(masked, way.title, command == "fedem")
     starts = values.get("init") in ("kmeans", "k-means++", "farthest") and not released
     option = "epsilon" if over_rows else "release_epsilon"
     promise = {"epsilon": values.get(option), "delta": values.get("delta")}
@@ -243,7 +244,7 @@ def _words(study: Study, command: str, values: Values, done: str) -> Report:
         "likelihood": values.get("hubs") == "likelihood",
         "squarem": "squarem" in str(values.get("accelerate")),
         "readings": values.get("model") in ("bifactor", "gmm"),
-        "progress": (command == "fedem" or done == "lowrank") and not masked,
+        "progress": ((command == "fedem" and not over_rows) or done == "lowrank") and not masked,
         "kind": "server" if server else "estep", "labels": labels, "receiver": receiver,
         "total": f"{'setup' * starts} server{labels}" * server, "who_stops": stops,
         "k": values.get("n_components", values.get("n_clusters")), "what": what, "part": part,

@@ -557,10 +557,14 @@ class _Loop(Stateful):
         run.statistic, run.parameters = mean, self.parameters[0]
         if len(statistics) > 1:
             run.parameters, _ = model.maximize(mean, len(statistics))
-        with set_topic(self.keeper.holders.engine, "check"):
-            full = self.keeper.add(first_statistics(model, run.parameters))
-        if weights is not None:
-            full = full / weights.sum()
+        full: Doubles | float = np.nan
+        # Of a model whose every statistic costs privacy neither is known.
+        is_judged = getattr(model, "is_judged", True)
+        if is_judged:
+            with set_topic(self.keeper.holders.engine, "check"):
+                full = self.keeper.add(first_statistics(model, run.parameters))
+            if weights is not None:
+                full = full / weights.sum()
         history = run.history
         history.iteration.append(run.n_iter)
         history.epochs.append(self.epochs)
@@ -571,7 +575,7 @@ class _Loop(Stateful):
         history.objective.append(float(model.objective(run.parameters)))
         with np.errstate(over="ignore"):
             history.mean_field.append(float(((full - mean) ** 2).sum()))
-        if not np.isfinite([history.objective[-1], history.mean_field[-1]]).all():
+        if is_judged and not np.isfinite([history.objective[-1], history.mean_field[-1]]).all():
             raise NumericalError(
                 f"the objective or the mean field is no longer finite at iteration {run.n_iter}: "
                 "the statistic is too large; try scaled data, a smaller step size or a finer codec"

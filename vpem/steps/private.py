@@ -81,10 +81,12 @@ AVERAGED = 4
 """Of so many iterations the last one takes part in a mean: steps are a half, a third and so on."""
 
 
-def shares_of(n_iter: int, n_components: int) -> list[float]:
+def shares_of(
+    n_iter: int, n_components: int, sketch: float = SHARES["sketch"]
+) -> list[float]:  # fmt: skip
     """Return what each release has of the budget: those of the start, then each iteration."""
     names = ("histograms", "moments") if n_components == 1 else tuple(SHARES)
-    start = [SHARES[name] for name in names]
+    start = [(SHARES | {"sketch": sketch})[name] for name in names]
     return [*start, *[(1 - sum(start)) / n_iter] * n_iter]
 
 
@@ -207,14 +209,14 @@ class Releases:
         """Sum what each worker has (P,), with noise; return it with its noise multiplier.
 
         ``local`` has units of the rows' grid, or ``whole`` counts; ``deviations`` (P,) are those of
-        multiplier 1.
+        multiplier 1. The multiplier is that of the noise of the sum.
         """
         multiplier, grid = self.multipliers.pop(0), self.rows.grid
         scales = scales_of(deviations, multiplier, grid.unit, rounds=grid.rounds and not whole)
         every = [local(worker) for worker in range(self.rows.n_workers)]
         values = [one.astype(np.float64) if whole else grid.sent(one) for one in every]
         stacked = np.stack(values) if values else np.empty((0, len(deviations)))
-        return self.total.add(stacked, scales, grid.unit, kind), multiplier
+        return self.total.add(stacked, scales, grid.unit, kind), multiplier * self.total.louder
 
 
 def scales_of(
@@ -261,7 +263,7 @@ def find_start(
         return Parts(np.ones(1), centre[None], _spreads(covariance[None], kind), kind)
     scale = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
-    q, n_bins = shape_of_sketch(n_samples, releases.multipliers[0], d)
+    q, n_bins = shape_of_sketch(n_samples, releases.multipliers[0] * releases.total.louder, d)
     values, vectors = values[::-1][:q], vectors[:, ::-1][:, :q]
     directions = vectors / scale[:, None] / np.sqrt(values)
     counts, noise = releases.sum_with_noise(

@@ -121,8 +121,14 @@ def add_numbers(total: Sum, values: Doubles, kind: str = "estep") -> Doubles:
     return summed
 
 
-def noise_by(masked: bool, way: object) -> str:
-    """Say who adds noise to a sum: "server", "root" or "workers"; see `Noisy`."""
+EACH = "each worker"
+"""Who adds noise where every worker adds all of it to what it sends."""
+
+
+def noise_by(masked: bool, way: object, each: bool = False) -> str:
+    """Say who adds noise to a sum: "server", "root", "workers" or `EACH`; see `Noisy`."""
+    if each:
+        return EACH
     return "workers" if masked else "root" if summing(way).has_root else "server"
 
 
@@ -133,18 +139,23 @@ class Noisy:
     the total goes back. Where sums are masked no agent ever sees the total: there each worker adds
     a share to its own, so that the shares together are at least as large, also without those of
     ``colluding`` workers, of whom the noise may be known. Whoever adds noise knows it, and could
-    subtract it. A ``seed`` makes the noise repeatable, for tests: that gives no privacy.
+    subtract it. A ``seed`` makes the noise repeatable, for tests: that gives no privacy. If
+    ``each``, every worker adds all of the noise to its own, which no other then sees without; that
+    of the total is ``louder``.
     """
 
-    def __init__(self, inner: AtServer, colluding: int = 0, seed: int | None = None) -> None:
+    def __init__(
+        self, inner: AtServer, colluding: int = 0, seed: int | None = None, each: bool = False
+    ) -> None:
         self.inner = inner
         holders = inner.holders
         self.masked = holders.masks is not None
         self._enough = holders.n_agents - colluding if self.masked else 1
-        self.by = noise_by(self.masked, inner.way)
-        """Who adds the noise: "server", "root" or "workers"."""
+        self.by = noise_by(self.masked, inner.way, each)
+        """Who adds the noise: "server", "root", "workers" or `EACH`."""
+        self.louder = float(np.sqrt(holders.n_agents)) if each else 1.0
         self._places: list[int] = []
-        if self.masked:
+        if self.masked or each:
             self._places = list(range(len(holders.own)))
         elif self.by == "root":
             self._places = np.flatnonzero(holders.own == inner.root).tolist()

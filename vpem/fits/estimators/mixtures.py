@@ -669,8 +669,14 @@ class DistributedGaussianMixture(FittedByEM):
 @with_settings(
     FedMixtureSettings,
     SumSettings,
+    PrivacySettings,
     first=("n_components", "workers", "graph", "compress", "init"),
-    without={"agent_dropout": "participation is what FedEM has for it"} | OF_FEATURES,
+    without={
+        "agent_dropout": "participation is what FedEM has for it",
+        **OF_FEATURES,
+        "release_epsilon": "it is for features; FedEM has epsilon",
+        "colluding": "workers share no noise: each adds all of it to its own",
+    },
 )
 class FedEM(FedStream, FittedMixture):
     """Gaussian mixture of rows that workers hold, by FedEM or VR-FedEM.
@@ -743,6 +749,7 @@ class FedEM(FedStream, FittedMixture):
             connect_workers(graph, self._settings(SumSettings, seed=seed, compress=of_rounds)),
             self._settings(FedMixtureSettings, seed=seed, compress=compress, **options),
             known_covariance=self.known_covariance,
+            privacy=self._settings(PrivacySettings),
             **known,
         )
         self.workers_ = workers

@@ -145,6 +145,7 @@ class FedStream(OnGraph):
             "batch_size": "a worker takes all rows of the batch that it is given",
             "variance_reduction": "it begins again with all rows, which a stream does not have",
             "n_epochs": "a stream has no epochs",
+            "epsilon": "every batch would spend as much of the privacy budget as all rows do",
             "random_stop": "a stream ends when no batch follows",
             "secure_sum": "masks are of numbers in a range, which would be that of the first batch",
         }
