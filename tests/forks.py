@@ -11,6 +11,7 @@ import array
 import atexit
 import codecs
 import contextlib
+import ctypes
 import gc
 import os
 import runpy
@@ -312,9 +313,15 @@ def _end_as(words):
                 stream.flush()
         except OSError:
             code = 120
-    if "mpi4py.MPI" in sys.modules:  # which ends at the very end of a process
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None:
+        os._exit(code)
+    if "mpi4py.run" in sys.modules and code:  # it aborts the job at the very end of a process
         sys.exit(code)
-    os._exit(code)
+    # To free all that was loaded, which a fork has to copy for that, takes longer than most fits.
+    if mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
+    ctypes.CDLL(None).exit(code)
 
 
 if __name__ == "__main__":
