@@ -14,6 +14,8 @@ import pytest
 
 import vpem_cli
 from vpem import connect, fit_vpem, make_graph
+from vpem.files.data import read_dataset
+from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.studies.logs import MessageLog
 from vpem.fits.parts import shard_path, write_shard
 from vpem.network.partition import contiguous
@@ -168,11 +170,13 @@ def test_an_example_is_of_the_command_it_stands_at(path):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder such as a newcomer has: the datasets, a table, a fitted model."""
+    """A folder such as a newcomer has: datasets, smaller here, a table, a fitted model."""
     home = tmp_path_factory.mktemp("home")
     (home / "data").mkdir()
-    for name in ("breast_cancer.h5", "wine.h5"):
-        shutil.copy(ROOT / "data" / name, home / "data")
+    for name, step in (("breast_cancer.h5", 6), ("wine.h5", 2)):  # some rows and features
+        whole = read_dataset(ROOT / "data" / name)
+        rows, names = whole.X[::3, ::step], whole.feature_names[::step]
+        write_dataset(home / "data" / name, Dataset(rows, names, labels=whole.labels[::3]))
     for name, n_lines in (("oxford_boys.csv", 73), ("theophylline.csv", 56)):  # a few people
         lines = (ROOT / "data" / name).read_text().splitlines()[:n_lines]
         (home / "data" / name).write_text("\n".join(lines) + "\n")
