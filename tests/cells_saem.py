@@ -330,7 +330,7 @@ def mpi(folder):
 
 def tls(folder):
     few = ("feedback", "models", "weights", "missing, gmm", "masked tree, langevin",
-           "doses on a graph that fails", "topics, masked")  # fmt: skip
+           "links", "topics, masked")  # fmt: skip
     compare_over(partial(over_members, 3), {way: OVER_RANKS[way] for way in few})
 
 
