@@ -4,14 +4,13 @@ import gc
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer
 from threadpoolctl import threadpool_limits
-
-from vpem import NotConvergedWarning, fit_vpem
 
 # Thousands of tests are made at once, and nothing of them is garbage before the end: the collector
 # looks for some less often, and then only at what tests have left.
 gc.set_threshold(50_000, 20, 50)
+
+# The process that shares the tests out loads this module too, and none of what fixtures take.
 
 LONG = ("build", "docs", "engines", "mpi", "tls_cli")
 """Modules with tests of several seconds, which go first: the last one would keep others waiting."""
@@ -40,6 +39,8 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def breast_cancer():
+    from sklearn.datasets import load_breast_cancer
+
     data = load_breast_cancer().data
     data.setflags(write=False)
     return data
@@ -64,6 +65,7 @@ def overlapping():
 @pytest.fixture(scope="session")
 def iterate():
     """Function: fit for exactly so many iterations, whatever the change of the log-likelihood."""
+    from vpem import NotConvergedWarning, fit_vpem
 
     def run(X, network, n_iter, **options):
         with pytest.warns(NotConvergedWarning):
