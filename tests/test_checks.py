@@ -9,11 +9,15 @@ import pytest
 import vpem
 from vpem import errors
 from vpem.checks import (
+    DATED,
+    LARGEST_WEIGHT,
     check_data,
     check_int,
     check_number,
     check_rows,
     check_weights,
+    no_measurement,
+    parse_bytes,
     read_float,
     read_int,
 )
@@ -256,3 +260,22 @@ def test_a_choice_that_is_not(value):
 def test_long_lists_are_shortened(count, text):
     assert shorten(range(count)) == text
     assert shorten(iter(range(count))) == text
+
+
+def test_weights_whose_sum_nothing_can_be_computed_with():
+    most = LARGEST_WEIGHT / 4
+    assert check_weights(np.full(4, 0.9 * most), 4).sum() < LARGEST_WEIGHT
+    with pytest.raises(InputError, match="sample weights sum to more than 1e"):
+        check_weights(np.full(4, 1.1 * most), 4)
+
+
+def test_a_size_is_a_byte_or_more():
+    assert parse_bytes("1") == 1
+    with pytest.raises(InputError, match="a size must be a number of bytes such as 600MB or 2G"):
+        parse_bytes("0MB")
+
+
+def test_months_of_two_years_are_dates_and_not_measured():
+    months = np.array([100 * year + month for year in (2020, 2021) for month in range(1, 13)])
+    assert no_measurement("x", months.astype(float)) == DATED
+    assert no_measurement("x", months[:12].astype(float)) != DATED
