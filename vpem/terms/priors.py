@@ -91,10 +91,10 @@ def parse_penalty(words: str) -> Penalty:
         wrong = [one for one in known if one < least or (above and one == least)]
         if wrong or (name == "elastic-net" and known[1] > 1):
             rule = f"{'above' if above else 'at least'} {least:g}"
-            share = ", and its share of lasso at most 1" if name == "elastic-net" else ""
+            beside = ", and its share of lasso at most 1" if name == "elastic-net" else ""
             raise InputError(
                 Setting("penalty", words),
-                f": numbers of {name} must be {rule}{share}, got {part!r}",
+                f": numbers of {name} must be {rule}{beside}, got {part!r}",
             )
         kind = "means" if name in ("ridge", "lasso", "elastic-net") else name
         if kind in given:
@@ -108,7 +108,9 @@ def parse_penalty(words: str) -> Penalty:
             share = known[1] if name == "elastic-net" else float(name == "lasso")
             given[kind] = [strength * (1 - share), strength * share]
     ridge, lasso = given.get("means", [0.0, 0.0])
-    freedom, scale, *_ = [*given.get("inverse-wishart", ()), None, None]
+    of_wishart: list[float] = given.get("inverse-wishart", [])
+    freedom = of_wishart[0] if of_wishart else None
+    scale = of_wishart[1] if len(of_wishart) > 1 else None
     concentration = given.get("dirichlet", [1.0])[0]
     text = ",".join(part.replace(" ", "") for part in str(words).split(","))
     wishart = "inverse-wishart" in given
