@@ -227,6 +227,8 @@ def parse_participation(value: object) -> Participation:
     InputError for anything else.
     """
     given = value
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, str):
         text = value.strip()
         if text.endswith(".json"):
@@ -244,7 +246,7 @@ def parse_participation(value: object) -> Participation:
     if isinstance(value, Mapping) and value:
         named = {str(name): value[name] for name in value}
         return dict(zip(named, _probabilities(list(named.values()), given), strict=True))
-    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value):
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value):
         several = [isinstance(one, Sequence | np.ndarray) for one in value]
         if not any(several):
             return tuple(_probabilities(value, given))

@@ -578,5 +578,4 @@ def read_presence(settings: Any, names: Sequence[str], network: Network) -> Any:
                 Setting("participation"), " is in a file that differs between processes; give all "
                 "the same one",
             )  # fmt: skip
-    plain = Presence.of(value, names).plain
-    return settings if plain == settings.participation else settings.changed(participation=plain)
+    return settings.changed(participation=Presence.of(value, names).plain)

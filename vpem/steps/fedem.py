@@ -130,7 +130,9 @@ def run_fedem(
     participation = least_participation(settings.participation)
     counts = model.counts[model.counts > 0]
     # Whether corrections stay noisy however long the run is.
-    drawn = settings.batch_size is not None and settings.batch_size < int(counts.max())
+    drawn = settings.batch_size is not None and (
+        settings.replacement or settings.batch_size < int(counts.max())
+    )
     stays_on = drawn and not settings.variance_reduction
     if settings.memory in FORGETFUL:
         stays_on = stays_on or later.omega > 0 or participation < 1
@@ -393,12 +395,12 @@ class _Loop(Stateful):
         """
         if self.reduced and (iteration - 1) % self.inner == 0:
             self._seen = [None] * len(self._seen)
-        batch_size = self.settings.batch_size
+        batch_size, replaced = self.settings.batch_size, self.settings.replacement
         model, estimates = self.model, np.empty((len(active), self.model.size))
         for place, worker in enumerate(active.tolist()):
             rows = None
-            if batch_size is not None and batch_size < int(model.counts[worker]):
-                rows = model.draw(worker, batch_size, self.rng, self.settings.replacement)
+            if batch_size is not None and (replaced or batch_size < int(model.counts[worker])):
+                rows = model.draw(worker, batch_size, self.rng, replaced)
             if not self.reduced:
                 estimates[place] = self._expect(worker, parameters[place], rows)
                 continue

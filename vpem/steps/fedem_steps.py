@@ -20,8 +20,9 @@ from math import ceil, sqrt
 import numpy as np
 
 from vpem.checks import Doubles, Indices, least_participation
-from vpem.errors import Setting, warn
+from vpem.errors import InputError, Setting, warn
 from vpem.network.schema import COUNT, NOTHING, Array, Integer, Number, Schema, Stateful
+from vpem.rules import NOTHING_DRAWN
 from vpem.settings import FedSettings
 from vpem.steps.fedem_sums import StepSize, parse_step_size
 from vpem.sums.quantizer import Basis, Quantizer
@@ -197,8 +198,10 @@ class SafeSteps:
         batch_size, inner = settings.batch_size, settings.inner
         if settings.variance_reduction:
             batch_size, inner = batches_of(mean_rows, omega, p, batch_size, inner, least)
+            if settings.replacement and batch_size is None:
+                raise InputError(Setting("replacement"), *NOTHING_DRAWN[1])
         drawn = 1.0 if batch_size is None else min(1.0, batch_size / mean_rows)
-        reduced = settings.variance_reduction and drawn < 1
+        reduced = settings.variance_reduction and (drawn < 1 or settings.replacement)
         chance = p if settings.variance_reduction else p * drawn
         ceiling = step_ceiling(omega, p, memory_step)
         safe = safe_step(omega, chance, memory_step, reduced)
