@@ -58,7 +58,7 @@ from vpem.network.noise import LARGEST_SCALE, beyond_reach, ratio_to_gaussian
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
 from vpem.rules import BUDGETS, refuse
-from vpem.settings import FitSettings, KmeansSettings
+from vpem.settings import FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.private import (
     SHARES,
     NoisyEM,
@@ -474,7 +474,7 @@ def foretell(
 
 def check_private(
     algorithm: str,
-    settings: FitSettings | KmeansSettings,
+    settings: MixtureSettings | KmeansSettings,
     *,
     weighted: bool = False,
     saved: bool = False,

@@ -79,7 +79,7 @@ def about_all_rows(parts: Parts, shape: str) -> Parts:
     covariances = parts.spreads @ parts.spreads.transpose(0, 2, 1)
     apart = parts.means - mean
     whole = np.tensordot(parts.weights, covariances, axes=1) + (parts.weights * apart.T) @ apart
-    return Parts(np.ones(1), mean[None], np.linalg.cholesky(whole)[None], parts.kind)
+    return Parts(np.ones(1), mean[None], np.asarray(np.linalg.cholesky(whole))[None], parts.kind)
 
 
 class NoisyStatistics(MixtureStatistics):
