@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 from math import log, pi
 
+import h5py
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ import vpem_cli
 from vpem import (
     FileError,
     InputError,
+    Kinds,
     PrivacySettings,
     Trace,
     connect,
@@ -175,6 +177,35 @@ def test_where_no_statistic_is_that_of_the_parameters(options):
     assert last["objective"] == pytest.approx(fit.log_likelihood, rel=1e-13)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"agent_dropout": 0.3}, {"link_failure": 0.2}, {"compress": "qsgd:8bits"}],
+    ids=["dropout", "links", "codec"],
+)
+def test_no_mean_field_of_sums_that_are_not_of_the_iterate(options):
+    trace = Trace()
+    network = connect(make_graph("cycle", 4), contiguous(4, 4), **options)
+    fit_vpem(data(4), network, n_components=2, max_iter=5, tol=0, callback=trace)
+    assert np.isnan(trace["mean_field"]).all()
+    assert np.isfinite(trace["move"][2:]).all()
+
+
+@pytest.mark.parametrize(("kinds", "size"), [
+    (None, 2 + 2 * 4 + 2 * 4), (Kinds(("t",) * 4), 2 + 5 * 2 * 4),
+])  # fmt: skip
+def test_a_mean_field_is_the_same_however_it_is_summed(kinds, size):
+    """Weights count once, also where every root has some of its own, or every family."""
+    fields = []
+    for way in ({"sum": "tree"}, {"n_rounds": 60}):
+        trace, options = Trace(), {"n_components": 2, "max_iter": 5, "tol": 0, "init": [0, 140]}
+        network = connect(make_graph("cycle", 4), contiguous(4, 4), **way)
+        fit_vpem(data(4), network, callback=trace, kinds=kinds, **options)
+        fields.append(trace["mean_field"])
+        assert trace["step"].tolist()[1:] == [1.0] * 5
+        assert trace["statistic"].shape[1] == size
+    assert fields[0][1:-1] == pytest.approx(fields[1][1:-1], rel=1e-8)
+
+
 def test_a_random_stop_is_uniform_and_is_that_iterate():
     X, stops = data(), []
     options = {"n_components": 2, "tol": 0, "compress": "qsgd:8bits", "init": [0, 140]}
@@ -242,11 +273,43 @@ def test_damaged_lines_are_refused(tmp_path, trace):
         [lines[0], json.dumps({name: one[name] for name in one if name != "step"})],
         [lines[0], lines[1], json.dumps(one | {"weights": [1.0]})],
         [lines[0], lines[1].replace("0.", "NaN, 0.", 1)],
+        [lines[0], lines[1], lines[1]],
+        [json.dumps(json.loads(lines[0]) | {"names": 5}), lines[1]],
+        [json.dumps(json.loads(lines[0]) | {"names": ["a"]}), lines[1]],
+        [lines[0].replace("0.1.0", "1.0.0"), lines[1]],
     ]
     for some in bad:
         file.write_text("\n".join(some) + "\n")
         with pytest.raises(FileError):
             read_trace(file)
+    file.write_text("\n".join([lines[0], lines[1].replace("epochs", "epoch")]))
+    with pytest.raises(FileError, match="line 2 is damaged: it has no epochs"):
+        read_trace(file)
+
+
+def test_damaged_arrays_are_refused(tmp_path, trace):
+    def replaced(name, values):
+        def change(file):
+            del file[name]
+            file[name] = values
+
+        return change
+
+    n = len(trace)
+    for change in (
+        replaced("objective", np.zeros((n, 2))),
+        replaced("weights", np.zeros(n)),
+        replaced("restart", np.full(n, -1)),
+        replaced("iteration", np.zeros(n, int)),
+        replaced("step", np.zeros(n - 1)),
+        lambda file: file.pop("means"),
+        lambda file: file.pop("epochs"),
+    ):
+        trace.write(tmp_path / "a.h5", force=True)
+        with h5py.File(tmp_path / "a.h5", "a") as file:
+            change(file)
+        with pytest.raises(FileError, match="h5 is damaged"):
+            read_trace(tmp_path / "a.h5")
 
 
 def test_a_trace_says_what_it_lacks(trace):
@@ -255,6 +318,9 @@ def test_a_trace_says_what_it_lacks(trace):
     for wrong in (Trace().draw, lambda: Trace().write("a.h5"), lambda: trace.write("a.csv")):
         with pytest.raises(InputError):
             wrong()
+    for seed in (-1, "x"):
+        with pytest.raises(InputError, match="seed must be an integer of at least 0"):
+            trace.draw(seed)
 
 
 def test_private_fits_keep_none():

@@ -597,17 +597,20 @@ def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
         raise FileError(f"{file.filename} is a {encoding} file, not a {expected} file")
     if encoding == expected:
         written = read_attribute(file, "encoding-version") or "none"
-        major = read_int(written.split(".")[0])
-        if major is None or major < 0:
-            raise FileError(
-                f"{file.filename} has no readable encoding-version (got {brief(written)})"
-            )
-        if major > int(version.split(".")[0]):
-            raise FileError(
-                f"{file.filename} was written by a newer vpem (format {printable(written)[:40]}, "
-                f"this one reads {version}); update vpem"
-            )
+        check_version(file.filename, written, version)
     return encoding
+
+
+def check_version(path: PathLike, written: str, version: str) -> None:
+    """Raise FileError if a file is of a newer major version."""
+    major = read_int(written.split(".")[0])
+    if major is None or major < 0:
+        raise FileError(f"{path} has no readable encoding-version (got {brief(written)})")
+    if major > int(version.split(".")[0]):
+        raise FileError(
+            f"{path} was written by a newer vpem (format {printable(written)[:40]}, "
+            f"this one reads {version}); update vpem"
+        )
 
 
 def _dataset(

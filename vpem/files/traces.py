@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from vpem.checks import Doubles
+from vpem.checks import Doubles, check_int
 from vpem.errors import FileError, InputError, did_you_mean
 from vpem.files.hdf5 import (
     atomic_write,
+    check_version,
     find,
     list_members,
     made_of,
@@ -38,9 +40,14 @@ from vpem.network.schema import Report
 ENCODING = "vpem-trace"
 VERSION = "0.1.0"
 
-PLACES = ("restart", "iteration")
+PLACES = {"restart": 1, "iteration": 0}
+"""By which iterates are in order, from these numbers on."""
+
 NUMBERS = ("epochs", "objective", "mean_field", "move", "step", "n_active")
 """Of every iterate; None, in arrays NaN, where one was not found."""
+
+DIMENSIONS = dict.fromkeys(NUMBERS, 0) | {"weights": 1, "statistic": 1, "theta": 1, "means": 2}
+"""Of what an iterate has; other arrays have any."""
 
 MOST_NAMES = 1 << 16
 
@@ -58,13 +65,13 @@ class Trace:
       ``names``. Where there are several roots weights are the mean of theirs, and all else is the
       first root's; where several processes hold features, that of the hubs of this process;
     * ``statistic`` (P,), the mean statistic ``S_k`` of which parameters were made, in units of
-      fitting; None for a start, with factors that hubs share, and where acceleration or batches
-      leave none of this kind;
+      fitting; None for a start of EM, with factors that hubs share, and where acceleration or
+      batches leave none of this kind;
     * ``step``, and ``move``, ``||H_k||^2`` with ``S_k = S_(k-1) + step H_k``;
     * ``mean_field``, ``||h(S_k)||^2`` with h the mean statistic of all rows at these parameters
       minus ``S_k`` (Dieuleveut et al. 2021, equation 6). In plain EM, where ``H_(k+1) = h(S_k)``,
-      it is known in the next iteration; FedEM has it where it records its history, and SAEM,
-      whose expectations are drawn, never;
+      it is known in the next iteration, unless sums have noise or someone is not heard; FedEM has
+      it where it records its history, and SAEM, whose expectations are drawn, never;
     * ``objective``, log-likelihood per sample (or what else the algorithm raises) at these
       parameters; in batches what they found during the pass. SAEM has none;
     * ``n_active``, members that took part.
@@ -127,12 +134,14 @@ class Trace:
         epochs: float | None = None,
         statistic: Doubles | None = None,
         last: float | None = None,
+        steady: bool = False,
         names: Sequence[str] = (),
         **numbers: float | None,
     ) -> None:
         """Keep an iterate; ``last`` is the objective of the one before, or without one of the end.
 
-        Parameters are a mixture, or arrays by name; without an iteration those of the end.
+        Parameters are a mixture, or arrays by name; without an iteration those of the end. Of a
+        ``steady`` sum, of all rows at the parameters before, the move is their mean field.
         """
         if self._goes_on and iteration is not None:
             first, self._goes_on = (self._restart, iteration), False
@@ -158,7 +167,7 @@ class Trace:
         if before is not None and statistic is not None and before["statistic"] is not None:
             change = (statistic - before["statistic"]) / (record["step"] or 1.0)
             record["move"] = float(change @ change)
-            if last is not None:
+            if steady:
                 before["mean_field"] = record["move"]
         self.records.append(record)
 
@@ -196,7 +205,7 @@ class Trace:
         """
         if not self.records:
             raise InputError("the trace has no iterates, of which one could be drawn")
-        records = self.runs()[-1].records
+        records, seed = self.runs()[-1].records, check_int("seed", seed, least=0)
         number = int(np.random.default_rng(seed).integers(max(len(records) - 1, 1)))
         return records[number]
 
@@ -295,35 +304,40 @@ def read_trace(path: PathLike) -> Trace:
     FileError
         If the file is no trace, or is damaged.
     """
+    trace = Trace()
     if is_lines(path):
-        return _read_lines(path)
+        _read_lines(path, trace)
+    else:
+        _read_arrays(path, trace)
+    with made_of(path):
+        if not trace.records:
+            raise ValueError("it has no iterates")
+        places = [place_of(one) for one in trace.records]
+        if any(two <= one for one, two in pairwise(places)):
+            raise ValueError("its iterates are not in order")
+        if trace.names and trace["theta"].shape[1] != len(trace.names):
+            raise ValueError("it has names of other parameters")
+        trace._columns()  # whose shapes must agree
+    return trace
+
+
+def _read_arrays(path: PathLike, trace: Trace) -> None:
     with read_file(path, ENCODING, VERSION, "a trace; --trace FILE of a fit writes one") as file:
-        trace = Trace()
-        trace.names = tuple(read_strings(file, "names"))
+        trace.names = read_strings(file, "names")
         held = (read_attribute(file, "holds") or "").split()
         columns = {
-            name: read_array(file, name, ndim=_dimensions(file, name), kinds="if")
+            name: read_array(file, name, ndim=int(find(file, name).ndim), kinds="if")
             for name in list_members(file, MOST_NAMES)
             if name != "names"
         }
     with made_of(path):
-        n = len(columns["iteration"])
-        if any(len(values) != n for values in columns.values()):
-            raise ValueError("its arrays have different numbers of iterates")
-        for number in range(n):
-            record: Report = {name: int(columns[name][number]) for name in PLACES}
-            record |= {name: _or_none(columns[name][number]) for name in NUMBERS}
-            record |= {
-                name: _or_none(columns[name][number]) if name in columns else None
-                for name in ("weights", "statistic")
-            }
-            record["parameters"] = {name: columns[name][number] for name in held}
-            trace.records.append(record)
-    return trace
-
-
-def _dimensions(file: Any, name: str) -> int:
-    return int(find(file, name).ndim)
+        lengths = {values.shape[:1] for values in columns.values()}
+        if len(lengths) != 1 or () in lengths or not set(held) <= set(columns):
+            raise ValueError("its arrays are not all there, or not of as many iterates")
+        for values in zip(*columns.values(), strict=True):
+            one = {"weights": None, "statistic": None, **dict(zip(columns, values, strict=True))}
+            one["parameters"] = {name: one[name] for name in held}
+            trace.records.append(_checked(one))
 
 
 def _or_none(value: Any) -> Any:
@@ -336,8 +350,7 @@ def is_lines(path: PathLike) -> bool:
     return ending_of(path) == ".jsonl"
 
 
-def _read_lines(path: PathLike) -> Trace:
-    trace = Trace()
+def _read_lines(path: PathLike, trace: Trace) -> None:
     lines = read_text(path, JSON_TIMES).splitlines()
     for number, line in enumerate(lines):
         place = f"{path}, line {number + 1}"
@@ -348,34 +361,37 @@ def _read_lines(path: PathLike) -> Trace:
         if number == 0:
             if not isinstance(found, dict) or found.get("encoding") != ENCODING:
                 raise FileError(f"{path} is not a trace; --trace FILE of a fit writes one")
-            trace.names = tuple(map(str, found.get("names", ())))
+            check_version(path, str(found.get("version")), VERSION)
+            names = found.get("names")
+            if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+                raise FileError(f"{place} is damaged: its names are no list of names")
+            trace.names = tuple(names)
             continue
         with made_of(place):
             trace.records.append(_checked(found))
-    with made_of(path):
-        if not trace.records:
-            raise ValueError("it has no iterates")
-        trace._columns()  # whose shapes must agree
-    return trace
 
 
 def _checked(found: Any) -> Report:
-    """Return a record of what a line holds; ValueError, TypeError or KeyError if it is none."""
-    if not isinstance(found, dict) or not isinstance(found["parameters"], dict):
+    """Return a record of what a line holds; ValueError or TypeError if it is none."""
+    if not isinstance(found, dict) or not isinstance(found.get("parameters"), dict):
         raise TypeError("it is no table of an iterate")
-    record: Report = {}
-    for name in PLACES:
-        if type(found[name]) is not int or found[name] < 0:
-            raise ValueError(f"{name} must be a whole number, got {found[name]!r}")
-        record[name] = found[name]
-    for name in NUMBERS:
-        record[name] = None if found[name] is None else float(found[name])
-    for name in ("weights", "statistic"):
-        record[name] = None if found[name] is None else np.array(found[name], np.float64)
-    record["parameters"] = {
-        name: np.array(one, np.float64) for name, one in found["parameters"].items()
+    lacks = [name for name in (*PLACES, *NUMBERS, "weights", "statistic") if name not in found]
+    if lacks:
+        raise ValueError(f"it has no {lacks[0]}")
+    record: Report = {
+        name: check_int(name, found[name], least=least) for name, least in PLACES.items()
     }
+    for name in (*NUMBERS, "weights", "statistic"):
+        record[name] = _or_none(_array(name, found[name]))
+    record["parameters"] = {name: _array(name, one) for name, one in found["parameters"].items()}
     return record
+
+
+def _array(name: str, found: Any) -> Doubles:
+    value = np.array(found, np.float64)
+    if found is not None and value.ndim != DIMENSIONS.get(name, value.ndim):
+        raise ValueError(f"{name} must have {DIMENSIONS[name]} dimensions, not {value.ndim}")
+    return value
 
 
 def runs_of(traces: Sequence[Trace]) -> list[Trace]:

@@ -295,7 +295,8 @@ class Loop(Stateful):
             mean = None if others else mean_statistic(step.roots[0], statistics[0])
             self.trace(
                 iteration, run.mixture, epochs=len(run.history), statistic=mean,
-                last=self.per_sample(log_likelihoods),
+                last=self.per_sample(log_likelihoods), steady=total.steady,
+                step=None if mean is None else 1.0,
             )  # fmt: skip
 
 

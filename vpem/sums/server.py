@@ -41,6 +41,7 @@ class ByChunks(Sum):
     """A sum that begins with some rows, and may have to wait for what comes from elsewhere."""
 
     whole = False
+    steady = True
 
     def _sum(self, terms: Floats, scalars: Scalars | None) -> Flying:
         """Sum terms (B, m, K) of this process's hubs, and their scalars."""

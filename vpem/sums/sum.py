@@ -144,6 +144,8 @@ class Sum(Stateful):
     """The sum as a matrix (R, B) over the hubs' terms, or None where it is not one."""
     exact: bool = False
     """Whether all roots share one estimate, which has no error."""
+    steady: bool = False
+    """Whether each sum is of what all add now, and of nothing else."""
     codec: Codec | None = None
     """Of messages, where these are compressed."""
     tree: Routes | None = None

@@ -12,7 +12,7 @@ on which other rows there are, to the last bit: no rounding of floating point su
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, log2, sqrt
 from typing import Any
 
@@ -403,14 +403,17 @@ class WorkerTerms:
 def mean_statistic(terms: FeatureTerms, statistics: Any) -> Doubles | None:
     """Mean statistic (P,) about zero, in units of fitting; of symmetric matrices the lower half.
 
-    It is that of all processes where they share one sum, of the hubs that are here. None with
-    factors that hubs share, whose statistics lie about the parameters.
+    It is that of all processes where they share one sum, of the hubs that are here; where roots
+    differ weights are the mean of theirs. None with factors that hubs share, whose statistics lie
+    about the parameters.
     """
     if getattr(statistics, "has_factors", False):
         return None
     about = terms.recentred(statistics, np.zeros_like(statistics.shifts))
-    arrays = arrays_of(about)
-    if isinstance(arrays, dict) and np.ndim(arrays.get("second", 0.0)) == 1:
+    arrays = arrays_of(replace(about, counts=about.counts.mean(axis=0)))
+    for part in arrays.get("parts", ()):  # whose weights are the same
+        part.pop("counts", None)
+    if np.ndim(arrays.get("second", 0.0)) == 1:
         widths = terms.blocks.widths
         copies = arrays["second"].size // max(int((widths**2).sum()), 1)
         views = block_views(arrays["second"], widths, copies)
