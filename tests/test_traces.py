@@ -30,7 +30,7 @@ from vpem.network.partition import contiguous, evenly
 from vpem.pictures.iterates import draw_traces
 
 from .cli_support import done, make_data, overlapping, run
-from .resume_support import check_resumes, check_same
+from .resume_support import Breaking, check_resumes, check_same, packed
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
@@ -353,6 +353,35 @@ def test_a_run_that_goes_on_has_the_whole_trace(kind, tmp_path):
 
     check_resumes(going)
     same_trace(read_trace(file), whole)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"accelerate": "squarem"}, {"batch_size": 20}, {"batch_size": 20, "step_size": 0.7}],
+    ids=["plain", "accelerated", "batches", "stochastic"],
+)
+def test_a_run_that_was_at_its_end_goes_on(options):
+    """What the end said of the last iterate is not left in it."""
+
+    class Last(Breaking):
+        def offer(self, state, *, last=False):
+            if last:
+                self.state = packed(state())
+
+    X, whole = data(), Trace()
+
+    def fit(max_iter, **more):
+        return fit_em(X, WORKERS, n_components=2, max_iter=max_iter, tol=0, **options, **more)
+
+    found = fit(9, callback=whole)
+    if "batch_size" not in options:
+        check_iterates(whole, X, found.mixture.scaling)
+    for first in (3, 4):
+        part, saver = Trace(), Last()
+        fit(first, callback=part, saver=saver)
+        part = Trace(begun=part)
+        fit(9, callback=part, saver=Breaking(saved=saver.state))
+        same_trace(part, whole)
 
 
 # ---- commands and pictures -----------------------------------------------------------------------

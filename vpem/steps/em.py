@@ -190,8 +190,12 @@ class Loop(Stateful):
         self.iteration += 1
         terms, total, run = self.step.whole, self.step.total, self.run
         if self.trace is not None:
-            found = self.per_sample(log_likelihoods)
-            self.trace(self.iteration, run.mixture, epochs=run.n_passes, objective=found)
+            # Where a run goes on, the one before has what it was worth when that ended.
+            found, *before = map(self.per_sample, [log_likelihoods, *run.history[-1:]])
+            self.trace(
+                self.iteration, run.mixture, epochs=run.n_passes, objective=found,
+                last=before[0] if before else None,
+            )  # fmt: skip
         return run.record_iteration(terms, total, log_likelihoods, self.settings, self.callback)
 
     def per_sample(self, log_likelihoods: Doubles) -> float:
@@ -290,6 +294,8 @@ class Loop(Stateful):
                 before, run.mixtures, self.factors, log_likelihoods, small
             )
         if self.trace is not None:
+            if pace.decides:  # those tried may have been given up, or settled at an end before
+                self.trace(None, before[0])
             # Else the statistic is not that of the parameters.
             others = pace.decides or again
             mean = None if others else mean_statistic(step.roots[0], statistics[0])
