@@ -141,6 +141,39 @@ def test_a_gaussian_mixture_is_that_of_fedem():
     np.testing.assert_allclose(ours.run.history.objective, theirs.run.history.objective, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
+@each("names", [(0, 1), ("w", "r"), ("the w", "r"), None])
+def test_a_trace_has_statistics_as_they_are_and_parameters_that_are_arrays(page, tmp_path, names):
+    class Named(page["PoissonMixture"]):
+        def log_joint(self, parameters, X):
+            if isinstance(parameters, dict):
+                parameters = parameters.values()
+            return super().log_joint(tuple(parameters), X)
+
+        def maximization(self, statistic):
+            found = super().maximization(statistic)
+            if names is None:
+                return np.stack(found)
+            return found if names == (0, 1) else dict(zip(names, found, strict=True))
+
+        def project(self, statistic):
+            return statistic * 1.01
+
+    trace = vpem.Trace()
+    fit = vpem.fit_family(Named(3), page["counts"], 4, START, max_iter=3, tol=0.0, callback=trace)
+    trace.write(tmp_path / "t.h5", force=True)
+    for one in (trace, vpem.read_trace(tmp_path / "t.h5")):
+        assert one["statistic"][-1].tolist() == fit.statistic.tolist()
+        known = list(one.records[-1]["parameters"])
+        if names is None:
+            assert one["parameters"][-1].tolist() == fit.parameters.tolist()
+        elif "the w" in names:  # which is no name of an array in a file
+            assert known == []
+        else:
+            assert known == [f"parameters_{name}" for name in names]
+            assert one[known[1]][-1].tolist() == fit.parameters[names[1]].tolist()
+
+
 @pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
 @pytest.mark.parametrize(
     "options",

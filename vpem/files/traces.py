@@ -223,6 +223,8 @@ class Trace:
         for name in dict.fromkeys(name for one in named for name in one):
             every = [one.get(name) for one in named]
             like = next((one for one in every if one is not None), None)
+            if len({np.shape(one) for one in every if one is not None}) > 1:
+                raise InputError(f"{name} has not the same shape in all iterates")
             if like is not None:
                 blank = np.full(np.shape(like), np.nan)
                 columns[name] = np.stack([blank if one is None else one for one in every])

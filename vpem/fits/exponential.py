@@ -523,6 +523,20 @@ class _FamilyStatistics(Stateful):
         penalty = float(self._checked("penalty", self.family.penalty(parameters[1]), ()))
         return float(self.holders.add_up(total)[0]) / int(self.counts.sum()) - penalty
 
+    def shown(self, parameters: Any) -> dict[str, Doubles]:
+        """What a trace has of parameters that are an array, or a table or tuple of some."""
+        found = parameters[1]
+        if isinstance(found, tuple):
+            found = dict(enumerate(found))
+        table = found if isinstance(found, Mapping) else {None: found}
+        names = ["parameters" if name is None else f"parameters_{name}" for name in table]
+        with suppress(TypeError, ValueError):
+            arrays = [np.array(one, dtype=np.float64) for one in table.values()]
+            return (
+                dict(zip(names, arrays, strict=True)) if all(map(str.isidentifier, names)) else {}
+            )
+        return {}
+
     def parameters_schema(self) -> As:
         def back(state: State) -> tuple[Doubles, Any]:
             return state["statistic"], self.family.maximization(state["statistic"].copy())

@@ -539,7 +539,9 @@ class _Loop(Stateful):
         parameters, history = self.parameters[0], self.run.history
         if self.trace is None or parameters is ELSEWHERE:
             return
-        if not hasattr(parameters, "assembled_means"):
+        if hasattr(self.model, "shown"):
+            parameters = self.model.shown(parameters)
+        elif not hasattr(parameters, "assembled_means"):
             parameters = save(self.model.parameters_schema(), parameters)
         self.trace(
             self.run.n_iter, parameters, epochs=self.epochs, statistic=self.run.statistics[0],
