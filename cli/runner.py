@@ -193,24 +193,36 @@ class CommandRun:
             check_picture(picture, out.force)
         self.trace = None
         if out.trace is not None and self.where.speaks:
-            self.trace = self._begin_trace(out.trace, checkpoints or CheckpointSettings())
+            self.trace = self._begin_trace(out.trace)
 
-    def _begin_trace(self, path: Path, checkpoints: CheckpointSettings) -> Trace:
+    def _begin_trace(self, path: Path) -> Trace:
         """Return a trace, where a run goes on with what its file has."""
+        from vpem.checks import read_int
         from vpem.files.hdf5 import check_writable
         from vpem.files.traces import Trace, read_trace
 
-        resumes = checkpoints.resume or checkpoints.resume_if_any
-        if resumes and path.exists():
-            check_writable(path, True, "traces")
-            return Trace(begun=read_trace(path))
-        check_writable(path, self.out.force, "traces")
+        saver = self._file
+        known = "" if saver is None else saver.known_as
+        check_writable(path, self.out.force or bool(known), "traces")
+        if saver is not None and known and path.exists():
+            begun = read_trace(path)
+            name, _, end = begun.run.rpartition(" ")
+            if name == known and (read_int(end) or 0) >= saver.generation:
+                return Trace(begun=begun)
+            if not self.out.force:
+                raise InputError(
+                    Setting("trace", str(path)), " is of another run than the checkpoint, or "
+                    "ends before it; name another file, or replace it with ",
+                    Setting("force", True),
+                )  # fmt: skip
         return Trace()
 
     def _end_trace(self) -> None:
         path = self.out.trace
         if self.trace is None or path is None or not self.trace.records:
             return
+        if self._file is not None:
+            self.trace.run = f"{self._file.known_as} {self._file.generation}"
         # What was there is part of it where the run goes on.
         self.trace.write(path, force=True)
         self.screen.say(f"wrote {plural(len(self.trace), 'iterate')} to {path}")

@@ -428,7 +428,7 @@ def test_a_command_that_goes_on_completes_its_file(capsys, tmp_path, monkeypatch
     make_data(file)
     whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
     command = ("fedem", file, "-k", 2, "--workers", 3, "--max-iter", 9, "--tol", 0, "-q")
-    done(capsys, *command, "--trace", whole)
+    done(capsys, *command, "--trace", whole, "--checkpoint", tmp_path / "whole.ckpt")
     first = FileSaver.offer
 
     def stop(self, state, *, last=False):
@@ -441,6 +441,30 @@ def test_a_command_that_goes_on_completes_its_file(capsys, tmp_path, monkeypatch
     monkeypatch.setattr(FileSaver, "offer", first)
     done(capsys, *command, "--trace", part, "--checkpoint", kept, "--resume")
     assert part.read_text() == whole.read_text()
+
+
+def test_a_file_of_another_run_is_not_gone_on_with(capsys, tmp_path):
+    file, kept, trace = tmp_path / "d.h5", tmp_path / "run.ckpt", tmp_path / "t.jsonl"
+    make_data(file)
+    command = ("fit", file, "--split", "rows", "--workers", 3, "--tol", 0, "-q")
+    ours = (*command, "-k", 2, "--checkpoint", kept)
+    done(capsys, *ours, "--max-iter", 3, "--trace", trace)
+    done(capsys, *ours, "--max-iter", 5, "--resume")  # without it
+    for n, seed in ((2, 0), (2, 1), (3, 0)):
+        if seed or n == 3:
+            done(capsys, *command, "-k", n, "--seed", seed, "--max-iter", 8, "--trace", trace,
+                 "--force", "--checkpoint", tmp_path / "other.ckpt")  # fmt: skip
+        before = trace.read_text()
+        refused = run(capsys, *ours, "--max-iter", 7, "--resume", "--trace", trace)
+        assert (refused.code, refused.out) == (2, "")
+        assert "another run than the checkpoint, or ends before it" in refused.sentence
+        fresh = (*command, "-k", 2, "--checkpoint", tmp_path / f"new{n}{seed}.ckpt")
+        refused = run(capsys, *fresh, "--resume-if-any", "--trace", trace)
+        assert refused.code == 2
+        assert "exists" in refused.sentence
+        assert trace.read_text() == before
+    done(capsys, *ours, "--max-iter", 7, "--resume", "--trace", trace, "--force")
+    assert read_trace(trace)["iteration"].tolist() == [6, 7]
 
 
 def test_pictures_are_of_medians():

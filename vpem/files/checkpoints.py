@@ -421,6 +421,13 @@ class FileSaver:
             # What others do not have is given up: it must not push out what all have.
             os.replace(self.before, self.path)
 
+    @property
+    def known_as(self) -> str:
+        """What the run is known by, of the state found or its own; "" before either."""
+        facts = self._facts or (self._found or {}).get("facts", {})
+        fixed = {name: fact for name, fact in facts.items() if name not in MAY_DIFFER}
+        return checksum(json.dumps(take_apart(fixed)[0], sort_keys=True)) if fixed else ""
+
     def begin(self, facts: State) -> None:
         """Raise InputError if the state found belongs to a run with other facts than these."""
         facts = {"vpem": vpem.__version__, **facts, "processes": self.size}

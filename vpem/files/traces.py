@@ -100,6 +100,8 @@ class Trace:
         self._callback = callback
         self.records: list[Report] = [] if begun is None else [*begun.records]
         self.names: tuple[str, ...] = () if begun is None else begun.names
+        self.run = "" if begun is None else begun.run
+        """Of a run that keeps checkpoints what it is known by, and after how many iterations."""
         self._restart, self._goes_on = 1, begun is not None
 
     # ---- what fits call --------------------------------------------------------------------------
@@ -249,10 +251,12 @@ class Trace:
             with write_file(path, force, "traces", ENCODING, VERSION) as file:
                 write_strings(file, "names", self.names)
                 write_attribute(file, "holds", " ".join(self._parameters()))
+                write_attribute(file, "run", self.run)
                 for name, values in self._columns().items():
                     write_array(file, name, values)
             return
-        head = {"encoding": ENCODING, "version": VERSION, "names": list(self.names)}
+        head = {"encoding": ENCODING, "version": VERSION}
+        head |= {"names": list(self.names), "run": self.run}
         with (
             atomic_write(path, force, "traces") as temporary,
             open(temporary, "w", encoding="utf-8") as stream,
@@ -327,6 +331,7 @@ def _read_arrays(path: PathLike, trace: Trace) -> None:
     with read_file(path, ENCODING, VERSION, "a trace; --trace FILE of a fit writes one") as file:
         trace.names = read_strings(file, "names")
         held = (read_attribute(file, "holds") or "").split()
+        trace.run = read_attribute(file, "run") or ""
         columns = {
             name: read_array(file, name, ndim=int(find(file, name).ndim), kinds="if")
             for name in list_members(file, MOST_NAMES)
@@ -367,7 +372,7 @@ def _read_lines(path: PathLike, trace: Trace) -> None:
             names = found.get("names")
             if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
                 raise FileError(f"{place} is damaged: its names are no list of names")
-            trace.names = tuple(names)
+            trace.names, trace.run = tuple(names), str(found.get("run", ""))
             continue
         with made_of(place):
             trace.records.append(_checked(found))
