@@ -225,7 +225,7 @@ def test_a_random_stop_is_uniform_and_is_that_iterate():
 
 @pytest.mark.parametrize(("changes", "said"), [
     ({"tol": 0}, "max_iter, which must be given"),
-    ({"max_iter": 5}, "is the only end of a run"),
+    ({"max_iter": 5}, "is the only end of a run: take tol=0, and"),
     ({"max_iter": 5, "tol": 0, "n_epochs": 2}, "is the only end of a run"),
 ])  # fmt: skip
 def test_a_random_stop_is_the_only_end(changes, said):

@@ -272,7 +272,8 @@ def not_both(one: str, other: str) -> Rule:
 def sentence(text: str) -> Sentence:
     """Return a sentence with settings in braces: "take {split=rows}, or {agents}"."""
     words = re.split(r"\{(\w+)=?(.*?)\}", text)
-    named = map(Setting, words[1::3], (value or None for value in words[2::3]))
+    values = (int(one) if one.isdecimal() else one or None for one in words[2::3])
+    named = map(Setting, words[1::3], values)
     return tuple(filter(None, chain(*zip_longest(words[::3], named))))
 
 
