@@ -70,9 +70,8 @@ def names_file(weights: Any) -> bool:
     if not isinstance(weights, str) or weights in WEIGHTS:
         return False
     from vpem.checks import read_float
-    from vpem.files.networks import MATRICES
 
-    return read_float(weights) is None and Path(weights).suffix.lower() in MATRICES
+    return read_float(weights) is None and bool(Path(weights).suffix)
 
 
 NOT_OF_GRIDS = beside(

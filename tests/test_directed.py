@@ -91,6 +91,12 @@ BAD = [
     (np.inf, "above 0"),
     ([["a"]], "a number or a matrix"),
     ("quick", "one of metropolis"),
+    (own_matrix() + 0.1j, "of type complex128"),
+    (np.ma.masked_equal(own_matrix(), 0), "masked values"),
+    (own_matrix().astype(str), "of type <U32"),
+    (np.zeros((2, 6, 6)), "got shape (2, 6, 6)"),
+    (1e-9, "take 1.4e+10 plain rounds"),
+    (np.eye(6) * (1 - 1e-7) + own_matrix() * 1e-7, "plain rounds"),
 ]
 
 
@@ -110,8 +116,12 @@ def test_files_of_weights(tmp_path):
         np.testing.assert_allclose(read_weights(tmp_path / name, graph), W, atol=1e-16)
     np.save(tmp_path / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
     (tmp_path / "g.csv").write_text("1,2\n3,4\n")
-    for name in ("o.npy", "g.csv"):
-        with pytest.raises(FileError, match=name):
+    (tmp_path / "b.csv").write_bytes(b"\xff\x00")
+    (tmp_path / "w.dat").write_text("1")
+    refused = {"o.npy": "o.npy", "g.csv": "6 by 6 numbers", "b.csv": "^[^ ]*b.csv is not UTF-8",
+               "w.dat": "from .csv, .txt, .tsv, .npy files"}  # fmt: skip
+    for name, said in refused.items():
+        with pytest.raises(FileError, match=said):
             read_weights(tmp_path / name, graph)
 
 

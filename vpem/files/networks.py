@@ -14,9 +14,8 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vpem.checks import read_float
+from vpem.checks import AnyArray, read_float
 from vpem.errors import FileError, InputError, Setting, VpemWarning, did_you_mean, shorten
 from vpem.files.json_text import JSON_TIMES, parse_json, read_json_file
 from vpem.files.opening import read_bytes
@@ -204,23 +203,24 @@ def _refuse_directed(directed: bool) -> None:
         )
 
 
-def read_weights(path: str | os.PathLike[str], graph: Graph) -> NDArray[np.float64]:
+def read_weights(path: str | os.PathLike[str], graph: Graph) -> AnyArray:
     """Read a mixing matrix (n_agents, n_agents) for `vpem.network.mixing.mixing_matrix`.
 
     A ``.npy`` file holds the matrix, a text file (``.csv``, ``.txt``, ``.tsv``) a line an agent
     with a number for each.
     """
     file, n = Path(path), graph.n_agents
+    if file.suffix.lower() not in MATRICES:
+        raise FileError(f"mixing weights are read from {', '.join(MATRICES)} files, got {file}")
     content = read_bytes(file, JSON_TIMES)
     if file.suffix.lower() == ".npy":
         try:
-            matrix = np.load(io.BytesIO(content), allow_pickle=False)
-            return np.asarray(matrix, dtype=np.float64)
+            return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
         except (ValueError, TypeError, EOFError, OSError) as error:
             raise FileError(f"{file} is not a .npy file of numbers: {error}") from None
     rows = [[read_float(word) for word in row] for _, row in _rows_of(_text(file, content))]
     if len(rows) != n or any(len(row) != n or None in row for row in rows):
-        raise FileError(f"{file} must have {n} lines of {n} numbers, one an agent")
+        raise FileError(f"{file} must hold {n} by {n} numbers, a line for each agent")
     return np.array(rows, dtype=np.float64)
 
 
@@ -231,7 +231,7 @@ def _text(file: Path, content: bytes) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise FileError(f"the graph file {file} is not UTF-8 text") from None
+        raise FileError(f"{file} is not UTF-8 text") from None
     return text
 
 

@@ -16,12 +16,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import check_int, read_float
-from vpem.errors import InputError, Setting, VpemWarning, brief, check_choice
+from vpem.checks import as_array, check_int, read_float
+from vpem.errors import InputError, Setting, VpemWarning, check_choice
 from vpem.network.graph import Graph, check_connected
 from vpem.network.hubs import NUMBER_BYTES, Hub, Routes, eccentricities, find_routes
 from vpem.network.ledger import Ledger
-from vpem.settings import WEIGHTS
+from vpem.settings import WEIGHTS, SumSettings
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -38,7 +38,8 @@ DENSE = 400  # up to this many nodes eigenvalues come from the whole matrix
 TREELIKE = 3.2  # with fewer nonzeros a row than this, factorising costs next to nothing
 RATE_ZERO = 1e-13  # a mixing rate below this is rounding
 ROWS_OFF = 1e-9  # by how much a matrix of the user's may be off its rules, of rounding in a file
-LEAST_GAP = 1e-12  # a spectral gap below this is none
+NO_GAP = 1e-12  # a spectral gap below this is none
+LEAST_GAP = 1e-6  # of weights of the user's, relative to that of Metropolis weights
 
 VALUE_BYTES = 8
 """Of the one number in each message of a power iteration."""
@@ -182,7 +183,7 @@ def _of_constant(graph: Graph, alpha: float) -> csr_array:
     """``I - alpha L``, where the agents come to agree with it."""
     check_connected(graph)
     matrix = _weighted(graph, np.full(graph.n_edges, alpha))
-    mixes = 0.0 < alpha < np.inf and mixing_rate(matrix) < 1.0 - LEAST_GAP
+    mixes = 0.0 < alpha < np.inf and mixing_rate(matrix) < 1.0 - NO_GAP
     if graph.n_agents > 1 and not mixes:
         most = 1.0 + graph.degrees.max()
         fastest = _extreme(_weighted(graph, np.full(graph.n_edges, 1.0 / most)), -1)
@@ -193,7 +194,7 @@ def _of_constant(graph: Graph, alpha: float) -> csr_array:
             Setting("weights", "laplacian"),
             " takes the best one",
         )
-    return matrix
+    return _in_time(graph, matrix)
 
 
 def _of_matrix(graph: Graph, weights: Any) -> csr_array:
@@ -201,17 +202,15 @@ def _of_matrix(graph: Graph, weights: Any) -> csr_array:
     from scipy.sparse import csr_array, issparse
 
     name, n = Setting("weights"), graph.n_agents
-    try:
-        given = csr_array(weights if issparse(weights) else np.asarray(weights, dtype=np.float64))
-        given = given.astype(np.float64)
-    except (TypeError, ValueError):
+    given = weights if issparse(weights) else as_array("mixing weights", weights)
+    if given.dtype.kind not in "iuf" or given.shape != (n, n):
         raise InputError(
-            name, f" must be {', '.join(WEIGHTS)}, a number or a matrix, got {brief(weights)}"
-        ) from None
-    if given.shape != (n, n) or not np.isfinite(given.data).all():
-        raise InputError(
-            name, f" must be a finite matrix of shape ({n}, {n}), got one of {given.shape}"
-        )
+            name, f" must be {', '.join(WEIGHTS)}, a number or a matrix of real numbers of shape "
+            f"({n}, {n}), got shape {given.shape} of type {given.dtype}",
+        )  # fmt: skip
+    given = csr_array(given).astype(np.float64)
+    if bad := np.count_nonzero(~np.isfinite(given.data)):
+        raise InputError(name, f" must be finite, but {bad} of its numbers are NaN or infinite")
     sums, apart = given.sum(axis=1), abs(given - given.T).max()
     row = int(np.abs(sums - 1.0).argmax())
     if apart > ROWS_OFF or abs(sums[row] - 1.0) > ROWS_OFF:
@@ -237,10 +236,24 @@ def _of_matrix(graph: Graph, weights: Any) -> csr_array:
     between[np.searchsorted(edges, codes)] = values
     matrix = _weighted(graph, between)
     rate = mixing_rate(matrix)
-    if rate >= 1.0 - LEAST_GAP:
+    if rate >= 1.0 - NO_GAP:
         raise InputError(
             name, f" must have a spectral gap above 0, but the mixing rate of this matrix is "
             f"{rate:.12g}: with it agents never come to agree; edges of weight 0 join no agents",
+        )  # fmt: skip
+    return _in_time(graph, matrix)
+
+
+def _in_time(graph: Graph, matrix: csr_array) -> csr_array:
+    """Return weights of the user's, if rounds by them end in a reasonable time."""
+    gap, usual = (1.0 - mixing_rate(one) for one in (matrix, mixing_matrix(graph)))
+    if gap < LEAST_GAP * usual:
+        tolerance = SumSettings.consensus_tol
+        raise InputError(
+            Setting("weights"), f" of these values take {np.log(1 / tolerance) / gap:.2g} plain "
+            f"rounds for a consensus error of {tolerance:g}, where Metropolis weights take "
+            f"{np.log(1 / tolerance) / usual:.2g}; take larger ones, or ",
+            Setting("weights", "laplacian"),
         )  # fmt: skip
     return matrix
 

@@ -16,7 +16,7 @@ from vpem._core.threads import thread_count
 from vpem.checks import Indices, check_int, check_kind
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement, agree
-from vpem.errors import InputError, Setting, VpemWarning, brief
+from vpem.errors import InputError, Setting, VpemWarning
 from vpem.network.codecs import Codec, parse_codec
 from vpem.network.faults import Faults, in_turns, turning_rate
 from vpem.network.graph import Graph, check_connected
@@ -392,7 +392,7 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     if faults is not None and str(settings.weights) != "metropolis":
         raise InputError(
             f"{changing} take the Metropolis weights of the links that are up, got weights "
-            f"{brief(settings.weights)}; take ",
+            f"{weights_name(settings.weights, graph)}; take ",
             Setting("weights", "metropolis"),
         )
     if settings.eigenvalue != "estimated":
