@@ -460,7 +460,7 @@ def acceleration_of(
         return None
     local, by_rounds = acceleration.local, not network.total.at_server
     refuse_first(
-        (by_rounds and network.faults is not None, (
+        (by_rounds and network.fails, (
             "{accelerate} rejects steps after which a sum finds a lower log-likelihood, but where "
             "links or agents fail, sums by consensus differ by which agents were heard; leave it "
             "out, or take {sum=tree}",

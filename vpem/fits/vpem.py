@@ -107,7 +107,7 @@ def check_sums_of_factors(settings: FitSettings | PlanSettings, network: Network
             "{batch_size} keeps statistics of batches, but those of factors depend on loadings "
             "that have moved and turned since; leave it out, or {n_factors}",
         )),
-        (by_rounds and network.faults is not None, (factors, (
+        (by_rounds and network.fails, (factors, (
             " takes two sums per iteration, which must agree, but where links or agents fail, sums "
             "by consensus differ by which agents were heard; take {sum=tree}"
         ))),

@@ -148,6 +148,11 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
         return self if self.part_of is None else self.part_of
 
     @property
+    def fails(self) -> bool:
+        """Whether links or agents fail: graphs in turn alone make the same sum every time."""
+        return self.faults is not None and self.faults.any
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Number of features of each agent."""
         return tuple(len(columns) for columns in self.features)
@@ -175,7 +180,7 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
             "acceleration": self.acceleration,
             "consensus_tol": self.consensus_tol,
             "compress": self.compress,
-            "faults": None if self.faults is None else asdict(self.faults),
+            "faults": asdict(self.faults) if self.fails and self.faults else None,
             "secure_sum": self.agents.masks is not None,
             "consensus_path": self.total.path or "server",
         }
@@ -375,7 +380,8 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     if settings.n_rounds != "auto":
         check_int("n_rounds", settings.n_rounds, least=1, most=most)
     changing = "rounds with faults" if failing.any else "rounds over graphs in turn"
-    why = f"{'compressed rounds' if faults is None else changing} are no fixed operator"
+    lacking = "fixed operator" if failing.any or faults is None else "powers of one matrix"
+    why = f"{'compressed rounds' if faults is None else changing} are no {lacking}"
     if settings.acceleration == "chebyshev" and faults is not None:
         raise InputError(
             f"{why}, which Chebyshev acceleration needs: its polynomial would enlarge what each "
@@ -384,7 +390,7 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
         )
     if settings.consensus == "operator" and not fixed:
         raise InputError(
-            f"{why}: they have to be run; take ",
+            f"{why}: they have to be run one by one; take ",
             Setting("consensus", "auto"),
             " or ",
             Setting("consensus", "rounds"),
