@@ -6,13 +6,24 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from vpem import FileError, InputError, VpemWarning, connect, fit_vpem, make_graph, mixing_matrix
+from vpem import (
+    FileError,
+    InputError,
+    PrivacySettings,
+    VpemWarning,
+    connect,
+    fit_em,
+    fit_fedem,
+    fit_vpem,
+    make_graph,
+    mixing_matrix,
+)
 from vpem.files.networks import read_graph, read_weights
 from vpem.network.faults import turning_rate
 from vpem.network.graph import from_edges, in_turn
 from vpem.network.ledger import Ledger
 from vpem.network.mixing import push_rate
-from vpem.network.partition import contiguous
+from vpem.network.partition import contiguous, evenly
 from vpem.sums.connect import connect_workers, spread_workers
 from vpem.sums.counted import add_vectors
 
@@ -203,6 +214,8 @@ DIRECTED = [
     ({"weights": own_matrix()}, "weights of its own"),
     ({"hops": 1}, "both ways"),
     ({"sum": "consensus", "secure_sum": True}, "masks"),
+    ({"secure_sum": True}, "masks would not cancel; leave it out"),
+    ({"stopping": "alike"}, "no one total"),
 ]
 
 
@@ -211,6 +224,21 @@ def test_what_directed_graphs_cannot_have(how, said):
     with pytest.raises(InputError) as error:
         connect(ONE_WAY, contiguous(6, 6), **how)
     assert said in str(error.value)
+
+
+def test_private_fits_advise_what_works():
+    X, known = np.random.default_rng(0).uniform(size=(400, 6)), {"delta": 1e-5, "bounds": (0, 1)}
+    released, private = (
+        PrivacySettings(release_epsilon=5.0, **known),
+        PrivacySettings(epsilon=5.0, **known),
+    )
+    said = "whose links lead both ways, but this graph is directed; leave out directed=True"
+    network, workers = connect(ONE_WAY, contiguous(6, 6)), connect_workers(ONE_WAY)
+    with pytest.raises(InputError, match=said):
+        fit_vpem(X, network, n_components=2, privacy=released)
+    for fit in (fit_em, fit_fedem):
+        with pytest.raises(InputError, match=said):
+            fit(X, evenly(400, 6), workers, n_components=2, privacy=private)
 
 
 def test_all_must_hear_of_all():

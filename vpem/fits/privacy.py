@@ -70,7 +70,7 @@ from vpem.steps.private import (
 )
 from vpem.steps.recovery import Saver
 from vpem.steps.runs import Progress
-from vpem.sums.connect import Network
+from vpem.sums.connect import Network, refuse_directed
 from vpem.sums.private import EACH, Noisy
 from vpem.sums.sum import Sum
 from vpem.terms.mixture import Mixture
@@ -512,6 +512,7 @@ def fit_private_rows(
     """
     began = time.perf_counter()
     check_private("em-rows", settings, weighted=sample_weight is not None, saved=saver is not None)
+    refuse_directed(network, "differential privacy takes")
     if network.compress is not None or not network.total.exact:
         raise InputError(
             Setting("epsilon"), " needs an exact sum that gets its noise before it is sent: in "
@@ -671,6 +672,7 @@ def release_vpem(
     if privacy.epsilon is not None:
         raise InputError(Setting("epsilon"), *OVER_FEATURES[1])
     check_private("vp-em", settings, weighted=sample_weight is not None, saved=saver is not None)
+    refuse_directed(network, "differential privacy takes")
     by_rounds = not network.total.at_server or network.compress is not None
     refuse_first((by_rounds, (
         "{release_epsilon} needs one exact sum, from which all have the same responsibilities: "

@@ -50,7 +50,7 @@ from vpem.steps.fedem_steps import noise_of, safe_step
 from vpem.steps.fedem_sums import FedProgress, FedRun
 from vpem.steps.private import Releases, find_start, length_of, scales_of
 from vpem.steps.runs import Progress
-from vpem.sums.connect import Network
+from vpem.sums.connect import Network, refuse_directed
 from vpem.sums.private import EACH, Noisy
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.terms.features import FeatureTerms
@@ -220,6 +220,7 @@ def _checked(
             " each adds all of the noise to what it sends, so that masks would protect nothing "
             "more; leave it out, or share the noise by EM over rows",
         )  # fmt: skip
+    refuse_directed(network, "differential privacy takes")
     if not network.total.at_server:
         raise InputError(
             Setting("epsilon"), " finds a start by sums at one place; take a star, or ",

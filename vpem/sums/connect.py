@@ -338,7 +338,6 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     failing = Faults(settings.link_failure, settings.agent_dropout, settings.stragglers)
     faults = failing if failing.any or graph.turns is not None else None
     way = way_of(graph, settings)
-    settings = settings.changed(sum=way.title)
     if (graph.is_directed or graph.turns is not None) and settings.hops:
         raise InputError(
             Setting("hops"),
@@ -347,7 +346,8 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
             Setting("hops", 0),
         )
     if graph.is_directed:
-        return _settled_directed(settings), None, None
+        return _settled_directed(settings, way), None, None
+    settings = settings.changed(sum=way.title)
     if settings.secure_sum and way.has_rounds:
         raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
     if settings.stopping == "alike" and way.has_rounds:
@@ -414,6 +414,8 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
 
 
 DIRECTED = {
+    "secure_sum": "multiplies states by mixing weights, so that masks would not cancel",
+    "stopping": "has no one total: all agents have estimates of their own",
     "weights": "has weights of its own, by which each agent sends equal parts over its links",
     "acceleration": "has weights that are not symmetric, which Chebyshev polynomials need",
     "eigenvalue": "has no mixing rate by which rounds could be accelerated",
@@ -425,15 +427,13 @@ DIRECTED = {
 """Settings that push-sum cannot have, and what a directed graph has or does that excludes them."""
 
 
-def _settled_directed(settings: SumSettings) -> SumSettings:
+def _settled_directed(settings: SumSettings, way: Way) -> SumSettings:
     """Return the settings of push-sum; InputError where one cannot be had on a directed graph."""
-    if not SUMMING[str(settings.sum)].has_rounds:
+    if not way.has_rounds:
         raise InputError(
-            Setting("sum", settings.sum), " needs links that lead both ways, up with sums and down "
+            Setting("sum", way.title), " needs links that lead both ways, up with sums and down "
             "with the total, but this graph is directed; take ", Setting("sum", "consensus"),
         )  # fmt: skip
-    if settings.secure_sum:
-        raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
     for name, why in DIRECTED.items():
         usual, value = getattr(SumSettings, name), getattr(settings, name)
         if str(value == usual) != "True" and (name, value) != ("acceleration", "none"):
@@ -442,7 +442,7 @@ def _settled_directed(settings: SumSettings) -> SumSettings:
             )
     if settings.n_rounds != "auto":
         check_int("n_rounds", settings.n_rounds, least=1, most=MOST_ROUNDS["none"])
-    return settings.changed(acceleration="none")
+    return settings.changed(sum=way.title, acceleration="none")
 
 
 def along_a_tree(network: Network) -> Network | None:
