@@ -361,7 +361,12 @@ def test_files_of_graphs(tmp_path):
     (tmp_path / "one.json").write_text(json.dumps(one))
     graph = read_graph(tmp_path / "one.json", directed=True)
     np.testing.assert_array_equal(graph.arrows, ONE_WAY.arrows)
-    assert not read_graph(tmp_path / "one.json").is_directed
+    with pytest.warns(VpemWarning, match=r"one\.json has edges that lead one way"):
+        assert not read_graph(tmp_path / "one.json").is_directed
+    (tmp_path / "ends.csv").write_text(f"---\n---\n{text}\n---\n")
+    assert (read_graph(tmp_path / "ends.csv").turns == TURNS.turns).all()
+    (tmp_path / "alone.csv").write_text("0,1\n1,2\n---\n")
+    assert read_graph(tmp_path / "alone.csv").turns is None
     (tmp_path / "both.json").write_text(json.dumps(graphs[0]))
     with pytest.raises(InputError, match="no direction"):
         read_graph(tmp_path / "both.json", directed=True)

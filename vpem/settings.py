@@ -130,7 +130,7 @@ class GraphSettings(Settings, heading="Network"):
         "Several in one (lines --- in an edge list, a JSON list) take turns, one a round.",
         file="read", idle=not_both("topology", "graph"))
     directed: bool = setting(False, "Links of --graph lead one way, from the first node of an edge "
-        "to the second; agents then sum by push-sum.", idle=beside(
+        "to the second; agents then sum by push-sum, unless all lead both ways.", idle=beside(
             " is about the edges of a file; topologies have links that lead both ways; give "
             "{graph}, or leave it out", graph=None))
     radius: float | None = setting(None, "Radius of a geometric graph in the unit square.",

@@ -16,7 +16,15 @@ from xml.etree.ElementTree import ParseError
 import numpy as np
 
 from vpem.checks import AnyArray, read_float
-from vpem.errors import FileError, InputError, Setting, VpemWarning, did_you_mean, shorten
+from vpem.errors import (
+    FileError,
+    InputError,
+    Setting,
+    VpemWarning,
+    did_you_mean,
+    shorten,
+    warn,
+)
 from vpem.files.json_text import JSON_TIMES, parse_json, read_json_file
 from vpem.files.opening import read_bytes
 from vpem.network.graph import Graph, from_edges, from_networkx, in_turn
@@ -145,6 +153,7 @@ def read_graph(
       "source,target" or "from,to" is a header. An agent of no line has no neighbours.
     * ``.graphml``: GraphML; the ``id`` of a node is its label.
     * ``.json``: node-link JSON as networkx writes it, with ``nodes`` and ``edges`` (or ``links``).
+      It warns where this says that edges lead one way, but ``directed`` does not.
 
     Several graphs take turns (`vpem.network.graph.in_turn`): in an edge list a line ``---`` begins
     the next, and JSON may be a list of graphs. Edges of a ``directed`` graph lead from the first
@@ -190,6 +199,10 @@ def read_graph(
         if directed and not graph.is_directed():
             raise InputError("the edges of this graph have no direction; leave out ",
                              Setting("directed", True))  # fmt: skip
+        one_way = (not graph.has_edge(two, one) for one, two in graph.edges())
+        if not directed and ending == ".json" and any(one_way):
+            warn(f"{file} has edges that lead one way, but they are taken as both ways; for one way"
+                 " add ", Setting("directed", True))  # fmt: skip
         return from_networkx(graph, n_agents, names, topology, directed=directed)
     except InputError as error:
         raise InputError(f"{file}: ", *error.parts) from None
@@ -271,6 +284,10 @@ def _read_edge_list(file: Path, content: bytes) -> list[list[tuple[str, str]]]:
         pairs.append((fields[0], fields[1]))
     if not any(lists):
         raise FileError(f"the edge list {file} holds no edges")
+    while not lists[-1]:
+        lists.pop()
+    while not lists[0]:
+        lists.pop(0)
     if more:
         warnings.warn(
             f"{file}: what follows the two nodes of a line is not used, here on {more} lines;"
