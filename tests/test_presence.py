@@ -206,9 +206,11 @@ def test_what_says_nothing_is_one_sentence(bad):
     [
         ((0.5, 0.5), "has 2 probabilities, but 3 could take part"),
         ({"anna": 0.5, "bert": 0.5}, "has no probability of 'cleo'"),
+        ({"anna": 0.5, "0": 0.5}, "has 'anna' twice"),
+        ("cleo,1,bert;anna", "has 'bert' twice"),
         ({"anna": 0.5, "bert": 0.5, "cleo": 1, "cloe": 1}, "names 'cloe' .did you mean 'cleo'"),
         ("anna,bert;anna", "has 'cleo' in no iteration"),
-        ("anna,anna;bert;cleo", "has 'anna' twice in one iteration"),
+        ("anna,anna;bert;cleo", "has 'anna' twice"),
         ("anna,bert;dora;cleo", "names 'dora', but there are 'anna', 'bert'"),
         ("anna=0.5,anna=1", "names a worker twice"),
         ("0;1;3", "names '3', but there are"),
@@ -220,6 +222,14 @@ def test_names_that_do_not_fit_are_refused(value, why):
         fit_fedem(np.random.default_rng(0).normal(size=(20, 2)), held, participation=value)
 
 
+def test_names_come_before_numbers():
+    assert Presence.of("1;3;2,3", ["1", "2", "3"]).plain == ((0,), (2,), (1, 2))
+    assert Presence.of("2=0.5,1=1,3=0.7", ["1", "2", "3"]).plain == (1.0, 0.5, 0.7)
+    for wrong in ("0;1;2;3", "0=0.5,1=1,2=1"):
+        with pytest.raises(InputError, match="names '0', but there are '1', '2', '3'"):
+            Presence.of(wrong, ["1", "2", "3"])
+
+
 def test_names_numbers_and_files_are_the_same(overlapping, tmp_path):
     X = overlapping(8, 210, 4)
     held = from_worker_of_row(np.arange(210) % 3, ["anna", "bert", "cleo"])
@@ -227,7 +237,7 @@ def test_names_numbers_and_files_are_the_same(overlapping, tmp_path):
     (tmp_path / "who.json").write_text(json.dumps({"cleo": 1, "anna": 0.5, "bert": 0.8}))
     (tmp_path / "when.json").write_text(json.dumps([["anna", "bert"], ["cleo"]]))
     alike = (
-        [(0.5, 0.8, 1.0), "0.5,0.8,1", "bert=0.8,anna=0.5,cleo=1", str(tmp_path / "who.json")],
+        [(0.5, 0.8, 1.0), "0.5,0.8,1", "bert=0.8,0=0.5,2=1", str(tmp_path / "who.json")],
         [((0, 1), (2,)), "0,1;2", "anna,bert;cleo", str(tmp_path / "when.json")],
         [np.array([0.5, 0.8, 1.0]), "0.5,0.8,1"],
         [np.array(0.5), 0.5],
@@ -239,6 +249,9 @@ def test_names_numbers_and_files_are_the_same(overlapping, tmp_path):
         told = fits[0].options
         assert told["participation"] == 0.5
         assert len(told.get("participation_by_worker", "abc")) == 3
+    (tmp_path / "who.json").write_text('"when.json"')
+    with pytest.raises(InputError, match=r"who\.json must hold who takes part, got the name"):
+        run(X, participation=str(tmp_path / "who.json"), **common)
     (tmp_path / "who.json").write_text("{")
     with pytest.raises(FileError, match=r"who\.json"):
         run(X, participation=str(tmp_path / "who.json"), **common)
@@ -277,7 +290,10 @@ def test_observers_take_part_by_themselves():
 @each(
     ("options", "why"),
     [
-        ({"memory": "naive"}, "is the mean over those workers that take part, but all do"),
+        *(
+            ({"memory": "naive", "participation": all_are_there}, "that take part, but all do")
+            for all_are_there in (1, [1] * 7, [list("0123456")], "0,1,2,3,4,5,6;6,5,4,3,2,1,0")
+        ),
         ({"memory": "naive", "participation": 0.5, "alpha": 0.3}, "leaves none"),
         ({"memory": "naive", "participation": 0.5, "compress": "topk:0.2"}, "is biased"),
         ({"replacement": True}, "is how the rows of batches are drawn"),

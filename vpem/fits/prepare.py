@@ -27,7 +27,7 @@ from vpem.checks import (
     precision_of,
     row_blocks,
 )
-from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, shorten, warn
+from vpem.errors import InputError, OwnDataWarning, Setting, VpemWarning, brief, shorten, warn
 from vpem.files.checkpoints import checksum
 from vpem.files.json_text import read_json_file
 from vpem.files.matrix import FileMatrix, select_rows
@@ -571,7 +571,9 @@ def read_presence(settings: Any, names: Sequence[str], network: Network) -> Any:
     """
     value, engine = settings.participation, network.agents.engine
     if isinstance(value, str) and isinstance(parse_participation(value), str):
-        value = read_json_file(value)
+        file, value = value, read_json_file(value)
+        if isinstance(parse_participation(value), str):
+            raise InputError(f"{file} must hold who takes part, got the name {brief(value)}")
         said = engine.allgather(checksum(repr(parse_participation(value))))
         if len(set(said)) > 1:
             raise InputError(

@@ -60,17 +60,17 @@ class Presence:
         if isinstance(known, float):
             return cls(np.full(n, least), (), weights)
         if isinstance(known, dict):
-            if absent := [name for name in names if name not in known]:
+            places = _places(known, names)
+            if absent := [name for at, name in enumerate(names) if at not in places]:
                 raise InputError(number, f" has no probability of {shorten(map(repr, absent))}")
-            _places(known, names)
-            return cls(np.array([known[name] for name in names]), (), weights)
+            return cls(np.array(list(known.values()))[np.argsort(places)], (), weights)
         if not isinstance(known[0], tuple):
             if len(known) != n:
                 raise InputError(
                     number, f" has {len(known)} probabilities, but {n} could take part"
                 )
             return cls(np.array(known), (), weights)
-        schedule = tuple(_places(one, names) for one in known)
+        schedule = tuple(np.sort(_places(one, names)) for one in known)
         times = np.bincount(np.concatenate(schedule), minlength=n)
         if absent := [names[at] for at in np.flatnonzero(times == 0).tolist()]:
             raise InputError(
@@ -82,7 +82,7 @@ class Presence:
     @property
     def plain(self) -> Any:
         """The same by numbers of senders: a probability, one for each, or who is there when."""
-        if self.schedule:
+        if self.schedule and self.probabilities.min() < 1:
             return tuple(tuple(one.tolist()) for one in self.schedule)
         alike = (self.probabilities == self.probabilities[0]).all()
         return float(self.probabilities[0]) if alike else tuple(self.probabilities.tolist())
@@ -112,19 +112,26 @@ def describe_presence(value: object, n: int) -> Report:
     return report
 
 
-def _places(names: Iterable[str], known: Sequence[str]) -> Senders:
-    """Numbers of the senders of these names, in order; InputError for others and for repeated."""
-    places = {str(at): at for at in range(len(known))} | {name: at for at, name in enumerate(known)}
-    found = [places.get(name, -1) for name in names]
-    for name, at in zip(names, found, strict=True):
+def _places(given: Iterable[str], known: Sequence[str]) -> Senders:
+    """Numbers of the senders of these names; InputError for others and for repeated ones.
+
+    Where no name is a number, numbers from 0 will do.
+    """
+    places = {name: at for at, name in enumerate(known)}
+    if not any(name.isdecimal() for name in known):
+        places |= {str(at): at for at in range(len(known))}
+    found: list[int] = []
+    for name in given:
+        at = places.get(name, -1)
         if at < 0:
             raise InputError(
                 Setting("participation"), f" names {name!r}{did_you_mean(name, known)}, but there "
                 f"are {shorten(map(repr, known))}",
             )  # fmt: skip
-        if found.count(at) > 1:
-            raise InputError(Setting("participation"), f" has {name!r} twice in one iteration")
-    return np.sort(np.array(found, dtype=np.intp))
+        if at in found:
+            raise InputError(Setting("participation"), f" has {known[at]!r} twice")
+        found.append(at)
+    return np.array(found, dtype=np.intp)
 
 
 class Uplink(Sum):
