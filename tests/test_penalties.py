@@ -335,7 +335,9 @@ REFUSED = {
     "elastic-net:1": "must be ridge:L",
     "": "must be ridge:L",
     "ridge:0": "numbers of ridge must be above 0",
-    "elastic-net:1:2": "share of lasso at most 1",
+    "elastic-net:1:2": "share of lasso from 0 to 1",
+    "elastic-net:1:-0.1": "share of lasso from 0 to 1",
+    "elastic-net:0:0.5": "must be above 0",
     "ridge:1,lasso:1": "two penalties of means",
     "dirichlet:1,dirichlet:2": "has dirichlet twice",
     "dirichlet:0.9": "at least 1",
@@ -347,6 +349,13 @@ REFUSED = {
 def test_penalties_that_are_none(X, penalty):
     with pytest.raises(InputError, match=REFUSED[penalty]):
         rows_fit(X, "spherical" if "wishart" not in penalty else "full", penalty, max_iter=1)
+
+
+def test_an_elastic_net_without_lasso_is_a_ridge(X):
+    net, ridge = (
+        rows_fit(X, "full", words, max_iter=5) for words in ("elastic-net:0.3:0", "ridge:0.3")
+    )
+    np.testing.assert_array_equal(net.mixture.assembled_means, ridge.mixture.assembled_means)
 
 
 def test_what_goes_without_a_penalty(X, capsys):

@@ -88,10 +88,12 @@ def parse_penalty(words: str) -> Penalty:
                 "inverse-wishart:NU:SCALE (or without numbers) or dirichlet:A, or several of these "
                 f"with commas between, got {part!r}; try lasso:0.05",
             )  # fmt: skip
-        wrong = [one for one in known if one < least or (above and one == least)]
-        if wrong or (name == "elastic-net" and known[1] > 1):
+        shares = known[1:] if name == "elastic-net" else [float(name == "lasso")]
+        sizes = known[:1] if name == "elastic-net" else known
+        wrong = [one for one in sizes if one < least or (above and one == least)]
+        if wrong or not 0 <= shares[0] <= 1:
             rule = f"{'above' if above else 'at least'} {least:g}"
-            beside = ", and its share of lasso at most 1" if name == "elastic-net" else ""
+            beside = ", and its share of lasso from 0 to 1" if name == "elastic-net" else ""
             raise InputError(
                 Setting("penalty", words),
                 f": numbers of {name} must be {rule}{beside}, got {part!r}",
@@ -104,9 +106,7 @@ def parse_penalty(words: str) -> Penalty:
             )
         given[kind] = known
         if kind == "means":
-            strength = known[0]
-            share = known[1] if name == "elastic-net" else float(name == "lasso")
-            given[kind] = [strength * (1 - share), strength * share]
+            given[kind] = [known[0] * (1 - shares[0]), known[0] * shares[0]]
     ridge, lasso = given.get("means", [0.0, 0.0])
     of_wishart: list[float] = given.get("inverse-wishart", [])
     freedom = of_wishart[0] if of_wishart else None
