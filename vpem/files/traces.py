@@ -100,7 +100,7 @@ class Trace:
         self._callback = callback
         self.records: list[Report] = [] if begun is None else [*begun.records]
         self.names: tuple[str, ...] = () if begun is None else begun.names
-        self.run = "" if begun is None else begun.run
+        self.run: str = "" if begun is None else begun.run
         """Of a run that keeps checkpoints what it is known by, and after how many iterations."""
         self._restart, self._goes_on = 1, begun is not None
 
@@ -255,7 +255,7 @@ class Trace:
                 for name, values in self._columns().items():
                     write_array(file, name, values)
             return
-        head = {"encoding": ENCODING, "version": VERSION}
+        head: Report = {"encoding": ENCODING, "version": VERSION}
         head |= {"names": list(self.names), "run": self.run}
         with (
             atomic_write(path, force, "traces") as temporary,
