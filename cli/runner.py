@@ -211,7 +211,7 @@ class CommandRun:
                 return Trace(begun=begun)
             if not self.out.force:
                 raise InputError(
-                    Setting("trace", str(path)), " is of another run than the checkpoint, or "
+                    Setting("trace", str(path)), " belongs to another run than the checkpoint, or "
                     "ends before it; name another file, or replace it with ",
                     Setting("force", True),
                 )  # fmt: skip

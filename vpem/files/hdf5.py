@@ -602,7 +602,7 @@ def check_encoding(file: h5py.File, expected: str, version: str) -> str | None:
 
 
 def check_version(path: PathLike, written: str, version: str) -> None:
-    """Raise FileError if a file is of a newer major version."""
+    """Raise FileError if a newer major version wrote the file."""
     major = read_int(written.split(".")[0])
     if major is None or major < 0:
         raise FileError(f"{path} has no readable encoding-version (got {brief(written)})")

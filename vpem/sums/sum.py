@@ -145,7 +145,7 @@ class Sum(Stateful):
     exact: bool = False
     """Whether all roots share one estimate, which has no error."""
     steady: bool = False
-    """Whether each sum is of what all add now, and of nothing else."""
+    """Whether each sum has what all add now, and nothing else."""
     codec: Codec | None = None
     """Of messages, where these are compressed."""
     tree: Routes | None = None
