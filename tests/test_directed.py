@@ -118,6 +118,14 @@ def test_what_is_no_mixing_matrix_is_refused(weights, said):
     assert said in str(error.value)
 
 
+def test_weights_that_are_small_are_refused_below_a_millionth_of_the_usual_gap():
+    """Metropolis weights of a ring of 6 have the gap 1/3, and a constant alpha has alpha."""
+    with pytest.raises(InputError, match="plain rounds for a consensus error of 1e-06"):
+        mixing_matrix(RING, 3.3e-7)
+    assert mixing_matrix(RING, 3.4e-7)[0, 1] == 3.4e-7
+    assert connect_workers(RING, weights=1e-4).consensus_error <= 1e-6
+
+
 def test_files_of_weights(tmp_path):
     W, graph = own_matrix(), RING
     np.savetxt(tmp_path / "w.csv", W, delimiter=",", fmt="%.17g")
