@@ -48,8 +48,8 @@ KINDS |= {"int": int, "float": float}
 OFFERED: dict[str, tuple[str, ...]] = {
     "plot kind": (
         "profile", "projection", "history", "graph", "sparsity", "communication", "marginals",
-        "pairs", "boundaries", "responsibilities", "confusion", "traces", "curves", "observed",
-        "residuals", "vpc", "effects", "topics", "shares", "spreads", "trends",
+        "pairs", "boundaries", "responsibilities", "confusion", "trace", "traces", "curves",
+        "observed", "residuals", "vpc", "effects", "topics", "shares", "spreads", "trends",
     ),
     "data copy name": ("breast_cancer", "wine", "heart", "oxford_boys", "theophylline", "notices"),
     "data fetch name": ("htru2",),

@@ -115,7 +115,7 @@ def test_a_script_for_every_shell(capsys, monkeypatch, shell):
 def test_values_of_the_environment_do_not_disturb(completed, monkeypatch):
     for name, value in (("NOTHING", "1"), ("HOPS", "x"), ("CONFIG", "nowhere.toml")):
         monkeypatch.setenv(f"VPEM_FIT_{name}", value)
-    assert set(completed("fit --scale ").split()) == {"none", "standard"}
+    assert set(completed("fit --scale ").split()) == {"none", "standard", "power"}
 
 
 # ---- choices ------------------------------------------------------------------------------------

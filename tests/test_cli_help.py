@@ -197,6 +197,13 @@ def home(tmp_path_factory):
                 )
                 == 0
             )
+        for name, words in (("vpem", ("--agents", 2)), ("em", ())):  # held against each other
+            line = ["fit", "data/wine.h5", *words, "--max-iter", 3, "-o", f"{name}.h5", "--quiet"]
+            assert vpem_cli.run(list(map(str, line))) == 0
+        for seed in range(3):
+            line = ["fedem", "data/wine.h5", "--workers", 2, "--max-iter", 3, "--tol", 0]
+            line += ["--seed", seed, "--trace", f"seed{seed}.jsonl", "--quiet"]
+            assert vpem_cli.run(list(map(str, line))) == 0
     assert (home / "model.h5").exists()
     (home / "fits").mkdir()
     for number in range(2):

@@ -350,7 +350,7 @@ REFUSED = [  # of commands in the folder of the fits
     ("plot growth.h5 -o p.png --kind history", "history is drawn of mixtures and clusters, and"),
     ("plot growth.h5 -o p.png --kind curves",
      "the picture shows individuals; give the data after the model"),
-    ("plot growth.h5 -o p.png --kind trace", "(did you mean 'traces'?)"),
+    ("plot growth.h5 -o p.png --kind tracs", "(did you mean 'traces'?)"),
     ("plot growth.h5 {boys} -o p.png --kind curves --individual 99", "has no individual '99'"),
     ("plot growth.h5 boys.h5 -o p.png --kind curves --id who", "--id name columns of a CSV tab"),
     ("plot growth.h5 boys.h5 -o p.png --id who",

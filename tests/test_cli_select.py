@@ -70,7 +70,7 @@ def same_models(*paths):
 def of_search(options):
     """Return the options that a search has, too: others are as nobody asked for them here."""
     others = {"hubs": "size", "labels_at": None, "labels_for_fit": None} | vars(PrivacySettings())
-    others |= {"concentration": None}
+    others |= {"concentration": None, "fix": None}
     assert {options.get(name, others[name]) == others[name] for name in others} == {True}
     return {name: value for name, value in options.items() if name not in others}
 

@@ -327,6 +327,7 @@ CASES: dict[str, dict[str, Lines]] = {
         "show clusters": ("show clusters.h5", "show clusters.h5 --json"),
         "show an imputation": ("show filled.h5", "show filled.h5 --json"),
         "show data": "show data/wine.h5",
+        "boundaries": "model boundaries wine.m.h5 --features 0,1 --json",
         "evaluate": "evaluate wine.m.h5 data/wine.h5 --json",
         "evaluate as text": "evaluate cycle.m.h5 data/breast_cancer.h5",
         "evaluate clusters": "evaluate clusters.h5 data/wine.h5 --json",

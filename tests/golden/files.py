@@ -48,7 +48,8 @@ MADE: dict[str, str] = {
     "vr.h5": f"fedem {ROWS} --workers 3 --variance-reduction {SHORT} -o vr.h5",
     "part.agent-0.h5": f"mpiexec 2 {FIT} --agents 2 --topology path --shards -o part.h5",
     "part.agent-1.h5": "",
-    # clusters, imputations, fits of SAEM
+    # clusters, imputations, fits of SAEM, traces
+    "trace.h5": f"{FIT} --agents 2 --trace trace.h5",
     "clusters.h5": f"kmeans {ROWS} --workers 3 --scale standard {SHORT} -o clusters.h5",
     "features.h5": f"kmeans {ROWS} --split features --topology cycle {SHORT} -o features.h5",
     "grid.h5": f"kmeans {ROWS} --split features --method grid --n-init 10 -q -o grid.h5",

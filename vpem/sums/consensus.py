@@ -208,6 +208,9 @@ class ConsensusSum(ByChunks, _OverHubs):
     the states that agents elsewhere need.
     """
 
+    _shares: Doubles | None = None  # of push-sum
+    _arcs: Mask | slice = slice(None)
+
     def __init__(
         self,
         mixing: csr_array,
@@ -227,8 +230,6 @@ class ConsensusSum(ByChunks, _OverHubs):
         layout = _Layout(mixing, hubs)
         super().__init__(layout, int(n_rounds), rate, n_threads, routes, diameter)
         self.mixing = mixing
-        self._shares: Doubles | None = None
-        self._arcs: Mask | slice = slice(None)
         if pushed:
             weights = np.ones((layout.n_agents, 1))
             layout.run_plain(weights, self.n_rounds, n_threads)
