@@ -142,14 +142,25 @@ REFUSED = [
     ({"fix": "weights", "n_factors": 1}, "factors"),
     ({"fix": "weights", "weight_concentration_prior_type": "map"}, "prior"),
     ({"fix": "covariance"}, "the start does not give them"),
+    ({"fix": "covariance", "init": start_of(["covariances"]), "covariance_type": "diag"}, "change"),
+    ({"fix": "covariance", "init": start_of(["covariances"]), "covariance_type": "tied"}, "change"),
+    # Entries between hubs, of a file or a model.
+    ({"fix": "covariance", "init": start_of(["covariances"])}, "change those of the start"),
+    (
+        {
+            "fix": "covariance",
+            "init": GivenStart.from_parameters(START, "full", (3, 4), means=X[START], **KNOWN).init,
+        },
+        "change those of the start",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("how", "said"), REFUSED)
 def test_refusals(how, said):
-    network = connect(make_graph("star", 2), contiguous(4, 2))
+    network = connect(make_graph("star", 4), contiguous(4, 4))
     with pytest.raises(InputError) as error:
-        fit_vpem(X, network, n_components=3, init=start_of(("weights",)), **how)
+        fit_vpem(X, network, **({"n_components": 3, "init": start_of(("weights",))} | how))
     assert said in str(error.value)
 
 

@@ -310,10 +310,10 @@ def network_of_all(
     return network
 
 
-def started(settings: FitSettings) -> tuple[GivenStart, FitSettings]:
+def started(settings: FitSettings, blocks: Blocks | None = None) -> tuple[GivenStart, FitSettings]:
     """Return where a fit starts, and the settings that matter: without iterations they are few."""
     began_at = GivenStart.wrap(settings.init)
-    began_at.check_fixed(settings.fix)
+    began_at.check_fixed(settings.fix, settings.covariance_type, blocks)
     settings = settings.changed(init=began_at.init)
     if settings.max_iter == 0:
         settings = settings.changed(batch_size=None, step_size=None, accelerate=None)

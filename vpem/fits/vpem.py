@@ -213,7 +213,7 @@ def fit_vpem(
             X, network, settings, privacy, sample_weight=sample_weight, feature_names=feature_names,
             saver=saver, labels=labels,
         )  # fmt: skip
-    began_at, settings = started(settings)
+    began_at, settings = started(settings, network.whole.blocks)
     prepared = prepare(
         X, network.blocks.n_features, settings, AllRows(network.total.holders),
         sample_weight=sample_weight, feature_names=feature_names, dtype=settings.dtype,

@@ -131,8 +131,8 @@ class GivenStart:
             values["weights"] = np.broadcast_to(values["weights"], start.weights.shape).copy()
         return replace(start, **values)
 
-    def check_fixed(self, fix: str | None) -> None:
-        """Raise InputError unless what is to be held is given."""
+    def check_fixed(self, fix: str | None, covariance_type: str, blocks: Blocks | None) -> None:
+        """Raise InputError unless what is to be held is given, and hubs can hold it as it is."""
         parts = PARTS if isinstance(self.init, Density) else self.parts
         for part in held_parts(fix):
             if part not in parts:
@@ -140,6 +140,19 @@ class GivenStart:
                     Setting("fix"), f" holds {part} as they are known, but the start does not give "
                     "them; give a model, or ", Setting("fix_from"), " a file",
                 )  # fmt: skip
+        start = self.given or self.init
+        if "covariances" not in held_parts(fix) or start.kinds is not None:
+            return
+        start = start.joint if start.n_factors else start
+        blocks = blocks or Blocks((np.arange(start.n_features),), (0,), ((0,),))
+        held = start.convert_to(blocks, covariance_type, start.scaling)
+        back = held.convert_to(start.blocks, start.covariance_type, start.scaling).covariances
+        if not np.allclose(back, start.covariances, rtol=1e-9, atol=0.0):
+            raise InputError(
+                Setting("fix"), " holds covariances as they are, but ",
+                Setting("covariance_type", covariance_type), " inside the hubs of this fit would "
+                "change those of the start; take the kind of covariance and the hubs of the start",
+            )  # fmt: skip
 
 
 def held_parts(fix: str | None) -> tuple[str, ...]:
