@@ -204,6 +204,7 @@ def test_messages_of_a_batch_are_those_of_one_iteration(X):
         ({"variance_reduction": True}, "begins again with all rows"),
         ({"n_epochs": 3}, "no epochs"),
         ({"random_stop": True}, "ends when no batch follows"),
+        ({"keep_trace": True}, "one fit to the same rows"),
         ({"secure_sum": True}, "that of the first batch"),
         ({"penalty": "ridge:0.1"}, "against which a penalty is weighed"),
         ({"covariance_type": "tied"}, "known_covariance"),

@@ -36,7 +36,10 @@ from vpem.terms.lowrank.observations import Observations
     ImputeSettings,
     SumSettings,
     first=("rank", "ridge", "law"),
-    without={"agent_dropout": "participation is what FedMissEM has for it"}
+    without={
+        "agent_dropout": "participation is what FedMissEM has for it",
+        "stopping": "a server decides when to stop, and sends its last statistic to all anyway",
+    }
     | dict.fromkeys(("hops", "hubs"), "observers show nobody their entries"),
 )
 class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):

@@ -559,6 +559,11 @@ class VPEM(FittedByEM):
                 "partial_fit does not know how many rows there will be, against which a prior is "
                 "weighed; call fit, or leave out weight_concentration_prior_type"
             )
+        if self.keep_trace:
+            raise InputError(
+                "partial_fit does not take keep_trace: a trace follows one fit to the same rows; "
+                "leave it out"
+            )
         if self.release_epsilon is not None:
             raise InputError(
                 "partial_fit would spend some of the privacy budget for every batch; call fit, or "
@@ -673,6 +678,7 @@ class DistributedGaussianMixture(FittedByEM):
     first=("n_components", "workers", "graph", "compress", "init"),
     without={
         "agent_dropout": "participation is what FedEM has for it",
+        "stopping": "a server decides when to stop, and sends its last statistic to all anyway",
         **OF_FEATURES,
         "release_epsilon": "it is for features; FedEM has epsilon",
         "colluding": "workers share no noise: each adds all of it to its own",

@@ -147,6 +147,7 @@ class FedStream(OnGraph):
             "n_epochs": "a stream has no epochs",
             "epsilon": "every batch would spend as much of the privacy budget as all rows do",
             "random_stop": "a stream ends when no batch follows",
+            "keep_trace": "a trace follows one fit to the same rows",
             "secure_sum": "masks are of numbers in a range, which would be that of the first batch",
         }
         for name, why in reasons.items():
