@@ -18,9 +18,11 @@ from vpem import (
     read_model,
 )
 from vpem.files.datasets import Dataset, write_dataset
+from vpem.files.traces import Trace
 from vpem.fits.private_fedem import NoisyStatistics, about_all_rows
 from vpem.network.noise import Noise
 from vpem.network.partition import Blocks, evenly
+from vpem.steps.runs import Progress
 from vpem.sums.connect import spread_workers
 from vpem.sums.private import Noisy
 from vpem.sums.server import ServerSum
@@ -248,8 +250,11 @@ def test_a_command_says_who_is_protected(capsys, rows, tmp_path):
     assert told.json["privacy"]["against"]["server"]["add_or_remove"] == 8.0
     stored = read_model(model)
     assert stored.report["log_likelihood"] is None
+    assert stored.report["converged"] is None
     shown = done(capsys, "model", "show", model).out
     assert "not published, to protect rows" in shown
+    assert "converged" not in shown
+    assert Progress(3, float("nan"), None).facts() == []
     for words, says in (
         (("--secure-sum",), "masks would protect nothing more"),
         (("--topology", "cycle"), "take a star, or --sum tree"),
@@ -273,6 +278,7 @@ def test_a_command_says_who_is_protected(capsys, rows, tmp_path):
     ({"record_every": 2}, "none is recorded"), ({"floor": 0.1}, "has no effect with epsilon"),
     ({"sample_weight": np.ones(4000)}, "a row of more weight"),
     ({"known_covariance": np.eye(3)}, "leave them out"),
+    ({"callback": Trace()}, "a private fit keeps no trace"),
 ])  # fmt: skip
 def test_python_refuses_what_noise_cannot_go_with(rows, options, says):
     with pytest.raises(InputError, match=says):

@@ -69,7 +69,7 @@ from vpem.steps.fedem_sums import FEW, FedProgress, FedRun, check_masked, weight
 from vpem.steps.recovery import Saver
 from vpem.steps.restarts import OneRun
 from vpem.steps.row_sampling import PointStream, RowStream
-from vpem.steps.runs import Progress, tracer
+from vpem.steps.runs import Progress, refuse_trace, tracer
 from vpem.steps.starts import Tell, teller
 from vpem.sums.connect import Network
 from vpem.sums.partial import Uplink, describe_presence
@@ -324,7 +324,8 @@ class FedFit(MixtureResult):
         run, mixture, workers, network = self.run, self.mixture, self.workers, self.network
         history, unknown = run.history, Report()
         if self.guarantee is not None:
-            unknown = self.guarantee.in_report() | {"mean_field": [], "history": []}
+            unknown = self.guarantee.in_report()
+            unknown |= {"converged": None, "in_noise": None, "mean_field": [], "history": []}
         return {
             "algorithm": "vr-fedem" if self.options["variance_reduction"] else "fedem",
             "split": "rows",
@@ -562,6 +563,7 @@ def fit_fedem(
     began = time.perf_counter()
     settings = FedMixtureSettings.resolve(settings, **changes)
     if privacy is not None and privacy.is_asked:
+        refuse_trace(callback)
         return _with_noise(
             X, workers, network, settings, privacy, feature_names=feature_names, callback=callback,
             saved=saver is not None, weighted=sample_weight is not None,

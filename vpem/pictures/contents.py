@@ -232,7 +232,9 @@ def _iterations(report: Report) -> str | None:
     if "n_epochs" in report:
         rest.insert(0, f"{report['n_epochs']:.4g} epochs")
     noise = " to within noise" * bool(report["converged"] and report.get("in_noise"))
-    return ", ".join([count, outcome(report["converged"], report.get("tol")) + noise, *rest])
+    if report["converged"] is not None:
+        rest.insert(0, outcome(report["converged"], report.get("tol")) + noise)
+    return ", ".join([count, *rest])
 
 
 def outcome(converged: object, tol: object) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,8 @@ class Progress:
 
     def facts(self) -> list[str]:
         change = [] if self.change is None else [f"change {self.change:+.0e}"]
-        return [f"log-likelihood {self.log_likelihood:.6f}", *change]
+        known = [f"log-likelihood {self.log_likelihood:.6f}"] * (not isnan(self.log_likelihood))
+        return [*known, *change]
 
 
 Trace = Callable[..., None]
