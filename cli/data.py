@@ -24,7 +24,7 @@ from vpem.settings import (
     WorkerSettings,
 )
 
-from .outputs import READ, Role
+from .outputs import READ, Role, reads
 
 if TYPE_CHECKING:
     from vpem.files.datasets import Dataset
@@ -62,6 +62,7 @@ def weighed(sums: Any, graph: Graph) -> Any:
         return sums
     from vpem.files.networks import read_weights
 
+    reads("--weights", sums.weights)
     return sums.changed(weights=read_weights(sums.weights, graph))
 
 

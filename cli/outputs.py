@@ -42,16 +42,12 @@ class Role:
     """What a command does with the file that an option names.
 
     ``files`` returns the files of the option's value, given that, or None, and the values of all
-    options by name; by default the value names them, unless it is a number.
+    options by name; by default the value names them.
     """
 
     writes: bool  # it may be read before, too
     files: Callable[[Any, Mapping[str, Any]], Iterable[Any]] = lambda value, options: (
-        value
-        if isinstance(value, list | tuple)
-        else (value,)
-        if isinstance(value, str | os.PathLike)
-        else ()
+        () if value is None else value if isinstance(value, list | tuple) else (value,)
     )
     goes_on_in: str = ""  # option that may name the same file
 
@@ -77,9 +73,8 @@ def begin(context: Any, roles: Mapping[str, Role]) -> None:
     values = {**context.params, "config": context.meta.get(FILE)}
     for param in context.command.params:
         role = roles.get(param.name)
-        given = context.params.get(param.name)
-        if role is READ and isinstance(given, str | os.PathLike | list | tuple):
-            values[param.name] = context.params[param.name] = _found(given)
+        if role is READ and context.params.get(param.name) is not None:
+            values[param.name] = context.params[param.name] = _found(values[param.name])
         if role is not None:
             _note(role, name_of(param), *role.files(values.get(param.name), values))
 

@@ -16,8 +16,8 @@ from .cli_support import done, listing, make_data, run
 from .tables import each
 
 COMMANDS = {" ".join(path): leaf for path, leaf in leaves(vpem_cli.app.command())}
-NAMES_PLACES = {"align", "curve", "dataset", "data fetch name", "fix", "plot kind",
-                "sample_weight"}  # fmt: skip
+NAMES_PLACES = {"align", "curve", "dataset", "data fetch name", "fix", "participation",
+                "plot kind", "sample_weight", "weights"}  # fmt: skip
 """Options whose help speaks of files, and which name none."""
 
 

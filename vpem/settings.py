@@ -224,7 +224,7 @@ class SumSettings(Settings, heading="Network"):
     weights: Any = setting("metropolis", "Mixing weights: metropolis, laplacian (best constant), "
         "max-degree, fastest (needs cvxpy); a constant alpha of I - alpha L, such as 0.2; or a "
         "matrix of one's own: a file (.csv, .txt, .npy), in Python an array. It is symmetric, its "
-        "rows sum to 1, and it is 0 off the edges.", words=WEIGHTS, file="read", idle=rules.ROUNDS)
+        "rows sum to 1, and it is 0 off the edges.", words=WEIGHTS, idle=rules.ROUNDS)
     consensus: str = setting("auto", "Compute the rounds one by one (rounds), as one equivalent "
         "matrix (operator), or by the cheaper of the two (auto).", choices=CONSENSUS,
         idle=rules.ROUNDS)
@@ -469,7 +469,7 @@ class FedSettings(Settings, heading="Method"):
     participation: float | Any = setting(1.0, "Probability that a worker takes part in an "
         "iteration. Or one for each worker (0.9,0.5 or anna=0.9,bert=0.5), or who is there in one "
         "iteration after the other (anna,bert;cleo), or a JSON file of these.",
-        heading="Messages and faults", least=1e-6, most=1.0, often=True, file="read")
+        heading="Messages and faults", least=1e-6, most=1.0, often=True)
     batch_size: int | None = setting(None, "Rows that a worker draws of its own in an iteration. "
         "Default: all; with --variance-reduction the square root of half of them.", least=1)
     replacement: bool = setting(False, "Draw the rows of a batch with replacement.",
