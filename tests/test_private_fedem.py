@@ -260,6 +260,7 @@ def test_a_command_says_who_is_protected(capsys, rows, tmp_path):
         (("--topology", "cycle"), "take a star, or --sum tree"),
         (("--covariance", "tied"), "exchanged once"),
         (("--epsilon", 0.02), "leave nothing but noise"),
+        (("--random-stop", "--max-iter", 5), "to stop earlier wastes it"),
         (("--plot", tmp_path / "p.png"), "which --epsilon does not cover"),
     ):
         result = run(capsys, "fedem", data, "-k", 2, "--workers", 3, *ASKED, *words)

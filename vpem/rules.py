@@ -218,6 +218,7 @@ ROWS: tuple[Row, ...] = (
         "--max-iter",
     )),
     *_private(("em-rows", "kmeans-rows", "fedem"), {
+        "fix": "a private fit finds all parameters by noisy sums of its own",
         "init_rows": "a private fit finds its start by noisy sums of its own",
         "init_model": "a private fit finds its start by noisy sums of its own",
         "init": "it looks at rows; a private fit finds its start by noisy sums of its own",
@@ -246,6 +247,7 @@ ROWS: tuple[Row, ...] = (
         "floor_fits": "there is one start, and none to choose from",
     }),
     *_private(("fedem",), {
+        "random_stop": "the budget is shared among all iterations, and to stop earlier wastes it",
         "tol": "the correction of an iteration has its noise, so that all iterations are run",
         "scale": "exact standard deviations would reveal something of rows; private fits have "
         "units of their own",
@@ -280,6 +282,7 @@ ROWS: tuple[Row, ...] = (
         }.items()
     }),
     *_released({
+        "fix": "{release_epsilon} finds all parameters by noisy moments of its own; leave out {fix}",
         "floor_fits": "{floor_fits} chooses among restarts, but with {release_epsilon} there is "
         "one start; leave it out",
         "init": "{release_epsilon} starts from noisy moments of all rows and looks at no single "
@@ -590,7 +593,8 @@ EXACT = rule(
 EXACT_ZERO: Rule = (lambda given: given["memory"] == "zero" and _is_exact(given), EXACT[1])
 OF_THEOREMS = [
     beside(" is below {max_iter}, which must be given", max_iter=None),
-    rule(lambda given: given["tol"] != 0 or given["n_epochs"] is not None,
+    rule(lambda given: given.get("epsilon") is None
+         and (given["tol"] != 0 or given["n_epochs"] is not None),
          " is the only end of a run: take {tol=0}, and no {n_epochs}"),
 ]  # fmt: skip
 NEVER: Rule = (
