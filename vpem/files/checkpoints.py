@@ -437,7 +437,7 @@ class FileSaver:
         then = self._found["facts"]
         for name in dict.fromkeys([*facts, *then]):
             one, other = then.get(name), facts.get(name)
-            since = name not in then and _is_default(name, other)
+            since = name not in then and is_default(name, other)
             if name in MAY_DIFFER or one == other or since:
                 continue
             change = f" was {one!r}, now it is {other!r}"
@@ -488,7 +488,7 @@ def handling(note: Callable[[int, object], object]) -> Iterator[None]:
             signal.signal(one, signal.SIG_DFL if handler is None else handler)
 
 
-def _is_default(name: str, value: object) -> bool:
+def is_default(name: str, value: object) -> bool:
     """Whether a setting has a default value: states from before there was such a setting go on."""
     records: list[type[Settings]] = [Settings]
     for record in records:

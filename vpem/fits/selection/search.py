@@ -33,6 +33,7 @@ from vpem.files.checkpoints import (
     describe_run,
     handling,
     hold,
+    is_default,
     own_files,
     read_state,
     write_state,
@@ -383,7 +384,7 @@ def _difference(then: Report, now: Report) -> str | None:
         del then["skip_negligible"]
     for name in dict.fromkeys([*now, *then]):
         one, other = then.get(name), now.get(name)
-        if one == other:
+        if one == other or (name not in then and is_default(name, other)):
             continue
         if any(isinstance(value, str) and value.startswith("sum ") for value in (one, other)):
             return f"{name} is not the same"
