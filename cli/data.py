@@ -154,6 +154,7 @@ class StartSettings(Settings, heading="Start"):
         mixture: Density = model.mixture
         n, names = source.n_features, source.feature_names
         columns = match_features(model.feature_names, names)
+        same_units(model, source, columns)
         if (kinds := mixture.kinds) is not None:
             have = ("gaussian",) * n if source.kinds is None else source.kinds.families
             for column, family in zip(columns or range(n), kinds.families, strict=True):
@@ -203,10 +204,11 @@ class StartSettings(Settings, heading="Start"):
         from vpem.files.results import read_clustering
 
         if attribute_of(check_readable(self.init_model)) == "vpem-clustering":
-            stored = read_clustering(self.init_model)
+            stored: Any = read_clustering(self.init_model)
             centres, names = stored.centres, stored.feature_names
         else:
             assert self.model is not None
+            stored = self.model
             refuse_families(self.model.mixture.kinds, self.model.feature_names, "the model")
             centres, names = self.model.mixture.assembled_means, self.model.feature_names
         columns = match_features(names, source.feature_names)
@@ -214,6 +216,7 @@ class StartSettings(Settings, heading="Start"):
             raise InputError(
                 f"the starting model has {len(names)} features, the data have {source.n_features}"
             )
+        same_units(stored, source, columns)
         if columns is not None:
             placed = centres.copy()
             placed[:, columns] = centres
@@ -415,49 +418,73 @@ def kept_of(stored: Any) -> TableSettings:
     return settings_in(known, "options of the model").changed(family=family)
 
 
-def transform(source: Dataset, known: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Transform Gaussian features by powers, each of its own values; return exponents by name.
+def same_units(start: Any, source: Dataset, columns: Sequence[int] | None) -> None:
+    """Raise InputError unless a start and data are of features with the same power transform."""
+    from vpem.files.datasets import powers_in, powers_of
 
-    With those that are ``known`` nothing is looked for.
+    if (powers_of(start) != powers_in(source, columns)).any():
+        raise InputError(
+            f"the starting model is of features with other power transforms than those of "
+            f"{source.source}; start from one of features with the same"
+        )
+
+
+def transform(source: Dataset, known: Mapping[str, float] | None = None) -> float:
+    """Transform Gaussian features by powers, each of its own values; the dataset knows which.
+
+    With those that are ``known`` nothing is looked for. Returns what is added to log-likelihoods,
+    so that they are in the data's own units: the logarithm of the derivative of all rows.
     """
     import numpy as np
 
-    from vpem.terms.units import power_exponent, power_transform
+    from vpem.files.datasets import powers_in
+    from vpem.terms.units import power_exponent, power_rows
 
     if not isinstance(source.X, np.ndarray):
+        raise InputError(f"{source.source} is read from disk, ", ONCE)
+    if source.powers is not None:
         raise InputError(
-            f"{source.source} is read from disk, but a power transform looks at a whole feature "
-            "many times; transform it once: vpem data import --power fit"
+            f"features of {source.source} are transformed by powers already; leave out the power "
+            "transform"
         )
     families = ("gaussian",) * source.n_features if source.kinds is None else source.kinds.families
-    X, exponents = source.X.astype(np.float64), dict[str, float]()
-    for column, (name, family) in enumerate(zip(source.feature_names, families, strict=True)):
-        if family == "gaussian" and (known is None or name in known):
-            values = X[:, column]
-            exponents[name] = power_exponent(values) if known is None else known[name]
-            X[:, column] = power_transform(values, exponents[name])
-            if not np.array_equal(np.isfinite(X[:, column]), np.isfinite(values)):
-                raise InputError(f"{source.source}: feature {name!r} is too large to transform")
-    source.X = X
-    return exponents
+    source.powers = {
+        name: power_exponent(source.X[:, column]) if known is None else known[name]
+        for column, (name, family) in enumerate(zip(source.feature_names, families, strict=True))
+        if family == "gaussian"
+    }
+    exponents = powers_in(source)
+    before = np.isfinite(source.X)
+    source.X, slopes = power_rows(source.X, exponents)
+    lost = (np.isfinite(source.X) != before).any(axis=0)
+    if lost.any():
+        name = source.feature_names[int(lost.argmax())]
+        raise InputError(f"{source.source}: feature {name!r} is too large to transform")
+    return _weighed(source, slopes)
 
 
-def read_exponents(text: str | None, where: object) -> dict[str, float]:
-    """Return exponents of features, as files keep them; InputError where there are none."""
-    from vpem.files.json_text import parse_json
+def slope_of(source: Dataset) -> float:
+    """Return what `transform` returned of data that were transformed before they were read."""
+    from vpem.checks import row_blocks
+    from vpem.files.datasets import powers_in
+    from vpem.terms.units import power_rows, power_rows_back
 
-    try:
-        found = parse_json(text or "null")
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(
-        isinstance(one, int | float) and abs(one) < MOST_EXPONENT for one in found.values()
-    ):
-        raise InputError(f"{where} has no exponents of a power transform")
-    return {name: float(one) for name, one in found.items()}
+    exponents = powers_in(source)
+    blocks = (power_rows_back(X, exponents) for _, X in row_blocks(source.X))
+    return _weighed(source, [one for X in blocks for one in power_rows(X, exponents)[1].tolist()])
 
 
-MOST_EXPONENT = 1e6
+def _weighed(source: Dataset, slopes: Any) -> float:
+    import numpy as np
+
+    weights = source.sample_weight
+    return float(np.sum(slopes) if weights is None else np.dot(weights, slopes))
+
+
+ONCE = (
+    "but a power transform looks at a whole feature many times; transform it once: vpem data "
+    "import --power fit"
+)
 
 OF_PARTIES = [
     beside(" is for data of several parties; add {parties}", parties=(None, False)),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from .data import (
     read_one,
     read_parties,
     refuse_families,
+    slope_of,
     stored_graph,
     tell_families,
     teller,
@@ -312,6 +314,8 @@ class Task(CommandRun):
 
     labels_for_fit: KnownLabels | None = None
     alignment: Report | None = None
+    slope: float | None = None
+    """What a transform in this run adds to log-likelihoods (`cli.data.transform`)."""
 
     def load(
         self,
@@ -367,7 +371,6 @@ class Task(CommandRun):
 
     def _read_one(self, parties: FileSettings, holding: WorkerSettings, over_rows: bool) -> Dataset:
         from vpem.files.data import settle_labels
-        from vpem.files.datasets import read_about
         from vpem.files.families import settle
 
         table, parts = parties.table, None
@@ -376,7 +379,7 @@ class Task(CommandRun):
             dataset=holding.dataset, sample_weight=self.weighed_by, memory_limit=self.limit,
         )  # fmt: skip
         self.table = source.table
-        if source.format == "hdf5" and "power" in read_about(self.files[0]):
+        if source.powers is not None:
             self.screen.print_note(
                 f"features of {self.files[0]} are transformed by powers: results are in these units"
             )
@@ -537,7 +540,34 @@ class Task(CommandRun):
         if result.guarantee is not None:
             private = {"init": "noisy sums", "max_iter": result.n_iter, "tol": None}
             options |= {name: value for name, value in private.items() if name in options}
+        if self.source.powers is not None:
+            options["power"] = dumps(self.source.powers)
         return self.where.options(options | more, given.files)
+
+    def in_data_units(self, *fits: Any) -> None:
+        """Give fits, or cells of a search, likelihoods of features before they were transformed.
+
+        Those of held-out rows stay as they are.
+        """
+        if self.source.powers is None:
+            return
+        import numpy as np
+
+        from vpem.fits.prepare import weighed
+        from vpem.terms.rows import rows_with_values
+
+        slope = slope_of(self.source) if self.slope is None else self.slope
+        for one in fits:
+            if not isinstance(one, dict):
+                if one.guarantee is None:
+                    one.add_to_likelihoods(slope)
+                continue
+            there = rows_with_values(self.source.X, self.settings.missing)
+            used = weighed(np.zeros(len(there)), there, self.source.sample_weight)[1]
+            changes = {"bic": -2.0, "aic": -2.0, "icl": -2.0, "log_likelihood": 1 / used}
+            for cell in (one, *one.get("restarts", ())):
+                for name in changes.keys() & cell.keys():
+                    cell[name] += changes[name] * slope
 
     def describe(self, result: Any, ran: Report, noun: str = "", **more: Any) -> Report:
         """Return the report of a result, by what ran it, and of its ``noun``s."""
@@ -551,6 +581,8 @@ class Task(CommandRun):
         report |= {"sample_weight": self.weighed_by, **more}
         if self.alignment is not None:
             report["alignment"] = self.alignment
+        if self.source.powers is not None:
+            report["power"] = self.source.powers
         report |= ran
         if "privacy" in report:  # no warning that discloses data
             promise = report["privacy"]

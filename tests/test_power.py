@@ -5,11 +5,13 @@ import json
 import h5py
 import numpy as np
 import pytest
-from scipy.stats import yeojohnson
+from scipy.stats import multivariate_normal, yeojohnson
 from sklearn.preprocessing import PowerTransformer
 
+import vpem
 from vpem.files.data import read_dataset
-from vpem.terms.units import power_exponent, power_transform
+from vpem.files.models import assembled
+from vpem.terms.units import power_exponent, power_inverse, power_transform
 
 from .cli_support import done, run
 
@@ -35,6 +37,134 @@ def test_it_is_that_of_scipy(exponent):
     values = np.concatenate([RNG.normal(size=50), [0.0, 1e-9, -1e-9, 40.0, -40.0]])
     found = power_transform(values, exponent)
     np.testing.assert_allclose(found, yeojohnson(values, lmbda=exponent), rtol=1e-10, atol=1e-16)
+
+
+@pytest.mark.parametrize("exponent", [-1.7, 0.0, 0.3, 1.0, 2.0, 2.9])
+def test_it_is_undone(exponent):
+    values = np.concatenate([RNG.normal(size=50), [0.0, 1e-9, -1e-9, 9.0, -9.0, np.nan]])
+    undone = power_inverse(power_transform(values, exponent), exponent)
+    np.testing.assert_allclose(undone, values, rtol=1e-10, atol=1e-20)
+    if exponent < 0:
+        assert power_inverse(np.array([-2 / exponent]), exponent) == np.inf
+
+
+def by_hand(model, rows):
+    """Log-likelihoods of rows as they are, from SciPy's transform and its derivative."""
+    exponents, found = json.loads(model.options["power"]).values(), assembled(model)
+    moved = np.column_stack(
+        [yeojohnson(x, lmbda=p) for x, p in zip(rows.T, exponents, strict=True)]
+    )
+    terms = [
+        np.log(weight) + multivariate_normal.logpdf(moved, mean, covariance)
+        for weight, mean, covariance in zip(
+            found["weights"], found["means"], found["covariances"], strict=True
+        )
+    ]
+    slopes = np.where(rows < 0, 1 - rows, 1 + rows) ** (
+        np.where(rows < 0, -1, 1) * (np.array([*exponents]) - 1)
+    )
+    return np.array(terms).T, np.logaddexp.reduce(terms) + np.log(slopes).sum(axis=1)
+
+
+def test_likelihoods_are_those_of_the_data_as_they_are(capsys):
+    new = X[::7] + 0.1
+    write("new.csv", new)
+    fit = "-k 2 --seed 1 --json -q -o"
+    done(capsys, *["data", "import", "x.csv", "--power", "fit", "-o", "p.h5"])
+    for words in (
+        f"fit x.csv --scale power {fit} m.h5",
+        f"fit p.h5 --agents 3 {fit} m.h5",
+        f"fit p.h5 --split rows --workers 3 {fit} m.h5",
+        f"fedem p.h5 --workers 3 --scale standard {fit} m.h5",
+        "select p.h5 -k 2 --seed 1 --scale standard --json -q -o m.h5",
+        "fit x.csv --scale power -k 2-3 --json -q -o m.h5",
+    ):
+        told = json.loads(done(capsys, *words.split(), "--force").out)
+        model = vpem.read_model("m.h5")
+        terms, total = by_hand(model, X)
+        report = model.report
+        assert report["log_likelihood"] == pytest.approx(total.mean(), rel=1e-4)
+        assert model.history[-1].mean() == pytest.approx(total.sum(), rel=1e-3)
+        if "select" not in words:
+            assert told["power"] == pytest.approx(json.loads(model.options["power"]))
+        for cell in report.get("selection", {"cells": []})["cells"]:
+            assert cell["bic"] >= report["bic"] - 1e-9 * abs(report["bic"])
+        for rows, file in ((X, "x.csv"), (X, "p.h5"), (new, "new.csv")):
+            terms, total = by_hand(model, rows)
+            np.testing.assert_allclose(model.score_samples(rows), total, rtol=1e-10)
+            np.testing.assert_array_equal(model.predict(rows), terms.argmax(axis=1))
+            scored = json.loads(done(capsys, "score", "m.h5", file, "--json").out)
+            assert scored["log_likelihood"] == pytest.approx(total.mean(), rel=1e-10)
+            said = json.loads(done(capsys, "predict", "m.h5", file, "--json").out)
+            assert said["labels"] == model.predict(rows).tolist()
+            drawn = vpem.read_dataset(file)
+            shares = json.loads(done(capsys, "model", "contribution", "m.h5", file, "--json").out)
+            assert shares["log_likelihood"] == pytest.approx(total.mean(), rel=1e-10)
+            assert vpem.plot("m.h5", "marginals", drawn).figure is not None
+
+
+def test_samples_are_rows_as_they_are(capsys):
+    done(
+        capsys, *["fit", "x.csv", "--scale", "power", "-k", "2", "--seed", "1", "-q", "-o", "m.h5"]
+    )
+    model = vpem.read_model("m.h5")
+    rows, labels = model.sample(500, 3)
+    raw, wanted = model.mixture.sample(500, np.random.default_rng(3))
+    exponents = json.loads(model.options["power"]).values()
+    moved = np.column_stack(
+        [yeojohnson(x, lmbda=p) for x, p in zip(rows.T, exponents, strict=True)]
+    )
+    # Those that no row is transformed to are drawn again.
+    powers = [np.where(z < 0, 2 - p, p) for z, p in zip(raw.T, exponents, strict=True)]
+    kept = (np.column_stack(powers) * np.abs(raw) > -1).all(axis=1)
+    assert kept.sum() > 400
+    np.testing.assert_allclose(moved[kept], raw[kept], rtol=1e-8)
+    np.testing.assert_array_equal(labels[kept], wanted[kept])
+    assert np.isfinite(rows).all()
+    done(capsys, *["sample", "m.h5", "-n", "500", "--seed", "3", "-o", "s.h5"])
+    np.testing.assert_array_equal(read_dataset("s.h5").X, rows)
+
+
+UNITS = [
+    ("fit p.h5 --scale power", "transformed by powers already"),
+    ("score none.h5 p.h5", "transformed by other exponents"),
+    ("score m.h5 q.h5", "transformed by other exponents"),
+    ("fit x.csv --init-model m.h5", "other power transforms"),
+    ("fit p.h5 --init-model none.h5", "other power transforms"),
+    ("fit x.csv --scale power --init-model none.h5", "other power transforms"),
+    ("fedem x.csv --workers 2 --init-model m.h5", "other power transforms"),
+    ("kmeans x.csv --init-model m.h5", "other power transforms"),
+    ("kmeans x.csv --init-model c.h5", "other power transforms"),
+    ("plot none.h5 x.csv --kind marginals --over m.h5 -o a.png", "in other units than none.h5"),
+]
+
+
+def test_other_units_are_refused(capsys):
+    write("y.csv", X**2)
+    for words in (
+        "data import x.csv --power fit -o p.h5",
+        "data import y.csv --power fit -o q.h5",
+        "fit x.csv -k 2 --seed 1 -q -o none.h5",
+        "fit x.csv -k 2 --seed 1 --scale power -q -o m.h5",
+        "kmeans p.h5 -k 2 --seed 1 -q -o c.h5",
+    ):
+        done(capsys, *words.split())
+    for words, said in UNITS:
+        refused = run(capsys, *words.split())
+        assert refused.code == 2, words
+        assert said in refused.err, words
+    done(capsys, *["fit", "p.h5", "--init-model", "m.h5", "-q"])
+    best = json.loads(done(capsys, *["model", "best", "none.h5", "m.h5", "--json"]).out)
+    assert best["best"] == "m.h5"
+    with pytest.raises(vpem.errors.FileError, match=r"vpem\.read_model"):
+        vpem.load("m.h5")
+    with pytest.raises(vpem.errors.InputError, match="vpem model contribution"):
+        vpem.contribution(vpem.read_model("m.h5"), X)
+    model = vpem.read_model("m.h5")
+    model.options["power"] = '{"a": "b"}'
+    vpem.write_model("bad.h5", model)
+    with pytest.raises(vpem.errors.FileError, match="no exponents"):
+        vpem.read_model("bad.h5")
 
 
 def test_exponents_are_those_of_scikit_learn():

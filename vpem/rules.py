@@ -287,7 +287,7 @@ ROWS: tuple[Row, ...] = (
         "one start; leave it out",
         "init": "{release_epsilon} starts from noisy moments of all rows and looks at no single "
         "row; leave out {init}",
-        "scale": "{scale=standard}" + NOISELESS,
+        "scale": "{scale}" + NOISELESS,
         "missing": "{missing=marginalize}" + NOISELESS,
         "n_factors": "{release_epsilon} bounds what one row can do to the moments of a hub, but "
         "expected factors depend on its features in all hubs; leave out {n_factors}",

@@ -20,7 +20,6 @@ from ..data import (
     STDIN,
     DataFile,
     partition_of,
-    read_exponents,
     read_one,
     tell_families,
     teller,
@@ -147,7 +146,7 @@ def _powers(dataset: Dataset, power: str) -> str:
     """Transform features by their own exponents, or by those of a dataset; return them as JSON."""
     from json import dumps
 
-    from vpem.files.datasets import read_about
+    from vpem.files.datasets import read_about, read_exponents
 
     known = None
     if power != "fit":
@@ -155,7 +154,8 @@ def _powers(dataset: Dataset, power: str) -> str:
         lacking = [name for name in dataset.feature_names if name not in known]
         if lacking:
             raise InputError(f"{power} has no exponents of {shorten(map(repr, lacking))}")
-    return dumps(transform(dataset, known))
+    transform(dataset, known)
+    return dumps(dataset.powers)
 
 
 class SimulationSettings(Settings, kept=False):

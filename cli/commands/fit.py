@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -166,14 +165,13 @@ def fit(
         task = Task(screen, out, "models", engine, checkpoints if len(counts) == 1 else None)
         parties, networked = begin.families(parties), graph.is_asked or sums.is_asked
         source = task.load(data, parties, holding, graph, settings, memory_limit, networked)
-        powers = dict[str, str]()
         if choices.scale == "power":
             if task.where.engine.apart:
                 raise InputError(
                     Setting("scale", "power"), " is for one process; where each has features of "
                     "its own import them first: vpem data import --power fit",
                 )  # fmt: skip
-            powers = {"power": dumps(transform(source))}
+            task.slope = transform(source)
             screen.print_note("means are in units of features that are transformed to be normal")
         settings = task.settings = begin.begun(task.settings, source, given)
         drawn = choices.batch_size or choices.n_factors or not UNDRAWN[0](vars(graph) | vars(sums))
@@ -191,7 +189,7 @@ def fit(
         fitted, ran, found = _fit(task, counts, privacy, checkpoints)
         mixture, n_samples, shards = fitted.mixture, fitted.n_samples, dict[str, Any]()
         options = task.options(
-            given, fitted, graph_seed=task.seed_of_graph, components=mixture.n_components, **powers
+            given, fitted, graph_seed=task.seed_of_graph, components=mixture.n_components
         )
         task.tell_and_label(fitted, found)
         if shard_files is not None:
@@ -223,6 +221,7 @@ def _fit(
         with task.working(ProgressLine, task.source.X) as progress:
             fitted = task.fit(data, callback=progress, saver=task.saver, **more)
             ran = describe_engine(task.local)
+    task.in_data_units(fitted)
     found: Found = {}
     if labels and isinstance(fitted, RowFit):
         found = columns_of_workers(
@@ -306,6 +305,7 @@ def fedem(
                 X, task.parts, task.local, settings, sample_weight=weights, callback=progress,
                 saver=task.saver, privacy=privacy, **about,
             )  # fmt: skip
+        task.in_data_units(fit)
         found: Found = {}
         if task.labels:  # {} where a rank holds no worker
             found = columns_of_workers(

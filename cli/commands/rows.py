@@ -7,6 +7,7 @@ import shlex
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +19,14 @@ from vpem.checks import Labels, available_memory, check_finite
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting, shorten
 from vpem.files import models
-from vpem.files.datasets import Dataset, Home, default_names, write_dataset
+from vpem.files.datasets import (
+    Dataset,
+    Home,
+    default_names,
+    powers_for,
+    powers_in,
+    write_dataset,
+)
 from vpem.files.families import levels_for_model, settle
 from vpem.files.matrix import select_columns
 from vpem.files.parties.opening import choose_parties
@@ -33,15 +41,15 @@ from vpem.records import Table
 from vpem.settings import MISSINGS
 from vpem.terms.rows import check_missing, check_values
 from vpem.terms.statistics import leaves
+from vpem.terms.units import power_rows, power_rows_back
 
 from ..data import (
+    ONCE,
     check_parties,
     kept_of,
-    read_exponents,
     read_one,
     read_parties,
     teller,
-    transform,
 )
 from ..display import print_json
 from ..names import key_of
@@ -96,19 +104,13 @@ class RowFile(StoredFile):
         if settings.missing_parties or (picture and mixture is not None):
             self.missing = "marginalize"
         self.alignment: Report | None = None  # of several parties' rows
+        self.slopes: Any = 0.0  # what rows' log-densities gain by a transform of features
         engine = request.where.engine
         self.apart = engine.apart
         if self.apart:
             self._check_apart(engine, mixture)
         with nullcontext() if self.apart else request.screen.reading(request.files):
             source = self._read()
-        if (power := self.stored.options.get("power")) is not None:
-            known = read_exponents(str(power), "the model")
-            names = source.feature_names
-            if names == default_names(len(names)) and len(known) == len(names):
-                known = dict(zip(names, known.values(), strict=True))
-            transform(source, known)
-            self.say("features are transformed by the exponents of the model")
         self.columns = columns = self._columns(source.feature_names, not picture)
         names, kinds = self.stored.feature_names, None if mixture is None else mixture.kinds
         self.source = source = levels_for_model(source, kinds, columns, self.missing)
@@ -122,7 +124,13 @@ class RowFile(StoredFile):
                 check_missing(self.X, names)
                 if mixture is None and not picture:
                     check_values(self.X)
+            self.X, self.slopes = self._moved(source, columns)
             return
+        if {source.powers, self.stored.options.get("power")} != {None}:
+            raise InputError(
+                "features are transformed by powers, which is for one process; leave out ",
+                Setting("engine"),
+            )
         assert source.partition is not None
         called = source.partition.names
         self.X = SpreadRows(
@@ -132,6 +140,22 @@ class RowFile(StoredFile):
         for party, root, features in [] if mixture is None else self.X.moves(mixture.blocks):
             listed = shorten(repr(names[feature]) for feature in features)
             self.say(f"{called[party]} sends {called[root]} features of their hub: {listed}")
+
+    def _moved(self, source: Dataset, columns: Sequence[int] | None) -> tuple[Any, Any]:
+        """Transform rows as those of the fit were; return also what log-densities gain by it."""
+        powers = powers_for(self.stored, source, columns)
+        if powers is None and source.powers is None:
+            return self.X, 0.0
+        if not isinstance(self.X, np.ndarray):
+            raise InputError(f"{source.source} is read from disk, ", ONCE)
+        if powers is None:  # they are transformed
+            known = powers_in(source, columns)
+            return self.X, power_rows(power_rows_back(self.X, known), known)[1]
+        self.say("features are transformed by the exponents of the model")
+        rows, slopes = power_rows(self.X, powers)
+        if np.isinf(rows).any():
+            raise InputError(f"{source.source}: a value is too large to transform")
+        return rows, slopes
 
     def of_data(self) -> Report:
         """Return what JSON says of the data: alignment of rows, and what processes sent."""
@@ -258,7 +282,9 @@ class RowFile(StoredFile):
     def score(self, request: UseRequest) -> None:
         self.load(request)
         weights = self.source.sample_weight
-        report = describe_score(self.stored, self.X, self.missing, weights) | self.of_data()
+        report = (
+            describe_score(self.stored, self.X, self.missing, weights, self.slopes) | self.of_data()
+        )
         if self.mixture is not None:
             report["sample_weight"] = self.settings.sample_weight
         request.leave_it_to_the_first()
@@ -355,8 +381,10 @@ class MixtureFile(RowFile):
                 places = partition.places(self.columns or range(len(stored.feature_names)))
                 held = dict(zip(partition.names, places, strict=True))
             labels = self.labels(needed=False)
+            stored = replace(stored, options={})  # rows are transformed
             result = contribution(stored, self.X, parties=held, labels=labels, missing=self.missing)
         report = result.describe() | self.of_data()
+        report["log_likelihood"] += float(np.mean(self.slopes))
         request.leave_it_to_the_first()
         if settings.output is not None:
             settings.write(result.columns(), "vpem-contributions")
@@ -381,7 +409,7 @@ class MixtureFile(RowFile):
 
     def sample(self, request: UseRequest, count: int, seed: int) -> int:
         stored, file = self.stored, request.settings.output
-        X, labels = stored.mixture.sample(count, np.random.default_rng(seed))
+        X, labels = stored.sample(count, seed)
         kinds = stored.mixture.kinds
         drawn = Dataset(X, stored.feature_names, labels=labels, source=str(file), kinds=kinds)
         if file is not None and ending_of(file) not in (".csv", ".parquet"):

@@ -183,6 +183,7 @@ class Search(runner.Task):
                     self.problem, self.cells, criterion=out.criterion, n_init=n_init,
                     n_folds=out.n_folds, n_jobs=self.n_jobs, record=self.record, tell=progress,
                 )  # fmt: skip
+            self.in_data_units(*selection.cells)
             choice, held_out = selection.choice, selection.criterion == "heldout"
             small = choice.one_standard_error if out.one_standard_error else None
             chosen = choice.best if small is None else small
@@ -194,6 +195,7 @@ class Search(runner.Task):
             ran: Report = {}
             if out.output is not None or self.where.own_users:
                 fit = self.whole(self.problem.fit(best, n_init=n_init))
+                self.in_data_units(fit)
                 ran = describe_engine(self.networks[best.hops])
         heard = self.warnings[best.hops] + screen.warnings[n_heard:]
 
@@ -365,6 +367,7 @@ def choose_by_bic(
         cells = [Cell(k, min(task.networks), settings.covariance_type) for k in counts]
         problem = task.problem_of(Each, data)
         selection = search(problem, cells, n_init=settings.n_init, n_jobs=None)
+        task.in_data_units(*selection.cells)
         ((fit, ran, heard),) = kept
         for one in heard:
             # Warnings of all fits alike have been printed.

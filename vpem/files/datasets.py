@@ -34,6 +34,7 @@ from vpem.files.hdf5 import (
     write_file,
     write_strings,
 )
+from vpem.files.json_text import parse_json
 from vpem.files.matrix import FileMatrix, is_stored
 from vpem.network.partition import Partition, Workers
 from vpem.records import Shown
@@ -149,6 +150,8 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
         Which party has these.
     format : str
         What was read: "text", "parquet", "arrow", "hdf5", "npy", "npz", or "records" of HDF5.
+    powers : dict of str to float, optional
+        Exponents by which features are transformed (`vpem.terms.units.power_transform`), by name.
     is_share : bool
         Whether this is what one process has of the data of parties that several processes hold:
         ``X`` has the columns, or the rows, of its own parties alone, party by party, and weights
@@ -179,6 +182,7 @@ class Dataset(Shown, facts="{n_samples:row}, {n_features:feature}, {source}"):
     counted: Labels | None = None
     format: str = ""
     is_share: bool = False
+    powers: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.is_share:
@@ -341,6 +345,67 @@ def read_about(path: str | os.PathLike[str]) -> dict[str, str]:
     with open_read(path) as file:
         texts = {name: read_attribute(file, name) for name in ABOUT}
     return {name: text for name, text in texts.items() if text is not None}
+
+
+def read_exponents(text: object, where: object) -> dict[str, float]:
+    """Return exponents of features, as files keep them; InputError where there are none."""
+    try:
+        found = parse_json(str(text))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(
+        type(one) in (int, float) and abs(one) < MOST_EXPONENT for one in found.values()
+    ):
+        raise InputError(f"{where} has no exponents of a power transform")
+    return {name: float(one) for name, one in found.items()}
+
+
+MOST_EXPONENT = 1e6
+
+
+def exponents_of(known: Mapping[str, float] | None, names: Sequence[str]) -> NDArray[np.float64]:
+    """Return the exponent of each feature (d,), by name, or where one side has none by place.
+
+    It is 1, which changes nothing, where none is known.
+    """
+    known = known or {}
+    if len(known) == len(names) and default_names(len(names)) in (tuple(names), tuple(known)):
+        return np.array([*known.values()])
+    return np.array([known.get(name, 1.0) for name in names])
+
+
+def powers_of(stored: Any) -> NDArray[np.float64]:
+    """Return the exponent of each feature (d,) that a model, or clusters, were fitted to."""
+    power = stored.options.get("power")
+    known = None if power is None else read_exponents(power, "the model")
+    return exponents_of(known, stored.feature_names)
+
+
+def powers_in(data: Dataset, columns: Sequence[int] | None = None) -> NDArray[np.float64]:
+    """Return by which exponents features of data, or some of them, are transformed already."""
+    exponents = exponents_of(data.powers, data.feature_names)
+    return exponents if columns is None else exponents[list(columns)]
+
+
+def powers_for(
+    stored: Any, data: Dataset, columns: Sequence[int] | None = None
+) -> NDArray[np.float64] | None:
+    """Return by which exponents (d,) data have yet to be transformed for a fit; None: by none.
+
+    ``columns`` (d,) are places of its features in the data. InputError if these were transformed
+    by others.
+    """
+    wanted = powers_of(stored)
+    if data.powers is None:
+        return wanted if (wanted != 1).any() else None
+    differ = np.flatnonzero(wanted != powers_in(data, columns))
+    if len(differ):
+        names = shorten(repr(stored.feature_names[column]) for column in differ)
+        raise InputError(
+            f"{data.source} has {names} transformed by other exponents than the model's; give it "
+            "the data as they were before vpem data import --power"
+        )
+    return None
 
 
 def read_truth(path: str | os.PathLike[str]) -> dict[str, NDArray[np.floating]] | None:

@@ -20,7 +20,7 @@ import vpem
 from vpem.checks import Indices, Matrix, as_kept, check_int
 from vpem.errors import FileError, InputError, NumericalError, shorten
 from vpem.files import elements
-from vpem.files.datasets import default_names
+from vpem.files.datasets import default_names, powers_of
 from vpem.files.elements import (
     Elements,
     Strings,
@@ -43,13 +43,14 @@ from vpem.files.results import arrays_or_json
 from vpem.network.partition import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Report, TableOf
 from vpem.records import Shown
-from vpem.settings import COVARIANCE_TYPES, WEIGHT_PRIORS
+from vpem.settings import COVARIANCE_TYPES, MISSINGS, WEIGHT_PRIORS
+from vpem.terms.density import as_rows_of
 from vpem.terms.factors import FactorMixture
 from vpem.terms.families.family import RANGES
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.mixture import Mixture
 from vpem.terms.priors import Prior, wishart_sizes
-from vpem.terms.units import Scaling
+from vpem.terms.units import Scaling, power_rows, power_rows_back
 from vpem.terms.variational import VariationalMixture
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ VERSION = "0.1.0"
 OF_FAMILIES = "1.0.0"
 """Version of the format of models of several families, which earlier versions cannot read."""
 MOST_AGENTS = 1 << 31
+MOST_DRAWS = 100
 
 
 class Predicting:
@@ -80,21 +82,26 @@ class Predicting:
 
     def predict(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.intp]:
         """Return the most responsible component of each row, shape (M,)."""
-        return np.asarray(self.mixture.predict(X, missing=missing))
+        return np.asarray(self.mixture.predict(self.moved(X)[0], missing=missing))
 
     def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
         """Return the responsibilities of each row, shape (M, K)."""
-        return np.asarray(self.mixture.predict_proba(X, missing=missing))
+        return np.asarray(self.mixture.predict_proba(self.moved(X)[0], missing=missing))
 
     def score_samples(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
         """Return the log-likelihood of each row, in nats, shape (M,)."""
-        return np.asarray(self.mixture.score_samples(X, missing=missing))
+        rows, slopes = self.moved(X)
+        return np.asarray(self.mixture.score_samples(rows, missing=missing)) + slopes
 
     def sample(self, n_samples: int, seed: int = 0) -> tuple[NDArray[np.float64], Indices]:
         """Draw rows (n_samples, d), and the component (n_samples,) of each."""
         rng = np.random.default_rng(check_int("seed", seed, least=0))
         rows, labels = self.mixture.sample(n_samples, rng)
         return rows, labels
+
+    def moved(self, X: Matrix) -> tuple[Matrix, Any]:
+        """Return rows as the mixture takes them, and what is added to their log-densities."""
+        return X, 0.0
 
     def save(self, path: PathLike, *, force: bool = False) -> None:
         """Write the model, as `vpem.write_model` does."""
@@ -138,6 +145,39 @@ class Model(
     def n_components(self) -> int:
         """Components of the mixture, K."""
         return int(self.mixture.n_components)
+
+    @property
+    def powers(self) -> NDArray[np.float64] | None:
+        """Exponents (d,) of the power transform of features, if it was fitted to transformed ones.
+
+        Rows are transformed by them, and log-likelihoods are those of the rows as they are.
+        """
+        return None if self.options.get("power") is None else powers_of(self)
+
+    def moved(self, X: Matrix) -> tuple[Matrix, Any]:
+        if (powers := self.powers) is None:
+            return X, 0.0
+        rows, slopes = power_rows(as_rows_of(self.mixture, X, MISSINGS[-1]), powers)
+        if np.isinf(rows).any():
+            raise InputError("a value is infinite, or too large for the model's power transform")
+        return rows, slopes
+
+    def sample(self, n_samples: int, seed: int = 0) -> tuple[NDArray[np.float64], Indices]:
+        """Draw rows (n_samples, d), and the component (n_samples,) of each.
+
+        Of a model of transformed features those that no row is transformed to are drawn again.
+        """
+        rows, labels = super().sample(n_samples, seed)
+        if (powers := self.powers) is None:
+            return rows, labels
+        rows, rng = power_rows_back(rows, powers), np.random.default_rng([seed, 1])
+        for _ in range(MOST_DRAWS):
+            lost = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+            if not len(lost):
+                return rows, labels
+            again, labels[lost] = self.mixture.sample(len(lost), rng)
+            rows[lost] = power_rows_back(again, powers)
+        raise InputError("few rows of the model are those of features before their transform")
 
     def take_features(self, columns: Sequence[int]) -> Model:
         """Return the model of some features, the others integrated out."""
@@ -326,7 +366,9 @@ def _read_parts(file: h5py.File) -> Model:
         mixture = replace(mixture, **{name: getattr(mixture, name)[:1] for name in shared})
     _check_parameters(mixture)
     named = ("feature_names", "report", "history", "options", "versions", "root_history")
-    return Model(mixture, **{name: whole[name] for name in named})
+    model = Model(mixture, **{name: whole[name] for name in named})
+    _ = model.powers  # sound, if there are any
+    return model
 
 
 LOADINGS: Elements = {"loadings": Maybe(Array("f", ("components", "width", "factors")))}
@@ -505,7 +547,12 @@ def write_export(path: PathLike, model: Model, force: bool = False) -> None:
         texts = {"feature_names": model.feature_names, "covariance_type": mixture.covariance_type}
         if mixture.kinds is not None:
             texts["families"] = mixture.kinds.families
-        return assembled(model) | {name: np.array(one, np.str_) for name, one in texts.items()}
+        powers = {} if model.powers is None else {"powers": model.powers}
+        return (
+            assembled(model)
+            | powers
+            | {name: np.array(one, np.str_) for name, one in texts.items()}
+        )
 
     arrays_or_json(path, archived, partial(model_as_json, model), force)
 

@@ -410,6 +410,11 @@ def contribution(
     InputError
         If the data, parties, labels or weights do not go with the model.
     """
+    if model.powers is not None:
+        raise InputError(
+            "the model is one of features after a power transform, whose contributions the "
+            "command tells: vpem model contribution"
+        )
     mixture = model.mixture
     if mixture.is_proper:  # a posterior
         mixture = mixture.plain

@@ -311,6 +311,11 @@ class FedFit(MixtureResult):
         """Iterations."""
         return self.run.n_iter
 
+    def add_to_likelihoods(self, total: float) -> None:
+        super().add_to_likelihoods(total)
+        objective = self.run.history.objective
+        objective[:] = [value + total / self.total_weight for value in objective]
+
     @property
     def log_likelihood(self) -> float:
         """Log-likelihood per sample of the mixture, on all rows."""

@@ -448,6 +448,10 @@ class MixtureResult(
         """Akaike information criterion, from the mean log-likelihood over roots."""
         return 2 * self.n_parameters - 2 * (self.log_likelihood * self.total_weight)
 
+    def add_to_likelihoods(self, total: float) -> None:
+        """Add a constant to log-likelihoods of all rows, as other units of features do."""
+        self.history = self.history + total
+
     def answer(self, feature_names: Sequence[str]) -> Answer:
         """Return how large components are, and in which features each differs."""
         answer = Answer.of_mixture(self.mixture, feature_names, self.total_weight)
@@ -554,6 +558,10 @@ class Fit(MixtureResult):
         Of a variational fit that is the lower bound of the log-evidence.
         """
         return float(self.root_log_likelihood.mean() / self.total_weight)
+
+    def add_to_likelihoods(self, total: float) -> None:
+        super().add_to_likelihoods(total)
+        self.root_log_likelihood = self.root_log_likelihood + total
 
     def answer(self, feature_names: Sequence[str]) -> Answer:
         """Return how large components are, how each differs, and which labels they have."""

@@ -306,8 +306,12 @@ def responsibilities(mixture: Any, X: Any, missing: str) -> NDArray[np.float64]:
 
 
 @singledispatch
-def describe_score(stored: Any, X: Any, missing: str, sample_weight: Any = None) -> Report:
+def describe_score(
+    stored: Any, X: Any, missing: str, sample_weight: Any = None, slopes: Any = 0.0
+) -> Report:
     """Report how well a model, or clusters, describe rows, which may be `SpreadRows`.
+
+    ``slopes`` (M,) are added to log-likelihoods, of rows whose features are transformed.
 
     As in a fit, rows without a value count for nothing.
     """
@@ -316,7 +320,7 @@ def describe_score(stored: Any, X: Any, missing: str, sample_weight: Any = None)
         scores, there = X.posteriors(mixture)[1], X.seen()
     else:
         scores, there = mixture.score_samples(X, missing=missing), rows_with_values(X, missing)
-    total, used = weighed(scores, there, sample_weight)
+    total, used = weighed(scores + slopes, there, sample_weight)
     return {
         "n_samples": len(X),
         "n_without_values": len(X) - int(there.sum()),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Labels, is_whole, read_int
 from vpem.errors import InputError, brief, did_you_mean
+from vpem.files.datasets import powers_of
 from vpem.fits.answer import Answer, most_telling, standardized_means
 from vpem.pictures.figure import (
     BAND,
@@ -293,10 +294,16 @@ def _lay_over(
         values = values[np.isfinite(values)]
         axes.stairs(*histogram(values), fill=True, facecolor=PALE, edgecolor=BAND, linewidth=0.5,
                     label="data")  # fmt: skip
+    first = models[0]
     for number, one in enumerate(models):
         if one.holds != "a mixture" or name not in one.feature_names:
             raise InputError(f"{one.path} has no density of {name}; lay mixtures of it over it")
         j = one.feature_names.index(name)
+        if powers_of(one.stored)[j] != powers_of(first.stored)[first.feature_names.index(name)]:
+            raise InputError(
+                f"{one.path} has {name} in other units than {first.path}: it is transformed by "
+                "another power; lay models of the same units over each other"
+            )
         if levels_drawn(one, j) is not None:
             raise InputError(f"{name} has levels, and no density; choose others by --features")
         grid, densities = densities_of(one, j, values, one.parts())

@@ -13,7 +13,7 @@ from vpem.checks import check_data
 from vpem.errors import FileError, InputError
 from vpem.files import checkpoints, observations
 from vpem.files.data import read_dataset
-from vpem.files.datasets import Dataset
+from vpem.files.datasets import Dataset, powers_for
 from vpem.files.hdf5 import attribute_of
 from vpem.files.models import Model, match_features, read_model
 from vpem.files.opening import PathLike
@@ -21,6 +21,7 @@ from vpem.files.results import Imputed, StoredClustering, read_clustering, read_
 from vpem.files.traces import Trace, is_lines, read_trace
 from vpem.saem.formats import FIT, INDIVIDUALS
 from vpem.terms.rows import check_missing
+from vpem.terms.units import power_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +87,12 @@ def _opened(path: PathLike) -> Any:
     if encoding == Model.encoding:
         from vpem.fits.estimators.mixtures import estimator_of
 
-        return estimator_of(read_model(path))
+        if (model := read_model(path)).powers is not None:
+            raise FileError(
+                f"{path} is a model of features after a power transform, which estimators do not "
+                "make; open it with vpem.read_model"
+            )
+        return estimator_of(model)
     if encoding == StoredClustering.encoding:
         from vpem.fits.estimators.clustering import kmeans_of
 
@@ -271,4 +277,7 @@ def _data(model: Any, saved: Saved, X: Any, y: Any) -> Data | None:
         rows = check_data(np.asarray(X), len(names), finite=check_missing)
     columns = match_features(saved.feature_names, names)
     rows = rows if columns is None else np.ascontiguousarray(rows[:, columns])
+    data = X if isinstance(X, Dataset) else Dataset(rows, saved.feature_names)
+    powers = powers_for(saved.stored, data, columns if data is X else None)
+    rows = rows if powers is None else power_rows(rows, powers)[0]
     return EvaluationData(rows, None if labels is None else np.asarray(labels), "X")

@@ -185,6 +185,39 @@ def power_transform(values: Doubles, exponent: float) -> Doubles:
     return np.copysign(moved, values)
 
 
+def power_inverse(moved: Doubles, exponent: float) -> Doubles:
+    """Undo `power_transform`; infinite where no value is transformed so far."""
+    powers = np.where(moved < 0, 2.0 - exponent, exponent)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        logs = np.log1p(np.maximum(powers * np.abs(moved), -1.0)) / powers
+        sizes = np.expm1(np.where(powers == 0, np.abs(moved), logs))
+    return np.copysign(sizes, moved)
+
+
+def power_rows(X: Matrix, exponents: Doubles) -> tuple[Doubles, Doubles]:
+    """Transform rows (M, d) by exponents (d,); return also logarithms (M,) of the derivative.
+
+    They take log-densities to the units of X. Missing values add nothing; those that become too
+    large are infinite.
+    """
+    moved = np.array(X[:], dtype=np.float64)
+    slopes = np.zeros(len(moved))
+    for column in np.flatnonzero(exponents != 1):
+        values, exponent = moved[:, column], float(exponents[column])
+        logs = (exponent - 1) * np.copysign(np.log1p(np.abs(values)), values)
+        slopes += np.where(np.isnan(values), 0.0, logs)
+        moved[:, column] = power_transform(values, exponent)
+    return moved, slopes
+
+
+def power_rows_back(X: Matrix, exponents: Doubles) -> Doubles:
+    """Undo the transform of rows (M, d), as `power_inverse` does."""
+    columns = [
+        power_inverse(X[:, j], float(p)) if p != 1 else X[:, j] for j, p in enumerate(exponents)
+    ]
+    return np.column_stack(columns)
+
+
 def power_exponent(values: Doubles) -> float:
     """Return the exponent at which one feature (m,) is nearest to normal, by its likelihood.
 

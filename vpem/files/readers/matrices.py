@@ -26,6 +26,7 @@ from vpem.files.datasets import (
     as_weights,
     default_names,
     names_in,
+    read_exponents,
     read_matrix,
     read_weights,
 )
@@ -382,6 +383,8 @@ def _stored(file: h5py.File, name: str, item: object, source: str, options: Read
             "kinds": read_kinds(file, X.shape[1]),
             "edges": None if find(file, "graph/edges") is None else read_array(file, "graph/edges"),
         }
+    if (power := read_attribute(file, "power")) is not None:
+        more["powers"] = read_exponents(power, source)
     whole = Dataset(X, names, sample_weight=weights, source=source, **more)
     unread = replace(options, sample_weight=None)
     return dataset_of_matrix(whole, find_labels, unread, strict=True)
