@@ -192,7 +192,9 @@ class StartSettings(Settings, heading="Start"):
                 settings.init, settings.covariance_type, shape, **content
             )
         except InputError as error:
-            raise InputError(f"{self.fix_from}: ", *error.parts) from None
+            said = (one.name.removesuffix("_init") if isinstance(one, Setting) else one
+                    for one in error.parts)  # fmt: skip
+            raise InputError(f"{self.fix_from}: ", *said) from None
 
     def centres(self, settings: Any, source: Dataset, given: Given) -> Any:
         """Return settings of k-means that starts at the centres, or means, of a file, if any."""

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
 
 from vpem import InputError, connect, fit_em, fit_vpem, make_graph
 from vpem.network.partition import contiguous, evenly, from_lists
@@ -103,6 +104,31 @@ def test_rows(fix):
 FREE = {(): 2 + 12 + 18, FIX[0]: 12 + 18, FIX[1]: 2 + 12, FIX[2]: 12}
 
 
+@pytest.mark.filterwarnings("ignore::vpem.errors.NotConvergedWarning")
+def test_known_weights_beside_a_penalty_of_means():
+    """Iterates of EM whose means (about that of all rows) are n_k / (n_k + M L) of the rows'."""
+    options = {"n_components": 3, "penalty": "ridge:0.1", "reg_covar": 0.0, "tol": 0.0}
+    fit = fit_em(X, evenly(len(X), 2), init=start_of(("weights",)), fix="weights", max_iter=8,
+                 **options)  # fmt: skip
+    assert fit.mixture.assembled_weights.tolist() == WEIGHTS.tolist()
+    off, kappa = X - X.mean(axis=0), 0.1 * len(X)
+    means, covariances = off[START], np.stack([np.cov(X.T, bias=True)] * 3)
+    for _ in range(8):
+        logs = np.log(WEIGHTS) + np.stack([
+            multivariate_normal(m, c).logpdf(off) for m, c in zip(means, covariances, strict=True)
+        ], axis=1)  # fmt: skip
+        shares = np.exp(logs - np.logaddexp.reduce(logs, axis=1)[:, None])
+        counts, means = shares.sum(axis=0), shares.T @ off / (shares.sum(axis=0)[:, None] + kappa)
+        covariances = np.stack([
+            ((shares[:, k, None] * (off - means[k])).T @ (off - means[k])
+             + kappa * np.outer(means[k], means[k])) / counts[k] for k in range(3)
+        ])  # fmt: skip
+    np.testing.assert_allclose(fit.mixture.assembled_means, means + X.mean(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(fit.mixture.assembled_covariances, covariances, rtol=1e-10)
+    with pytest.raises(InputError, match="holds covariances, whose M-step"):
+        fit_em(X, evenly(len(X), 2), init=start_of(FIX[2]), fix="covariance", **options)
+
+
 @pytest.mark.parametrize("fix", [(), *FIX])
 def test_what_is_known_is_no_parameter(fix):
     network = connect(make_graph("star", 2), from_lists(HUBS, 4))
@@ -139,6 +165,7 @@ def test_a_known_component_may_have_few_rows():
 
 REFUSED = [
     ({"fix": "means"}, "must be one of weights"),
+    ({"fix": ""}, "must be one of weights"),
     ({"fix": "weights", "n_factors": 1}, "factors"),
     ({"fix": "weights", "weight_concentration_prior_type": "map"}, "prior"),
     ({"fix": "covariance"}, "the start does not give them"),
@@ -190,7 +217,9 @@ def test_the_shell_reads_what_is_known(tmp_path, monkeypatch, capsys):
     refused = shell(*fix)
     assert refused.code == 2
     assert "does not give" in refused.err
-    for wrong, said in (({"means": []}, "must hold"), ({"weights": [0.5, 0.5]}, "shape (3,)"),
+    for wrong, said in (({"means": []}, "must hold"),
+                        ({"weights": [0.5, 0.5]}, "known.json: weights must have shape (3,)"),
+                        ({"covariances": [1]}, "known.json: covariances must have shape"),
                         ([], "must hold")):  # fmt: skip
         (tmp_path / "known.json").write_text(json.dumps(wrong))
         assert said in shell(*fix).err

@@ -282,7 +282,7 @@ ROWS: tuple[Row, ...] = (
         }.items()
     }),
     *_released({
-        "fix": "{release_epsilon} finds all parameters by noisy moments of its own; leave out {fix}",
+        "fix": "{release_epsilon} finds all parameters by noisy moments; leave out {fix}",
         "floor_fits": "{floor_fits} chooses among restarts, but with {release_epsilon} there is "
         "one start; leave it out",
         "init": "{release_epsilon} starts from noisy moments of all rows and looks at no single "
@@ -385,10 +385,13 @@ FIXED_PRIOR = beside(
     "{weight_concentration_prior_type}",
     weight_concentration_prior_type=...,
 )
-FIXED_PENALTY = beside(
-    " holds parameters as they are, but {penalty} shrinks means, covariances and weights together; "
-    "leave one out",
-    penalty=...,
+FIXED_PENALTY = rule(
+    lambda given: (
+        given.get("penalty") is not None
+        and ("covariance" in str(given["fix"]) or "dirichlet" in str(given["penalty"]))
+    ),
+    " holds covariances, whose M-step with {penalty} is one with that of means, or weights that a "
+    "dirichlet one shrinks; leave one out",
 )
 FIXED_FACTORS = rule(
     lambda given: bool(given.get("n_factors")),

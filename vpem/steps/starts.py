@@ -158,7 +158,8 @@ class GivenStart:
 def held_parts(fix: str | None) -> tuple[str, ...]:
     """Return which parameters are held, by their names in a mixture."""
     names = {"weights": "weights", "covariance": "covariances", "covariances": "covariances"}
-    words = (check_choice("fix", str(word), names) for word in words_in("fix", fix))
+    said = () if fix is None else words_in("fix", fix) or ("",)
+    words = (check_choice("fix", str(word), names) for word in said)
     return tuple(dict.fromkeys(names[word] for word in words))
 
 
