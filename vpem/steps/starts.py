@@ -140,7 +140,7 @@ class GivenStart:
                     Setting("fix"), f" holds {part} as they are known, but the start does not give "
                     "them; give a model, or ", Setting("fix_from"), " a file",
                 )  # fmt: skip
-        start = self.given or self.init
+        start: Any = self.init if self.given is None else self.given
         if "covariances" not in held_parts(fix) or start.kinds is not None:
             return
         start = start.joint if start.n_factors else start
