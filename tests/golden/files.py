@@ -202,6 +202,7 @@ FITS = ("lines.h5", "effects.h5", "doses.h5", "chambers.h5", "bend.h5", "own.h5"
 RESULTS = (
     "predictions.h5", "labels.h5", "contributions.h5", "curves.h5", "latents.h5", "residuals.h5",
     "individuals-of-fit.h5", "words-of-topics.h5", "filled.h5", "counted.h5", "drawn.h5",
+    "trace.h5",
 )  # fmt: skip
 
 

@@ -368,7 +368,7 @@ class NetworkResult(Result):
         """
 
     def own_names(self) -> tuple[tuple[str, ...], list[str]]:
-        """Return names of features and holders where nobody gave any: their numbers."""
+        """Return names of features and holders where none were given: their numbers."""
         graph = self.network.graph
         holders = graph.names or [f"agent {number}" for number in range(graph.n_agents)]
         return default_names(self.n_features), list(holders)

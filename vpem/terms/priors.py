@@ -312,7 +312,7 @@ class MapTerms(ConjugateTerms):
     where ``a`` is nu + d + 1 of a hub of d features, nu + 2 of a variance, (nu + 2) / d of a sphere
     whose P has a d-th of the scale of its variance on the diagonal. A penalty counts no c: it is
     ``M R = kappa / 2 sum m_k' C_k^-1 m_k + lasso sum |m_kj| / sqrt(C_kjj)`` of means, of diagonal
-    covariances where there is a lasso, and what the prior's density is of the others.
+    covariances where there is a lasso, and the density of the prior for the others.
     """
 
     strengths = (0.0, 0.0)  # of ridge and lasso, for the mean over rows
@@ -461,7 +461,7 @@ class MapTerms(ConjugateTerms):
         p = most + (power.sum(axis=across, keepdims=True) if across else power)
 
         def grouped(values: Doubles) -> Doubles:
-            """Return what is of each mean (K, d) group by group, (groups, means of one)."""
+            """Return an array about each mean (K, d) group by group, (groups, means of one)."""
             order = [axis for axis in (0, 1) if axis not in over] + list(over)
             flat = np.transpose(values, order)
             return flat.reshape(A.size, -1)

@@ -40,7 +40,7 @@ from vpem.terms.lowrank.observations import Observations
         "agent_dropout": "participation is what FedMissEM has for it",
         "stopping": "a server decides when to stop, and sends its last statistic to all anyway",
     }
-    | dict.fromkeys(("hops", "hubs"), "observers show nobody their entries"),
+    | dict.fromkeys(("hops", "hubs"), "observers show no other their entries"),
 )
 class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     """Imputation of a matrix from what observers saw of it, by federated EM.
