@@ -27,8 +27,10 @@ from vpem.settings import (
 from .outputs import READ, Role, reads
 
 if TYPE_CHECKING:
+    from vpem.engines.placement import Placement
     from vpem.files.datasets import Dataset
     from vpem.files.models import Model
+    from vpem.files.parties.opening import Party
     from vpem.network.graph import Graph
     from vpem.network.partition import Partition
     from vpem.network.schema import Report
@@ -649,12 +651,14 @@ def read_parties(
         if over_rows:
             stacked = stack_parties(parties, **common)
             refuse_unused(table, formats, where)
+            _tell_powers(stacked, parties, holders, say)
             return stacked, None
         together, matching = join_parties(
             parties, settings.align, key=settings.align_key,
             keep_missing=settings.missing_parties, keep_constant=kept is not None, **common,
         )  # fmt: skip
     refuse_unused(table, formats, where)
+    _tell_powers(together, parties, holders, say)
     alignment = matching.describe()
     outer = alignment["join"] == "outer"
     heads = ("party", "rows", "absent" if outer else "lost")
@@ -668,6 +672,36 @@ def read_parties(
     if settings.align is None and matching.by_position and len(parties) > 1:
         say(BY_POSITION)
     return together, alignment
+
+
+def _tell_powers(
+    together: Dataset, parties: Sequence[Party], holders: Placement, say: Callable[[str], None]
+) -> None:
+    """Keep by which exponents parties transformed their features, where one process has all."""
+    from vpem.files.datasets import read_about, read_exponents
+    from vpem.files.hdf5 import attribute_of
+
+    found: dict[str, float] = {}
+    ours = [parties[number] for number in holders.own.tolist()]
+    files = [(party.name, path) for party in ours for path in party.find()]
+    earlier: dict[object, tuple[Path, object]] = {}
+    for name, path in files:
+        is_dataset = attribute_of(path) == "vpem-dataset"
+        power = read_about(path).get("power") if is_dataset else None
+        own = {} if power is None else read_exponents(power, path)
+        first, known = earlier.setdefault("" if together.workers else name, (path, own))
+        if own != known:
+            raise InputError(
+                f"{path} has features transformed by other powers than {first}; import all with "
+                "the same: vpem data import --power FILE"
+            )
+        if power is not None:
+            say(f"note: features of {path} are transformed by powers: results are in these units")
+        for feature, exponent in own.items():
+            named = feature in together.feature_names
+            found[feature if named else f"{name}.{feature}"] = exponent
+    if found and not holders.apart:
+        together.powers = found
 
 
 def check_parties(files: Sequence[Path], settings: PartySettings) -> None:

@@ -542,6 +542,10 @@ class Task(CommandRun):
             options |= {name: value for name, value in private.items() if name in options}
         if self.source.powers is not None:
             options["power"] = dumps(self.source.powers)
+            if result.guarantee is not None:
+                self.screen.print_note(
+                    "the model keeps the exponents of its features, which no noise protects"
+                )
         return self.where.options(options | more, given.files)
 
     def in_data_units(self, *fits: Any) -> None:

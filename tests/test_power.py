@@ -103,6 +103,33 @@ def test_likelihoods_are_those_of_the_data_as_they_are(capsys):
             assert vpem.plot("m.h5", "marginals", drawn).figure is not None
 
 
+def test_parties_that_transformed_their_features(capsys):
+    write("A.csv", X[:, :1], "a")
+    write("B.csv", X[:, 1:], "b,c")
+    write("C.csv", X[:60])
+    write("D.csv", X[60:])
+    for party in "AB":
+        done(capsys, *f"data import {party}.csv --power fit -o {party}.h5".split())
+    fit = "--scale standard -k 2 --seed 1 -q -o"
+    heard = done(capsys, *f"fit --parties A.h5 B.h5 {fit} m.h5".split(), "--json")
+    model = vpem.read_model("m.h5")
+    assert json.loads(heard.out)["power"].keys() == {"a", "b", "c"}
+    total = by_hand(model, X)[1]
+    for files in ("A.h5 B.h5", "A.csv B.csv", "C.csv D.csv --split rows"):
+        told = json.loads(done(capsys, *f"score m.h5 --parties {files} --json".split()).out)
+        assert told["log_likelihood"] == pytest.approx(total.mean(), rel=1e-10)
+    refused = run(capsys, *["score", "m.h5", "--parties", "A.h5", "B.csv"])
+    assert (refused.code, "transformed by other exponents" in refused.err) == (2, True)
+    for party, rule in (("C", "fit"), ("D", "C.h5")):
+        done(capsys, *f"data import {party}.csv --power {rule} -o {party}.h5".split())
+    for files in ("C.h5 D.csv", "C.csv D.h5"):
+        refused = run(capsys, *f"fit --parties {files} --split rows -k 2".split())
+        assert (refused.code, "by other powers" in refused.err) == (2, True)
+    done(capsys, *f"fit --parties C.h5 D.h5 --split rows {fit} r.h5".split())
+    rows = vpem.read_model("r.h5")
+    assert rows.report["log_likelihood"] == pytest.approx(by_hand(rows, X)[1].mean(), rel=1e-4)
+
+
 def test_samples_are_rows_as_they_are(capsys):
     done(
         capsys, *["fit", "x.csv", "--scale", "power", "-k", "2", "--seed", "1", "-q", "-o", "m.h5"]
@@ -135,6 +162,7 @@ UNITS = [
     ("fedem x.csv --workers 2 --init-model m.h5", "other power transforms"),
     ("kmeans x.csv --init-model m.h5", "other power transforms"),
     ("kmeans x.csv --init-model c.h5", "other power transforms"),
+    ("select x.csv -k 2 --scale power", "data import --power fit"),
     ("plot none.h5 x.csv --kind marginals --over m.h5 -o a.png", "in other units than none.h5"),
 ]
 
@@ -158,6 +186,12 @@ def test_other_units_are_refused(capsys):
     assert best["best"] == "m.h5"
     with pytest.raises(vpem.errors.FileError, match=r"vpem\.read_model"):
         vpem.load("m.h5")
+    with pytest.raises(vpem.errors.InputError, match="PowerTransformer"):
+        vpem.VPEM(2, scale="power").fit(X)
+    assert "after the model's power" in done(capsys, *["model", "boundaries", "m.h5"]).err
+    done(capsys, *["model", "export", "m.h5", "-o", "m.npz"])
+    kept = json.loads(vpem.read_model("m.h5").options["power"])
+    np.testing.assert_array_equal(np.load("m.npz")["powers"], [*kept.values()])
     with pytest.raises(vpem.errors.InputError, match="vpem model contribution"):
         vpem.contribution(vpem.read_model("m.h5"), X)
     model = vpem.read_model("m.h5")

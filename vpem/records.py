@@ -214,6 +214,12 @@ class Settings:
         return ((one.name, getattr(self, one.name)) for one in self.fields())
 
 
+BY_FIT_ALONE = (
+    " is for 'vpem fit' alone; transform features first, by 'vpem data import --power fit' or "
+    "scikit-learn's PowerTransformer"
+)
+
+
 def _checked(one: Field[object], value: Any) -> Any:
     """Return the value of a setting, or raise InputError if it cannot be that."""
     known, kinds = describe_field(one), str(one.type).split(" | ")
@@ -226,6 +232,8 @@ def _checked(one: Field[object], value: Any) -> Any:
         raise InputError(Setting(one.name), f" must be {choices}, got {brief(value)}")
     if kinds == ["bool"] and type(value).__name__ not in ("bool", "bool_"):
         raise InputError(Setting(one.name), f" must be true or false, got {value!r}")
+    if (one.name, value) == ("scale", "power") and value not in known.choices:
+        raise InputError(Setting(one.name, value), BY_FIT_ALONE)
     if known.choices and (isinstance(value, str) or kinds[0] == "str"):
         return check_choice(one.name, value, known.choices)
     by_name = isinstance(value, str) and {"str", "Any"} & set(kinds)

@@ -126,7 +126,7 @@ class RowFile(StoredFile):
                     check_values(self.X)
             self.X, self.slopes = self._moved(source, columns)
             return
-        if {source.powers, self.stored.options.get("power")} != {None}:
+        if source.powers is not None or self.stored.options.get("power") is not None:
             raise InputError(
                 "features are transformed by powers, which is for one process; leave out ",
                 Setting("engine"),

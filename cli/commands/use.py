@@ -344,7 +344,8 @@ def show_boundaries(
 
     Example: vpem model boundaries model.h5 --features 0,1
     """
-    with Screen():
+    with Screen() as screen:
+        from vpem.files.datasets import powers_of
         from vpem.fits.answer import boundaries
         from vpem.pictures.densities import pick_features
         from vpem.pictures.saved import SavedFit, read_saved
@@ -359,10 +360,14 @@ def show_boundaries(
         names = [saved.feature_names[column] for column in columns]
         here = covariances[:, columns][:, :, columns]
         found = boundaries(weights, means[:, columns], here)
+        powers = powers_of(saved.stored)[columns]
         if json:
             pairs = [{**vars(one), "kind": _kind_of(one.quadratic)} for one in found]
-            print_json({"features": names, "boundaries": pairs})
+            power = {"power": powers} if (powers != 1).any() else {}
+            print_json({"features": names, "boundaries": pairs, **power})
             return
+        if (powers != 1).any():
+            screen.print_note("features are those after the model's power transform")
         for one in found:
             terms = [("constant", one.constant), *zip(names, one.linear.tolist(), strict=True)]
             if one.quadratic is not None:

@@ -395,10 +395,10 @@ def powers_for(
     ``columns`` (d,) are places of its features in the data. InputError if these were transformed
     by others.
     """
-    wanted = powers_of(stored)
+    fitted = powers_of(stored)
     if data.powers is None:
-        return wanted if (wanted != 1).any() else None
-    differ = np.flatnonzero(wanted != powers_in(data, columns))
+        return fitted if (fitted != 1).any() else None
+    differ = np.flatnonzero(fitted != powers_in(data, columns))
     if len(differ):
         names = shorten(repr(stored.feature_names[column]) for column in differ)
         raise InputError(

@@ -91,7 +91,7 @@ class Predicting:
     def score_samples(self, X: Matrix, *, missing: str = "refuse") -> NDArray[np.float64]:
         """Return the log-likelihood of each row, in nats, shape (M,)."""
         rows, slopes = self.moved(X)
-        return np.asarray(self.mixture.score_samples(rows, missing=missing)) + slopes
+        return np.asarray(self.mixture.score_samples(rows, missing=missing) + slopes)
 
     def sample(self, n_samples: int, seed: int = 0) -> tuple[NDArray[np.float64], Indices]:
         """Draw rows (n_samples, d), and the component (n_samples,) of each."""
@@ -547,12 +547,10 @@ def write_export(path: PathLike, model: Model, force: bool = False) -> None:
         texts = {"feature_names": model.feature_names, "covariance_type": mixture.covariance_type}
         if mixture.kinds is not None:
             texts["families"] = mixture.kinds.families
-        powers = {} if model.powers is None else {"powers": model.powers}
-        return (
-            assembled(model)
-            | powers
-            | {name: np.array(one, np.str_) for name, one in texts.items()}
-        )
+        numbers = assembled(model)
+        if model.powers is not None:
+            numbers["powers"] = model.powers
+        return numbers | {name: np.array(one, np.str_) for name, one in texts.items()}
 
     arrays_or_json(path, archived, partial(model_as_json, model), force)
 

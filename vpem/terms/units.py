@@ -212,10 +212,10 @@ def power_rows(X: Matrix, exponents: Doubles) -> tuple[Doubles, Doubles]:
 
 def power_rows_back(X: Matrix, exponents: Doubles) -> Doubles:
     """Undo the transform of rows (M, d), as `power_inverse` does."""
-    columns = [
-        power_inverse(X[:, j], float(p)) if p != 1 else X[:, j] for j, p in enumerate(exponents)
-    ]
-    return np.column_stack(columns)
+    undone = np.array(X[:], dtype=np.float64)
+    for column in np.flatnonzero(exponents != 1):
+        undone[:, column] = power_inverse(undone[:, column], float(exponents[column]))
+    return undone
 
 
 def power_exponent(values: Doubles) -> float:
