@@ -124,7 +124,7 @@ def measure(options: Any) -> dict[str, Any]:
     common = {
         "n_components": size["components"], "covariance_type": "tied", "step_size": size["step"],
         "alpha": size["step"], "participation": PARTICIPATION, "compress": CODEC, "init": start,
-        "tol": 0.0, "n_epochs": size["epochs"], "max_iter": 100_000,
+        "tol": 0.0, "n_epochs": size["epochs"], "max_iter": 100_000, "replacement": True,
         "record_every": size["record"], "n_threads": options.threads,
     }  # fmt: skip
     ways: dict[str, dict[str, Any]] = {
@@ -155,12 +155,12 @@ def tell(found: dict[str, Any]) -> Report:
         f"{had} {found['images']:,} images, dealt out at random to {found['servers']} servers; "
         f"{found['pixels']} of {found['of pixels']} pixels are not always zero. Theirs: pixels "
         f"that are always zero go, {DIMENSIONS} principal components are kept, K Gaussians of a "
-        "common covariance, minibatches of FedEM, a constant step, a common start with equal "
-        "weights, means at examples drawn at random and the empirical covariance. Ours, since our "
-        f"copy of the text has lost these numbers: K = {found['components']}, b = {BATCH} (5 and "
+        "common covariance, minibatches drawn with replacement, a constant step, a common start "
+        "with equal weights, means at random examples and the empirical covariance. Ours, since "
+        f"our copy of the text has lost these numbers: K = {found['components']}, b = {BATCH} (5 and "
         f"k_in = {BATCH} for VR-FedEM), gamma = alpha = {found['step']}, the codec {CODEC}, "
         f"p = {PARTICIPATION}, {found['epochs']} epochs. {n} runs from one start, whose draws "
-        "differ; minibatches are without replacement."
+        "differ."
     )
     agrees, differs = traced.compared(found)
     spread = {
