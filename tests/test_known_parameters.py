@@ -163,6 +163,7 @@ def test_a_known_component_may_have_few_rows():
     np.testing.assert_allclose(fit.mixture.assembled_weights, weights, atol=1e-16)
 
 
+ONE = connect(make_graph("star", 1), contiguous(4, 1))
 REFUSED = [
     ({"fix": "means"}, "must be one of weights"),
     ({"fix": ""}, "must be one of weights"),
@@ -171,6 +172,18 @@ REFUSED = [
     ({"fix": "covariance"}, "the start does not give them"),
     ({"fix": "covariance", "init": start_of(["covariances"]), "covariance_type": "diag"}, "change"),
     ({"fix": "covariance", "init": start_of(["covariances"]), "covariance_type": "tied"}, "change"),
+    (
+        {
+            "fix": "covariance",
+            "covariance_type": "spherical",
+            "scale": "standard",
+            "network": ONE,
+            "init": GivenStart.from_parameters(
+                START, "spherical", (3, 4), covariances=[1.0, 2.0, 3.0]
+            ),
+        },
+        "the scale of the start",
+    ),
     # Entries between hubs, of a file or a model.
     ({"fix": "covariance", "init": start_of(["covariances"])}, "change those of the start"),
     (
@@ -187,7 +200,9 @@ REFUSED = [
 def test_refusals(how, said):
     network = connect(make_graph("star", 4), contiguous(4, 4))
     with pytest.raises(InputError) as error:
-        fit_vpem(X, network, **({"n_components": 3, "init": start_of(("weights",))} | how))
+        fit_vpem(
+            X, **({"network": network, "n_components": 3, "init": start_of(("weights",))} | how)
+        )
     assert said in str(error.value)
 
 

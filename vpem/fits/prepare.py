@@ -313,7 +313,8 @@ def network_of_all(
 def started(settings: FitSettings, blocks: Blocks | None = None) -> tuple[GivenStart, FitSettings]:
     """Return where a fit starts, and the settings that matter: without iterations they are few."""
     began_at = GivenStart.wrap(settings.init)
-    began_at.check_fixed(settings.fix, settings.covariance_type, blocks)
+    has_units = settings.scale == "standard"
+    began_at.check_fixed(settings.fix, settings.covariance_type, blocks, has_units=has_units)
     settings = settings.changed(init=began_at.init)
     if settings.max_iter == 0:
         settings = settings.changed(batch_size=None, step_size=None, accelerate=None)

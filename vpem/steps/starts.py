@@ -131,8 +131,13 @@ class GivenStart:
             values["weights"] = np.broadcast_to(values["weights"], start.weights.shape).copy()
         return replace(start, **values)
 
-    def check_fixed(self, fix: str | None, covariance_type: str, blocks: Blocks | None) -> None:
-        """Raise InputError unless what is to be held is given, and hubs can hold it as it is."""
+    def check_fixed(
+        self, fix: str | None, covariance_type: str, blocks: Blocks | None, *, has_units: bool
+    ) -> None:
+        """Raise InputError unless what is to be held is given, and hubs can hold it as it is.
+
+        It ``has_units`` if every feature has its own.
+        """
         parts = PARTS if isinstance(self.init, Density) else self.parts
         for part in held_parts(fix):
             if part not in parts:
@@ -145,13 +150,15 @@ class GivenStart:
             return
         start = start.joint if start.n_factors else start
         blocks = blocks or Blocks((np.arange(start.n_features),), (0,), ((0,),))
-        held = start.convert_to(blocks, covariance_type, start.scaling)
+        scale = np.arange(1.0, start.n_features + 1) if has_units else start.scaling.scale
+        held = start.convert_to(blocks, covariance_type, Scaling(start.scaling.shift, scale))
         back = held.convert_to(start.blocks, start.covariance_type, start.scaling).covariances
         if not np.allclose(back, start.covariances, rtol=1e-9, atol=0.0):
             raise InputError(
                 Setting("fix"), " holds covariances as they are, but ",
                 Setting("covariance_type", covariance_type), " inside the hubs of this fit would "
-                "change those of the start; take the kind of covariance and the hubs of the start",
+                "change those of the start; take the kind of covariance, the hubs and the scale of "
+                "the start",
             )  # fmt: skip
 
 
