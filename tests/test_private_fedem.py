@@ -229,7 +229,7 @@ def test_processes_find_what_one_finds(rows, graph, joined, engine):
         assert one.communication == wanted.communication
 
 
-def test_noise_differs_from_run_to_run_and_an_estimator_is_the_same_fit(rows):
+def test_noise_differs_from_run_to_run_and_an_estimator_is_the_same_fit(rows, capsys):
     X, labels = rows
     one, two = (FedEM(2, workers=3, **PRIVATE).fit(X) for _ in range(2))
     assert not np.array_equal(one.means_, two.means_)
@@ -238,7 +238,11 @@ def test_noise_differs_from_run_to_run_and_an_estimator_is_the_same_fit(rows):
         FedEM(2, workers=3, **PRIVATE).partial_fit(X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        one, two = (FedEM(2, workers=3, **PRIVATE, repeatable_noise=1).fit(X) for _ in range(2))
+        same = {"workers": 3, "repeatable_noise": 1, **PRIVATE}
+        one, two = (FedEM(2, verbose=told, **same).fit(X) for told in range(2))
+    said = capsys.readouterr().out
+    assert "ended after 10 iterations" in said
+    assert "nan" not in said
     np.testing.assert_array_equal(one.means_, two.means_)
     assert adjusted_rand_score(labels, one.predict(X)) > 0.9
 

@@ -119,9 +119,9 @@ class Trace:
         """Pass on what is done after the iterations."""
         getattr(self._callback, "announce", _nothing)(what)
 
-    def end(self, converged: bool, n_iter: int) -> None:
+    def end(self, found: object) -> None:
         """Pass on how a fit ended."""
-        getattr(self._callback, "end", _nothing)(converged, n_iter)
+        getattr(self._callback, "end", _nothing)(found)
 
     def restarting(self, number: int, count: int, most: int) -> None:
         """Begin a restart."""

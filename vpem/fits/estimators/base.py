@@ -143,10 +143,12 @@ class ProgressPrinter:
             said += f", {time.perf_counter() - self.began:.2f} s"
         return said
 
-    def end(self, converged: bool, n_iter: int) -> None:
+    def end(self, found: Result) -> None:
         seconds = time.perf_counter() - self.began
-        word = "converged" if converged else "not converged"
-        print(f"{word} after {n_iter} iterations, {seconds:.2f} s")
+        word = "converged" if found.converged else "not converged"
+        if getattr(found, "guarantee", None) is not None:  # all iterations are run, and none tested
+            word = "ended"
+        print(f"{word} after {found.n_iter} iterations, {seconds:.2f} s")
 
 
 def dataset_for_fit(X: Any, family: Any, partition_of: Callable[[Dataset], Partition]) -> Dataset:
@@ -626,7 +628,7 @@ class OnGraph(BaseEstimator):
         weights, names = self._weights_of(X, sample_weight), self._given_names
         found = self._fit_to(data, sample_weight=weights, feature_names=names, callback=lines)
         if lines is not None:
-            lines.end(found.converged, found.n_iter)
+            lines.end(found)
         return self
 
     def _fit_to(self, data: Floats, **known: Any) -> Result:

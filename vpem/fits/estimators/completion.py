@@ -164,7 +164,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             callback=lines,
         )
         if lines is not None:
-            lines.end(fit.converged, fit.n_iter)
+            lines.end(fit)
         self.imputation_: Completed = fit
         self.n_features_in_ = observations.shape[1]
         if fit.factors is not None:

@@ -501,7 +501,7 @@ class VPEM(FittedByEM):
             labels_for_fit=labels_for_fit,
         )
         if lines is not None:
-            lines.end(fit.converged, fit.n_iter)
+            lines.end(fit)
         self.graph_ = network.graph
         self.hubs_ = network.hubs
         self.mixing_rate_ = network.mixing_rate
