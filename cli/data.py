@@ -428,7 +428,7 @@ def same_units(start: Any, source: Dataset, columns: Sequence[int] | None) -> No
 
     if (powers_of(start) != powers_in(source, columns)).any():
         raise InputError(
-            f"the starting model is of features with other power transforms than those of "
+            f"the starting model has features with other power transforms than those of "
             f"{source.source}; start from one of features with the same"
         )
 
