@@ -696,7 +696,7 @@ def _tell_powers(
                 "the same: vpem data import --power FILE"
             )
         if power is not None:
-            say(f"note: features of {path} are transformed by powers: results are in these units")
+            say(f"note: features of {path} are transformed by powers: means are in these units")
         for feature, exponent in own.items():
             named = feature in together.feature_names
             found[feature if named else f"{name}.{feature}"] = exponent

@@ -381,7 +381,7 @@ class Task(CommandRun):
         self.table = source.table
         if source.powers is not None:
             self.screen.print_note(
-                f"features of {self.files[0]} are transformed by powers: results are in these units"
+                f"features of {self.files[0]} are transformed by powers: means are in these units"
             )
         source.labels_for_fit = settle_labels(source.labels_for_fit, [source], source.ids, table)
         if isinstance(holding, HoldingSettings) and table.family and not over_rows:
