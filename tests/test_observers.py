@@ -210,6 +210,13 @@ def test_ranks_find_what_one_process_does(engine, law, how):
     assert plain.communication["bytes"] == wanted.communication["bytes"]
 
 
+def test_an_estimator_has_intercepts():
+    model = vpem.FedMissEM(rank=2, ridge=1.0, observer_shrinkage=1.0, max_iter=3, tol=0.0)
+    given = seen_by_three("gaussian")
+    assert set(model.fit(given).intercepts_) == set(given.names)
+    assert model.intercepts_ == model.imputation_.intercepts
+
+
 def test_it_goes_on_to_the_bit():
     given = seen_by_three("poisson")
     more = {"observer_shrinkage": 1.0, "participation": 0.7, "max_iter": 4, "batch_size": 20}
@@ -221,7 +228,7 @@ def test_at_the_shell(tmp_path, monkeypatch, capsys):
     given = seen_by_three("binomial")
     vpem.write_observations("seen.h5", given)
     words = ["impute", "seen.h5", "--law", "binomial", "--trials", "12", "--rank", "2",
-             "--observer-intercepts", "1.5", "--max-iter", "30", "--tol", "0"]  # fmt: skip
+             "--observer-shrinkage", "1.5", "--max-iter", "30", "--tol", "0"]  # fmt: skip
     report = json.loads(done(capsys, *words, "-o", "out.h5", "--json").out)
     assert report["trials"] == 12
     assert set(report["intercepts"]) == set(given.names)

@@ -100,7 +100,7 @@ class ImputeSettings(Settings, heading="Model"):
         "is added to theta of its entries, with a penalty of so much times a^2 / 2. It stays "
         "with the observer; but for the gaussian law it is at most log 5. For a given --rank or "
         "--ridge. Default: no intercepts.",
-        flags="--observer-intercepts", least=0.0, above=True, idle=[OF_LOWRANK, OF_GIVEN_RANKS])
+        least=0.0, above=True, idle=[OF_LOWRANK, OF_GIVEN_RANKS])
     variance: float = setting(1.0, "Variance of the gaussian law, by which squared errors are "
         "divided before the ridge penalizes.", least=1e-100, most=1e100,
         idle=[OF_LOWRANK, OF_GAUSSIANS])

@@ -62,6 +62,8 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
         Means of `fitted_` along rows and columns.
     singular_values_ : ndarray of shape (rank,)
         Of `theta_`.
+    intercepts_ : dict or None
+        Of each observer by name, with ``observer_shrinkage``.
     log_likelihood_ : float
         Per entry seen, in nats.
     n_iter_ : int
@@ -171,6 +173,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             self.factors_ = (fit.factors.U, fit.factors.V)
             self.theta_ = fit.factors.theta
             self.singular_values_ = fit.factors.singular_values
+            self.intercepts_ = getattr(fit, "intercepts", None)
         self.fitted_ = fit.fitted
         self.row_trend_ = fit.row_trend
         self.column_trend_ = fit.column_trend
