@@ -222,7 +222,7 @@ def test_an_audit_finds_no_more_than_was_promised_and_finds_too_little_noise():
     budget, runs, unit = Budget(4.0, 1e-3), 2000, 2.0**-20
     scale = int(budget.multipliers([1.0])[0] / unit)
     bounds = []
-    for too_small in (1, 3):
+    for too_small in (1, 5):
         scores = []
         for there in (False, True):
             noisy = Audited(ServerSum(2), there, too_small)
@@ -232,7 +232,7 @@ def test_an_audit_finds_no_more_than_was_promised_and_finds_too_little_noise():
             found = noisy.add(values, scales, unit)
             scores.append(found)
         bounds.append(lower_bound(*scores, budget.delta))
-    assert 1.0 < bounds[0] < 4.0 < bounds[1]
+    assert 0.3 < bounds[0] < 4.0 < bounds[1]
     assert sum(shares_of(10, 3)) == pytest.approx(1)
 
 
