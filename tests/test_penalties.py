@@ -366,7 +366,7 @@ def test_what_goes_without_a_penalty(X, capsys):
     with pytest.raises(InputError, match="each hub makes its own"):
         vpem.fit_vpem(X, vpem.connect(make_graph("star", 1), contiguous(D, 1)), penalty="ridge:1")
     with pytest.raises(InputError, match="leave one out"):
-        fit_em(X, held, **given("full", "ridge:1", fix="weights"))
+        fit_em(X, held, **given("full", "dirichlet:2", fix="weights"))
     with pytest.raises(InputError, match="not both"):
         fit_em(X, held, **given("full", "ridge:1", weight_concentration_prior_type="map"))
 
