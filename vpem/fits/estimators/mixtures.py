@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from vpem.checks import Floats, check_int, check_number, check_weights
+from vpem.checks import Floats, check_int, check_number
 from vpem.errors import InputError, NotConvergedWarning, Setting, check_choice
 from vpem.files.datasets import Dataset
 from vpem.files.families import FamilyChoice
 from vpem.files.models import Model
 from vpem.files.traces import Trace
 from vpem.fits.contribution import Contribution, contribution
+from vpem.fits.estimators import streams
 from vpem.fits.estimators.base import (
     AGENTS,
     WORKERS,
@@ -36,7 +37,6 @@ from vpem.fits.estimators.base import (
     with_settings,
     workers_of,
 )
-from vpem.fits.estimators.streams import FedStream
 from vpem.fits.fedem import FedFit, fit_fedem
 from vpem.fits.labels import KnownLabels
 from vpem.fits.likely_hubs import connect_by_likelihood
@@ -559,11 +559,7 @@ class VPEM(FittedByEM):
                 "partial_fit does not know how many rows there will be, against which a prior is "
                 "weighed; call fit, or leave out weight_concentration_prior_type"
             )
-        if self.keep_trace:
-            raise InputError(
-                "partial_fit does not take keep_trace: a trace follows one fit to the same rows; "
-                "leave it out"
-            )
+        streams.refuse_in_streams(self, {"keep_trace": streams.UNTRACED})
         if self.release_epsilon is not None:
             raise InputError(
                 "partial_fit would spend some of the privacy budget for every batch; call fit, or "
@@ -587,12 +583,7 @@ class VPEM(FittedByEM):
                 return self._fit(
                     data, sample_weight, stored=stored_in(X), **(self._start(data) | one_step)
                 )
-        weights = None
-        used = ~np.isnan(data).all(axis=1)
-        if sample_weight is not None:
-            weights = check_weights(np.asarray(sample_weight), len(data))
-            used &= weights > 0
-            weights = weights[used]
+        used, weights = streams.used_in_batch(data, sample_weight)
         if not used.all():
             data = data[used]
         advice = "give batches in which every feature has a value"
@@ -684,7 +675,7 @@ class DistributedGaussianMixture(FittedByEM):
         "colluding": "workers share no noise: each adds all of it to its own",
     },
 )
-class FedEM(FedStream, FittedMixture):
+class FedEM(streams.FedStream, FittedMixture):
     """Gaussian mixture of rows that workers hold, by FedEM or VR-FedEM.
 
     Dieuleveut, Fort, Moulines and Robin 2021, "Federated Expectation Maximization with

@@ -1,4 +1,4 @@
-"""Streams of batches for FedEM's estimator, each of rows that come once."""
+"""Streams of batches, each of rows that come once: what estimators share, and FedEM's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vpem.checks import Floats, check_int, check_weights
+from vpem.checks import Doubles, Floats, Mask, check_int, check_weights
 from vpem.errors import InputError
 from vpem.fits.estimators.base import OnGraph, Rows, workers_of
 from vpem.fits.fedem import FedFit, fit_next_batch
@@ -18,6 +18,25 @@ from vpem.fits.prepare import prior_of_penalty
 from vpem.network.partition import Workers, evenly, from_worker_of_row
 from vpem.settings import FedMixtureSettings
 from vpem.terms.fedem_statistics import FLOOR
+
+UNTRACED = "a trace follows one fit to the same rows"
+
+
+def refuse_in_streams(estimator: object, reasons: Mapping[str, str]) -> None:
+    """Raise InputError where a parameter that is given makes no sense for a stream."""
+    for name, why in reasons.items():
+        if getattr(estimator, name) not in (None, False):
+            raise InputError(f"partial_fit does not take {name}: {why}; leave it out")
+
+
+def used_in_batch(data: Floats, sample_weight: ArrayLike | None) -> tuple[Mask, Doubles | None]:
+    """Return which rows (m,) of a batch have a value and a weight, and the weights of these."""
+    used: Mask = np.asarray(~np.isnan(data).all(axis=1))
+    if sample_weight is None:
+        return used, None
+    weights = check_weights(np.asarray(sample_weight), len(data))
+    used &= weights > 0
+    return used, weights[used]
 
 
 class FedStream(OnGraph):
@@ -108,11 +127,7 @@ class FedStream(OnGraph):
             self._fit(data, workers_of(given, len(data)), options, **known)
             return self
         held, names = self._workers_of_batch(given, len(data)), self.fit_.workers.names
-        used = ~np.isnan(data).all(axis=1)
-        if weights is not None:
-            weights = check_weights(np.asarray(weights), len(data))
-            used &= weights > 0
-            weights = weights[used]
+        used, weights = used_in_batch(data, weights)
         units = self.fit_.units
         if not used.any():
             raise InputError("no row of this batch has a value and a positive weight; leave it out")
@@ -129,8 +144,7 @@ class FedStream(OnGraph):
                 "have no room for the weights of features; begin with a batch that lacks some, or "
                 "take full covariances"
             )
-        central = self.fit_.network.total.at_server
-        compress = self.compress if central else None
+        compress = self.compress if self.fit_.network.total.at_server else None
         t = self.n_batches_seen_ + 1
         settings = self._settings(FedMixtureSettings, seed=0, compress=compress)
         draws = deepcopy(self._draws)
@@ -140,19 +154,15 @@ class FedStream(OnGraph):
         return self
 
     def _refuse_stream(self) -> None:
-        """Raise InputError where a parameter makes no sense for a stream."""
-        reasons = {
+        refuse_in_streams(self, {
             "batch_size": "a worker takes all rows of the batch that it is given",
             "variance_reduction": "it begins again with all rows, which a stream does not have",
             "n_epochs": "a stream has no epochs",
             "epsilon": "every batch would spend as much of the privacy budget as all rows do",
             "random_stop": "a stream ends when no batch follows",
-            "keep_trace": "a trace follows one fit to the same rows",
+            "keep_trace": UNTRACED,
             "secure_sum": "masks are of numbers in a range, which would be that of the first batch",
-        }
-        for name, why in reasons.items():
-            if getattr(self, name) not in (None, False):
-                raise InputError(f"partial_fit does not take {name}: {why}; leave it out")
+        })  # fmt: skip
         if prior_of_penalty(self._settings(FedMixtureSettings, seed=0)) is not None:
             raise InputError(
                 "partial_fit does not know how many rows there will be, against which a penalty is "
