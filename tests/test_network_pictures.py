@@ -112,7 +112,7 @@ def test_blocks_are_those_of_hubs_beside_those_of_agents(home):
     assert [width for _, width in blocks_drawn(whole)] == blocks.widths.tolist()
     square = int((blocks.widths**2).sum())
     assert f"{square} of 16 entries" in whole.get_title()
-    covariance = assembled(saved.stored)["covariances"]
+    covariance = assembled(saved.stored.mixture)["covariances"]
     assert (covariance != 0).sum() == 2 * square
     held = saved.agents_of_features()
     assert held.tolist() == [0, 1, 2, 3]

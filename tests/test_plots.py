@@ -322,7 +322,7 @@ def test_axes_of_ellipses_are_those_of_covariances(home, name):
     figure = draw("pairs", saved, rows, features=["pulse", "3"]).figure
     shapes = [one for one in figure.axes[0].patches if isinstance(one, Ellipse)]
     assert len(shapes) == 2 * saved.n_components
-    one = assembled(saved.stored)
+    one = assembled(saved.stored.mixture)
     for number, shape in enumerate(shapes):
         component, deviations = number // 2, 1 + number % 2
         covariance = one["covariances"][component]

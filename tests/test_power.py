@@ -50,7 +50,7 @@ def test_it_is_undone(exponent):
 
 def by_hand(model, rows):
     """Log-likelihoods of rows as they are, from SciPy's transform and its derivative."""
-    exponents, found = json.loads(model.options["power"]).values(), assembled(model)
+    exponents, found = json.loads(model.options["power"]).values(), assembled(model.mixture)
     moved = np.column_stack(
         [yeojohnson(x, lmbda=p) for x, p in zip(rows.T, exponents, strict=True)]
     )

@@ -514,12 +514,11 @@ def names_in_model(
     return tuple(f"{called}.{name}" if called in found.get(name, ()) else name for name in names)
 
 
-def assembled(model: Model) -> dict[str, NDArray[np.float64]]:
+def assembled(mixture: Any) -> dict[str, NDArray[np.float64]]:
     """Return the one mixture a user wants, in the user's order and units.
 
     NumericalError if a parameter is too large for a double in these units.
     """
-    mixture = model.mixture
     with np.errstate(over="ignore", invalid="ignore"):
         arrays = {"weights": mixture.assembled_weights, "means": mixture.assembled_means}
         if mixture.kinds is None:
@@ -547,7 +546,7 @@ def write_export(path: PathLike, model: Model, force: bool = False) -> None:
         texts = {"feature_names": model.feature_names, "covariance_type": mixture.covariance_type}
         if mixture.kinds is not None:
             texts["families"] = mixture.kinds.families
-        numbers = assembled(model)
+        numbers = assembled(mixture)
         if model.powers is not None:
             numbers["powers"] = model.powers
         return numbers | {name: np.array(one, np.str_) for name, one in texts.items()}
@@ -603,7 +602,7 @@ def model_as_json(model: Model) -> Report:
         "covariance_type": mixture.covariance_type,
         "feature_names": list(model.feature_names),
         **kinds,
-        **{name: array.tolist() for name, array in assembled(model).items()},
+        **{name: array.tolist() for name, array in assembled(mixture).items()},
         "scaling": {
             "shift": mixture.scaling.shift.tolist(),
             "scale": mixture.scaling.scale.tolist(),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -155,7 +154,7 @@ class Trace:
         if parameters is None:
             return
         self.names = tuple(names) or self.names
-        arrays = dict(parameters) if isinstance(parameters, Mapping) else _arrays_of(parameters)
+        arrays = dict(parameters) if isinstance(parameters, Mapping) else assembled(parameters)
         weights = arrays.pop("weights", None)
         if iteration is None:
             if before is not None:
@@ -275,11 +274,6 @@ def _nothing(*said: object) -> None:
 def place_of(record: Report) -> Place:
     """Restart and iteration, by which iterates are in order."""
     return record["restart"], record["iteration"]
-
-
-def _arrays_of(mixture: Any) -> dict[str, Doubles]:
-    model: Any = SimpleNamespace(mixture=mixture)
-    return assembled(model)
 
 
 def _plain(value: Any) -> Any:

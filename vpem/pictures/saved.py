@@ -457,7 +457,7 @@ class SavedMixture(SavedFit):
 
         Features of different families do not depend on each other within a component.
         """
-        one, mixture = assembled(self.stored), self.mixture
+        one, mixture = assembled(self.mixture), self.mixture
         k, d = mixture.n_components, mixture.n_features
         if mixture.kinds is not None:
             variances = np.empty((k, d))
