@@ -60,7 +60,7 @@ def X(overlapping):
 class Toy:
     """Statistics that do not depend on parameters: each worker has a constant vector."""
 
-    bounds, least_batch = None, 1
+    bounds, least_batch, is_judged = None, 1, True
 
     def __init__(self, values, counts=None, pieces=None):
         self.values = np.asarray(values, dtype=float)

@@ -38,7 +38,7 @@ ROWS = np.array([4, 1, 3, 2, 5])
 class Pull:
     """Each worker's statistic is a place of its own, towards which the parameters are drawn."""
 
-    bounds, least_batch = None, 1
+    bounds, least_batch, is_judged = None, 1, True
 
     def __init__(self, n=5, size=12):
         rng = np.random.default_rng(3)

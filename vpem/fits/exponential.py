@@ -432,6 +432,7 @@ class _FamilyStatistics(Stateful):
         self.family, self.holders = family, holders
         self.size = check_int(f"{type(family).__name__}.size", size, least=1)
         self.pieces = self._pieces(family.pieces)
+        self.is_judged = True
         self.least_batch = check_int("least_batch", family.least_batch, least=1)
         self.bounds: Doubles | None = None
         if family.bounds is not None:
@@ -523,7 +524,7 @@ class _FamilyStatistics(Stateful):
         penalty = float(self._checked("penalty", self.family.penalty(parameters[1]), ()))
         return float(self.holders.add_up(total)[0]) / int(self.counts.sum()) - penalty
 
-    def shown(self, parameters: Any) -> dict[str, Doubles]:
+    def traced(self, parameters: Any) -> dict[str, Doubles]:
         """What a trace has of parameters that are an array, or a table or tuple of some."""
         found = parameters[1]
         if isinstance(found, tuple):

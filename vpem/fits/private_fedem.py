@@ -90,8 +90,6 @@ class NoisyStatistics(MixtureStatistics):
     statistic, with noise of these integer ``scales`` (P,) each time.
     """
 
-    is_judged = False
-
     def __init__(
         self,
         rows: BoundedRows,
@@ -123,6 +121,7 @@ class NoisyStatistics(MixtureStatistics):
             covariance / np.outer(self._widths, self._widths), counts=counts,
             floor=settings.floor, largest=lambda _: sqrt(layout.radius),
         )  # fmt: skip
+        self.is_judged = False
         self.rows, self.layout, self.whole = rows, layout, whole
         self._place = {int(worker): place for place, worker in enumerate(own)}
         self._noise = {worker: noise(worker) for worker in self._place}

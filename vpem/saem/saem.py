@@ -46,7 +46,7 @@ from vpem.saem.server import SaemNeighbours, SaemServer
 from vpem.saem.stopping import PerplexityWatch, Watch
 from vpem.settings import SaemSettings
 from vpem.steps.recovery import COUNTED_STREAM, NoSaver, Saver, check_length
-from vpem.steps.runs import Trace, note_partition, tracer
+from vpem.steps.runs import Tracer, note_partition, tracer
 from vpem.terms.units import Scaling
 
 DRAWN = (1 << 20) - 1
@@ -374,7 +374,7 @@ class _Loop(Stateful):
             saver.offer(self.state, last=settled or r == n_iter)
         return run
 
-    def _tell_trace(self, trace: Trace) -> None:
+    def _tell_trace(self, trace: Tracer) -> None:
         """Say where the parameters are, and the statistic of which they were made."""
         run, model = self.run, self.model
         wide = model.wide or self.given.average == "models"

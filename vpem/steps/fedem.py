@@ -51,7 +51,7 @@ from vpem.steps.fedem_sums import (
     weights_of,
 )
 from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length
-from vpem.steps.runs import Trace, note_partition, tracer
+from vpem.steps.runs import Tracer, note_partition, tracer
 from vpem.sums.connect import Network
 from vpem.sums.partial import Presence
 from vpem.sums.quantizer import ITEM, Basis, Quantizer
@@ -275,7 +275,7 @@ class _Loop(Stateful):
     """Workers, and the step, of the last iteration."""
     resumed = False
     """Whether the statistic of this iteration was saved."""
-    trace: Trace | None = None
+    trace: Tracer | None = None
 
     def __init__(
         self,
@@ -539,13 +539,9 @@ class _Loop(Stateful):
         parameters, history = self.parameters[0], self.run.history
         if self.trace is None or parameters is ELSEWHERE:
             return
-        if hasattr(self.model, "shown"):
-            parameters = self.model.shown(parameters)
-        elif not hasattr(parameters, "assembled_means"):
-            parameters = save(self.model.parameters_schema(), parameters)
         self.trace(
-            self.run.n_iter, parameters, epochs=self.epochs, statistic=self.run.statistics[0],
-            step=self.step, n_active=self.n_active,
+            self.run.n_iter, self.model.traced(parameters), epochs=self.epochs,
+            statistic=self.run.statistics[0], step=self.step, n_active=self.n_active,
             objective=history.objective[-1] if recorded else None,
             mean_field=history.mean_field[-1] if recorded else None,
         )  # fmt: skip
@@ -562,9 +558,7 @@ class _Loop(Stateful):
         if len(statistics) > 1:
             run.parameters, _ = model.maximize(mean, len(statistics))
         full: Doubles | float = np.nan
-        # Of a model whose every statistic costs privacy neither is known.
-        is_judged = getattr(model, "is_judged", True)
-        if is_judged:
+        if model.is_judged:
             with set_topic(self.keeper.holders.engine, "check"):
                 full = self.keeper.add(first_statistics(model, run.parameters))
             if weights is not None:
@@ -579,7 +573,10 @@ class _Loop(Stateful):
         history.objective.append(float(model.objective(run.parameters)))
         with np.errstate(over="ignore"):
             history.mean_field.append(float(((full - mean) ** 2).sum()))
-        if is_judged and not np.isfinite([history.objective[-1], history.mean_field[-1]]).all():
+        if (
+            model.is_judged
+            and not np.isfinite([history.objective[-1], history.mean_field[-1]]).all()
+        ):
             raise NumericalError(
                 f"the objective or the mean field is no longer finite at iteration {run.n_iter}: "
                 "the statistic is too large; try scaled data, a smaller step size or a finer codec"

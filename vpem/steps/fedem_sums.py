@@ -61,6 +61,8 @@ class StatisticModel(Stateful, Protocol):
     beyond a million."""
     least_batch: int
     """Rows that have second moments which are not singular."""
+    is_judged: bool
+    """Whether the history may say how well it does: not where every statistic costs privacy."""
 
     @property
     def masses(self) -> AnyArray:
@@ -94,6 +96,9 @@ class StatisticModel(Stateful, Protocol):
 
     def parameters_schema(self) -> As:
         """Parameters as arrays."""
+
+    def traced(self, parameters: Any) -> Any:
+        """Parameters as traces have them: a mixture, or arrays by name."""
 
 
 def parse_step_size(text: str | float | StepSize) -> StepSize:

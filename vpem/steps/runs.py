@@ -73,13 +73,13 @@ class Progress:
         return [*known, *change]
 
 
-Trace = Callable[..., None]
+Tracer = Callable[..., None]
 """Gets every iterate, in which nothing is computed for it: `vpem.files.traces.Trace.tracing`."""
 
 
-def tracer(callback: object) -> Trace | None:
+def tracer(callback: object) -> Tracer | None:
     """Return a callback's method ``tracing``, if it has one."""
-    trace: Trace | None = getattr(callback, "tracing", None)
+    trace: Tracer | None = getattr(callback, "tracing", None)
     return trace
 
 

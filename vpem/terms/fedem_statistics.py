@@ -139,6 +139,7 @@ class MixtureStatistics(Stateful):
             self.penalty = penalty.with_sample_covariance(self._of_one())
             if penalty.is_proper:  # which has these
                 self._added = np.zeros_like(reg_covar)
+        self.is_judged = True
         self.least_batch = 1
         """Rows that have second moments which are not singular, where statistics have such."""
         if self._has_squares:
@@ -616,6 +617,9 @@ class MixtureStatistics(Stateful):
             (matrices,), (into, _) = mixture.covariance_blocks, self._white
             smallest = np.linalg.eigvalsh(into @ matrices @ into.T)[:, 0]
         return np.broadcast_to(smallest <= most, self.n_components)
+
+    def traced(self, parameters: Mixture) -> Mixture:
+        return parameters
 
     def parameters_schema(self) -> As:
         like = self.terms.blank(self.n_components)

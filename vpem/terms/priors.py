@@ -108,13 +108,11 @@ def parse_penalty(words: str) -> Penalty:
         if kind == "means":
             given[kind] = [known[0] * (1 - shares[0]), known[0] * shares[0]]
     ridge, lasso = given.get("means", [0.0, 0.0])
-    of_wishart: list[float] = given.get("inverse-wishart", [])
-    freedom = of_wishart[0] if of_wishart else None
-    scale = of_wishart[1] if len(of_wishart) > 1 else None
-    concentration = given.get("dirichlet", [1.0])[0]
-    text = ",".join(part.replace(" ", "") for part in str(words).split(","))
-    wishart = "inverse-wishart" in given
-    return Penalty(text, ridge, lasso, wishart, freedom, scale, concentration)
+    wishart: list[float | None] = [*given.get("inverse-wishart", []), None, None]
+    return Penalty(
+        str(words).replace(" ", ""), ridge, lasso, "inverse-wishart" in given, wishart[0],
+        wishart[1], given.get("dirichlet", [1.0])[0],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -407,7 +407,7 @@ def mean_statistic(terms: FeatureTerms, statistics: Any) -> Doubles | None:
     differ weights are the mean of theirs. None with factors that hubs share, whose statistics lie
     about the parameters.
     """
-    if getattr(statistics, "has_factors", False):
+    if statistics.has_factors:
         return None
     about = terms.recentred(statistics, np.zeros_like(statistics.shifts))
     arrays = arrays_of(replace(about, counts=about.counts.mean(axis=0)))
@@ -419,5 +419,4 @@ def mean_statistic(terms: FeatureTerms, statistics: Any) -> Doubles | None:
         views = block_views(arrays["second"], widths, copies)
         arrays["second"] = [lower_half(view) for view in views]
     each = [one.ravel() for one in leaves(arrays, "shifts")]
-    mean: Doubles = np.concatenate(each) / terms.total_weight
-    return mean
+    return np.asarray(np.concatenate(each) / terms.total_weight)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Sums:
     """Statistics that are sums over rows: arrays, and sums of parts; some are about ``shifts``."""
 
+    has_factors: ClassVar[bool] = False  # that hubs share (`vpem.terms.factors.FactorStatistics`)
+
     def add(self, other: Self, times: float = 1.0) -> None:
         """Add so many times the statistics of other rows about the same shift."""
         both = leaves(arrays_of(self), "shifts"), leaves(arrays_of(other), "shifts")
@@ -41,7 +43,6 @@ class Sums:
 class Statistics(Sums):
     """Sufficient statistics of every hub about a shift, summed over rows."""
 
-    has_factors: ClassVar[bool] = False  # that hubs share (`vpem.terms.factors.FactorStatistics`)
     counts: Doubles  # (R, K) n_k of each root; R = 1 where all share one estimate
     first: Doubles  # (K, d) ``sum g (x - shift)``
     second: Doubles

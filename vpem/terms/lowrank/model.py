@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from vpem.checks import Doubles, Indices
 from vpem.errors import NumericalError
-from vpem.network.schema import Array, As, Schema, Stateful, record
+from vpem.network.schema import Array, As, Schema, State, Stateful, record, save
 from vpem.terms.lowrank.observations import EntryLaw, Observations
 
 SMALL = 200
@@ -269,6 +269,7 @@ class ImputationModel(Stateful):
         self._slack = 1.0 if shrinkage is None or law.name == "gaussian" else SLACK
         self._share = observations.n_observers / n_copies / self._slack
         self.bounds: Doubles | None = None
+        self.is_judged = True
         self.least_batch = 1
         if most is not None:
             # What is foretold goes beyond what was seen, but not far.
@@ -352,6 +353,9 @@ class ImputationModel(Stateful):
             point = descend(self.law, filled, self.ridge / self._slack, self._points[root])
             self._points[root] = point
         return point, int(outside.sum())
+
+    def traced(self, parameters: LowRank) -> State:
+        return cast(State, save(self.parameters_schema(), parameters))
 
     def parameters_schema(self) -> As:
         rows, columns = self.shape
