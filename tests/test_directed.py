@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -367,10 +368,12 @@ def test_files_of_graphs(tmp_path):
     one = {"directed": True, "nodes": nodes, "edges": [
         {"source": i, "target": j} for i, j in ARCS]}  # fmt: skip
     (tmp_path / "one.json").write_text(json.dumps(one))
-    graph = read_graph(tmp_path / "one.json", directed=True)
-    np.testing.assert_array_equal(graph.arrows, ONE_WAY.arrows)
-    with pytest.warns(VpemWarning, match=r"one\.json has edges that lead one way"):
-        assert not read_graph(tmp_path / "one.json").is_directed
+    nx.write_graphml(nx.DiGraph(ARCS), tmp_path / "one.graphml")
+    for name in ("one.json", "one.graphml"):
+        graph = read_graph(tmp_path / name, directed=True)
+        np.testing.assert_array_equal(graph.arrows, ONE_WAY.arrows)
+        with pytest.warns(VpemWarning, match=f"{name} has edges that lead one way"):
+            assert not read_graph(tmp_path / name).is_directed
     (tmp_path / "ends.csv").write_text(f"---\n---\n{text}\n---\n")
     assert (read_graph(tmp_path / "ends.csv").turns == TURNS.turns).all()
     (tmp_path / "alone.csv").write_text("0,1\n1,2\n---\n")

@@ -588,7 +588,7 @@ def test_nodes_that_are_not_the_agents_are_refused_with_the_file(write, content,
 def test_graphml_attributes_of_unknown_kind_do_not_matter(write):
     content = (
         '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><key id="d0" for="edge"'
-        ' attr.name="w"/><graph edgedefault="directed"><node id="0"/><node id="1"/>'
+        ' attr.name="w"/><graph edgedefault="undirected"><node id="0"/><node id="1"/>'
         '<edge source="1" target="0"><data key="d0">x</data></edge></graph></graphml>'
     )
     assert read_graph(write("g.graphml", content)).edges.tolist() == [[0, 1]]

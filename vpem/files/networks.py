@@ -153,7 +153,8 @@ def read_graph(
       "source,target" or "from,to" is a header. An agent of no line has no neighbours.
     * ``.graphml``: GraphML; the ``id`` of a node is its label.
     * ``.json``: node-link JSON as networkx writes it, with ``nodes`` and ``edges`` (or ``links``).
-      It warns where this says that edges lead one way, but ``directed`` does not.
+
+    The last two warn where they say that edges lead one way, but ``directed`` does not.
 
     Several graphs take turns (`vpem.network.graph.in_turn`): in an edge list a line ``---`` begins
     the next, and JSON may be a list of graphs. Edges of a ``directed`` graph lead from the first
@@ -200,7 +201,7 @@ def read_graph(
             raise InputError("the edges of this graph have no direction; leave out ",
                              Setting("directed", True))  # fmt: skip
         one_way = (not graph.has_edge(two, one) for one, two in graph.edges())
-        if not directed and ending == ".json" and any(one_way):
+        if not directed and any(one_way):
             warn(f"{file} has edges that lead one way, but they are taken as both ways; for one way"
                  " add ", Setting("directed", True))  # fmt: skip
         return from_networkx(graph, n_agents, names, topology, directed=directed)
