@@ -114,6 +114,8 @@ bench: $(VENV)/with-bench
 
 site: $(VENV)/with-test
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
+	@! grep -rEl --include='*.html' '<(script|link|img)[^>]+(src|href)="https?:' build/site \
+	  || { echo "these pages would ask other sites for what they show"; exit 1; }
 	@echo "build/site/index.html"
 
 # Pages that the code makes are checked in; a test holds them to it.

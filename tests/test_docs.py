@@ -1,4 +1,4 @@
-"""Pages: those made of the code are as it is now, all run as they stand, and the site is built."""
+"""Pages: those made of the code are as it is now, and all run as they stand."""
 
 import importlib.util
 import inspect
@@ -74,31 +74,7 @@ def test_notebook(path, tmp_path):
     assert json.loads(done.stdout) == shown
 
 
-# ---- the site ------------------------------------------------------------------------------------
-
-
-def test_site_is_built_without_warnings_and_asks_nobody_for_anything(tmp_path):
-    """All pages without the theme, which takes a third of the time, and one page with it."""
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "index.md").write_text("# Front\n\n$x^2$\n\n```sh\nvpem\n```\n")
-    site, one = tmp_path / "site", tmp_path / "one"
-    common = ["-q", "-W", "--keep-going", "-c", "docs"]
-    calls = [
-        [*common, *map(str, words)]
-        for words in ((tmp_path / "pages", one), ("docs", site, "-D", "html_theme=basic"))
-    ]
-    program = f"import sphinx.cmd.build as sphinx; print(*map(sphinx.build_main, {calls}))"
-    done = subprocess.run(
-        [interpreter(), "-c", program], cwd=ROOT, env=environment(), capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout.split() == ["0", "0"], done.stdout + done.stderr
-    assert "furo" in (one / "index.html").read_text(encoding="utf-8")
-    for page in PAGES[1:]:
-        assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).exists()
-    for page in (*site.rglob("*.html"), *one.rglob("*.html")):
-        text = page.read_text(encoding="utf-8")
-        assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=\"https?:", text), page.name
+# ---- pictures and links --------------------------------------------------------------------------
 
 
 def test_pictures_are_small_made_by_commands_of_their_pages_and_told_in_words():
