@@ -13,7 +13,7 @@ from vpem.network.messages import decode, encode
 from vpem.network.partition import contiguous, evenly
 from vpem.saem.server import SaemServer
 from vpem.sums.connect import connect, connect_workers, spread, spread_workers
-from vpem.sums.partial import Uplink
+from vpem.sums.partial import Presence, Uplink
 from vpem.sums.quantizer import Quantizer
 from vpem.terms.lowrank.entries import from_matrices, split
 
@@ -274,7 +274,8 @@ def test_messages_say_what_is_received(codec, pieces, n_exact):
 def test_what_a_server_keeps_is_the_sum_of_what_it_has_of_each(codec, probability, step):
     rng = np.random.default_rng(1)
     sends = Quantizer(parse_codec(codec), 6)
-    uplink = Uplink(connect_workers(make_graph("star", 5)).total.server, sends, rng, probability)
+    presence = None if probability is None else Presence(np.full(5, probability))
+    uplink = Uplink(connect_workers(make_graph("star", 5)).total.server, sends, rng, presence)
     uplink.remember(step, np.zeros((5, 6)), np.zeros((1, 6)))
     about = rng.normal(size=6)
     for _ in range(9):
@@ -282,5 +283,5 @@ def test_what_a_server_keeps_is_the_sum_of_what_it_has_of_each(codec, probabilit
         before = uplink.kept.copy()
         found = uplink.estimate(rng.normal(size=(len(uplink.senders), 6)), about)
         np.testing.assert_allclose(uplink.kept[0], uplink.values.sum(axis=0), atol=1e-13)
-        share = 1.0 if uplink.biased else 1.0 / uplink.probability
+        share = 1.0 if uplink.biased else 1.0 / uplink.chance
         np.testing.assert_allclose(found, before + share * (uplink.kept - before) / step)

@@ -14,7 +14,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import contiguous, evenly
 from vpem.sums.connect import connect, connect_workers
 from vpem.sums.counted import add_vectors
-from vpem.sums.partial import Uplink
+from vpem.sums.partial import Presence, Uplink
 from vpem.sums.quantizer import Quantizer
 from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
@@ -35,7 +35,8 @@ def server():
 
 def uplink(rng, codec=None, probability=None, step=None):
     quantizer = None if codec is None else Quantizer(parse_codec(codec), P)
-    total = Uplink(server(), quantizer, rng, probability)
+    presence = None if probability is None else Presence(np.full(N, probability))
+    total = Uplink(server(), quantizer, rng, presence)
     return total if step is None else total.remember(step, np.zeros((N, P)), np.zeros((1, P)))
 
 

@@ -168,7 +168,9 @@ class SaemServer(StatisticKeeper, Stateful):
         if self.latest:
             self.statistic = whole * self.members.aggregate(self._here(send(local)))[0]
             return
-        step = min(step / self.members.probability, self.damping, whole)
+        chance = self.members.chance
+        assert isinstance(chance, float)  # the same of all devices
+        step = min(step / chance, self.damping, whole)
         if self.feedback == "none":
             moves = step * self._here(send(local) - self.statistic)
         elif self.feedback == "change":

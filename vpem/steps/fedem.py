@@ -53,7 +53,6 @@ from vpem.steps.fedem_sums import (
 from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import Tracer, note_partition, tracer
 from vpem.sums.connect import Network
-from vpem.sums.partial import Presence
 from vpem.sums.quantizer import ITEM, Basis, Quantizer
 
 FORGETFUL = ("none", "naive")
@@ -248,14 +247,10 @@ def _keeper_of(
             Setting("alpha"),
             f" must be 1, got {alpha:g}",
         )
-    participation = least_participation(settings.participation)
-    naive = weights if settings.memory == "naive" else None
-    among = np.flatnonzero(model.counts)
-    members = [str(number) for number in range(len(weights))]
-    presence = Presence.of(settings.participation, members, naive)
+    participation, among = settings.participation, np.flatnonzero(model.counts)
     keeper = statistic_keeper(network, ledger, weights, codec, participation, model.bounds)
-    alike = naive is None and isinstance(presence.plain, float)
-    keeper.take_part(participation if alike else presence, rng, later, among, first)
+    naive = settings.memory == "naive"
+    keeper.take_part(participation, rng, later, among, first, naive=naive)
     return keeper, later, alpha
 
 

@@ -23,7 +23,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import As, Report, Stateful
 from vpem.rules import MASKED_ABSENT, MASKED_CODES
 from vpem.sums.connect import Network
-from vpem.sums.counted import add_vectors
+from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.partial import Presence, Uplink
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
@@ -276,21 +276,28 @@ class StatisticKeeper:
         total = total.server.weighted(weights) if total.at_server else total
         self.total = total.counted_on(ledger)
         self.holders: Placement = self.total.holders
+        self._server: AtServer = self.total
+        """To which members send, if there is one."""
 
     def take_part(
         self,
-        participation: float | Presence,
+        participation: object,
         rng: np.random.Generator,
         quantizer: Quantizer | None = None,
         among: Indices | None = None,
         first: Quantizer | None = None,
+        *,
+        naive: bool = False,
     ) -> None:
-        """Say who of the members sends, with which probability (None: any may), and how.
+        """Say who of the members sends, when (`Presence`), and how.
 
         ``first`` is how first statistics are sent; ``rng`` draws active members and codecs' keys.
+        Where it is ``naive`` means are over those who are there.
         """
-        self.first = Uplink(self.total, first, rng)
-        self.members = Uplink(self.total, quantizer, rng, participation, among)
+        names = [str(number) for number in range(len(self.weights))]
+        presence = Presence.of(participation, names, self.weights if naive else None)
+        self.first = Uplink(self._server, first, rng)
+        self.members = Uplink(self._server, quantizer, rng, presence, among)
 
     def draw(self, size: int, iteration: int = 0) -> Indices:
         """Draw the active members, and send them the statistic of so many numbers."""
@@ -372,17 +379,7 @@ class NeighbourKeepers(StatisticKeeper):
         self.n_roots = network.whole.total.n_roots
         self._apart = self.holders.apart and self.n_roots > 1
         self.is_noisy = network.compress is not None or network.faults is not None
-
-    def take_part(
-        self,
-        participation: float | Presence,
-        rng: np.random.Generator,
-        quantizer: Quantizer | None = None,
-        among: Indices | None = None,
-        first: Quantizer | None = None,
-    ) -> None:
-        here = ServerSum(len(self.weights))  # vectors stay where they are
-        self.members = Uplink(here, None, rng, participation, among)
+        self._server = ServerSum(len(weights))  # vectors stay where they are
 
     def draw(self, size: int, iteration: int = 0) -> Indices:
         """Draw the active members; each has a statistic."""
@@ -436,7 +433,7 @@ def statistic_keeper(
     ledger: Ledger | None,
     weights: Doubles,
     codec: Codec | None,
-    participation: float,
+    participation: object,
     bounds: Doubles | None,
 ) -> StatisticKeeper:
     """Choose who keeps the statistic: a server, the root of a tree, or every worker.

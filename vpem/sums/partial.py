@@ -143,9 +143,9 @@ class Uplink(Sum):
     In few bits: by the codec of a ``quantizer``, if it has one. Keys of messages are drawn by
     ``keys``, of so many at a time; a generator does as `draw_keys`.
 
-    Of some senders: each of those ``among`` all who can takes part with the same ``probability``,
-    drawn by the generator. Their total is divided by it, so that it is that of all on average.
-    None: all take part. Or as a `Presence` says.
+    Of some senders: of those ``among`` all who can, as a `Presence` says, drawn by the generator.
+    Where they are as likely to be there their total is divided by that, so that it is that of all
+    on average. None: all take part.
 
     Of a memory: see `remember`.
     """
@@ -164,7 +164,7 @@ class Uplink(Sum):
         server: AtServer,
         quantizer: Quantizer | None = None,
         keys: np.random.Generator | Callable[[int], Keys] | None = None,
-        probability: float | Presence | None = None,
+        presence: Presence | None = None,
         among: Senders | None = None,
     ) -> None:
         self.server = server
@@ -173,12 +173,8 @@ class Uplink(Sum):
         self.biased = self.quantizer is not None and self.quantizer.biased
         """Whether the mean of what is received is something else than what was sent."""
         self._keys = partial(draw_keys, keys) if isinstance(keys, np.random.Generator) else keys
-        self.presence = probability if isinstance(probability, Presence) else None
-        self.probability = 1.0 if probability is None or self.presence else float(probability)  # type: ignore[arg-type]
-        """Probability with which a sender is active, where it is the same of all."""
-        self._among: Senders | None = None
-        if probability is not None:
-            self._rng = keys
+        self.presence, self._rng = presence, keys
+        if presence is not None:
             self._among = self.active = np.arange(server.n_senders) if among is None else among
 
     def remember(self, step: float | Doubles, values: Doubles, kept: Doubles | None = None) -> Self:
@@ -238,16 +234,12 @@ class Uplink(Sum):
     @property
     def chance(self) -> float | Doubles:
         """By what messages of the active senders are divided: one number, or (a,)."""
-        return self.probability if self.presence is None else self.presence.chance(self.senders)
+        return 1.0 if self.presence is None else self.presence.chance(self.senders)
 
     def draw(self) -> None:
-        self.active = self._among
-        if self.presence is not None and self._among is not None:
+        if self.presence is not None:
             assert isinstance(self._rng, np.random.Generator)
             self.active = self.presence.draw(self._rng, self.iteration, self._among)
-        elif self._among is not None and self.probability < 1:
-            assert isinstance(self._rng, np.random.Generator)
-            self.active = self._among[self._rng.random(len(self._among)) < self.probability]
 
     def add(self, values: Doubles) -> Doubles:
         """Sum vectors (1, P) by those of the active senders (a, P): an estimate of that of all.
@@ -257,8 +249,7 @@ class Uplink(Sum):
         if self.values is not None:
             self.add_received(self.send(self.differ(values)))
             return self.total()
-        total = self.aggregate(self.send(values))
-        return total if self.probability == 1 else total / self.probability
+        return self.aggregate(self.send(values)) / self.chance
 
     # ---- with a memory ---------------------------------------------------------------------------
 
@@ -499,8 +490,7 @@ class HeardAtServer(Uplink):
         codec: Codec | None = None,
         n_threads: int = 1,
     ) -> None:
-        super().__init__(server)
-        self.probability = probability
+        super().__init__(server, None, None, Presence(np.full(server.n_senders, probability)))
         self.seed, self.codec, self.n_threads = seed, codec, n_threads
         self.values_per_item = server.n_senders
         self.roots = server.roots
@@ -521,8 +511,8 @@ class HeardAtServer(Uplink):
         self._number += 1
         self._kind, self.active = kind, None
         if kind == "estep":
-            drawn = np.random.default_rng([self.seed, self._number]).random(self.server.n_senders)
-            self.active = np.flatnonzero(drawn < self.probability)
+            self._rng = np.random.default_rng([self.seed, self._number])
+            self.draw()
         self.server.charge_as(kind)
         self.broadcast(message_bytes(n_samples, n_values, itemsize, n_scalars))
 
