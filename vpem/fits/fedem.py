@@ -154,7 +154,7 @@ class FedSetup:
         masked = self.holders.masks is not None
         reach = agree_on_rows(parts, self.total, n_rows, d) if masked else None
         agreement.reach = reach
-        blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(n_workers)),))
+        blocks = Blocks.one(d, n_workers)
         hubs = sharing(blocks, settings.covariance_type, settings.scale)
         scaling, second, there = agreement.moments(parts, weights, hubs, misses)
         self.reach = reach if reach is None else reach.scaled(scaling)

@@ -528,19 +528,11 @@ def fit_private_rows(
         centre, half = bounds.mean(axis=0), np.ptp(bounds, axis=0).max() / 2
         units = np.stack([centre - half, centre + half])
     foretold = foretell(settings, privacy, workers.n_samples, n_features, network)
-    foretold.check()
-    foretold.budget.warn_of_little(workers.n_samples)
-    if privacy.repeatable_noise is not None:
-        warn(REPEATABLE)
-    ledger = Ledger(network.graph)
-    network.charge_setup(ledger, workers.n_samples, 8)
-    total = network.total.counted_on(ledger)
-    layout, grid = foretold.layout, Grid.for_size(workers.n_samples, n_features)
-    check_grid(foretold, grid)
-    rows = BoundedRows(rows_of_workers(X, workers, network, feature_names), bounds, grid, units)
     colluding = colluding_of(privacy, network)
-    noisy = Noisy(total.server, colluding, privacy.repeatable_noise)
-    releases = Releases(rows, noisy, list(foretold.multipliers))
+    releases, total, ledger = releases_of(
+        X, workers, network, foretold, bounds, privacy.repeatable_noise, feature_names,
+        units=units, colluding=colluding,
+    )  # fmt: skip
     sent: list[int] = []
 
     def report(iteration: int) -> None:
@@ -550,7 +542,7 @@ def fit_private_rows(
 
     with one_blas_thread():
         parts = run_private(
-            releases, layout, workers.n_samples, foretold.n_iter, hard=hard,
+            releases, foretold.layout, workers.n_samples, foretold.n_iter, hard=hard,
             seed=[settings.seed, 0], shared=lambda start: share_start(start, total),
             callback=report,
         )  # fmt: skip
@@ -561,9 +553,9 @@ def fit_private_rows(
         mixtures=[mixture],
         workers=workers,
         **unjudged(1, workers.n_samples, foretold.n_iter, began, ledger, sent),
-        clipped=dict(zip(total.holders.own.tolist(), rows.clipped, strict=True)),
+        clipped=dict(zip(total.holders.own.tolist(), releases.rows.clipped, strict=True)),
         guarantee=Guarantee(
-            foretold.budget, tuple(foretold.multipliers), noisy.by,
+            foretold.budget, tuple(foretold.multipliers), releases.total.by,
             privacy.repeatable_noise is not None, workers.n_workers, colluding,
         ),
     )  # fmt: skip
@@ -585,7 +577,37 @@ def unjudged(
     }
 
 
-def rows_of_workers(
+def releases_of(
+    X: Any,
+    workers: Workers,
+    network: Network,
+    foretold: Foretold,
+    bounds: NDArray[np.float64],
+    repeatable: int | None,
+    feature_names: Sequence[str] | None,
+    *,
+    units: NDArray[np.float64] | None = None,
+    **noise: Any,  # of `Noisy`
+) -> tuple[Releases, Sum, Ledger]:
+    """Return what publishes sums over rows with noise, the sum inside, and where it is counted.
+
+    It refuses, and warns, by what is foretold of them.
+    """
+    foretold.check()
+    foretold.budget.warn_of_little(workers.n_samples)
+    if repeatable is not None:
+        warn(REPEATABLE)
+    ledger = Ledger(network.graph)
+    network.charge_setup(ledger, workers.n_samples, 8)
+    total = network.total.counted_on(ledger)
+    grid = Grid.for_size(workers.n_samples, bounds.shape[1])
+    noisy = Noisy(total.server, seed=repeatable, **noise)
+    check_grid(foretold, grid, noisy.louder)
+    rows = BoundedRows(_rows_of_workers(X, workers, network, feature_names), bounds, grid, units)
+    return Releases(rows, noisy, list(foretold.multipliers)), total, ledger
+
+
+def _rows_of_workers(
     X: Any, workers: Workers, network: Network, feature_names: Sequence[str] | None
 ) -> list[Rows]:
     local, n_features = LocalRows(network.total.holders, workers), X.shape[1]

@@ -21,26 +21,23 @@ import numpy as np
 
 from vpem._core.threads import one_blas_thread, thread_count
 from vpem.checks import Doubles, Floats, Indices, as_matrix, check_kind, least_participation
-from vpem.errors import InputError, Setting, warn
+from vpem.errors import InputError, Setting
 from vpem.files.matrix import FileMatrix
 from vpem.fits.prepare import network_of_all, read_presence
 from vpem.fits.privacy import (
-    REPEATABLE,
     USUAL_ITERATIONS,
     Budget,
     Foretold,
     Guarantee,
     bounds_of,
-    check_grid,
     check_private,
-    rows_of_workers,
+    releases_of,
     share_start,
     unjudged,
 )
 from vpem.fits.rows import n_columns
 from vpem.fits.settings import PrivacySettings
 from vpem.network.codecs import Codec
-from vpem.network.ledger import Ledger
 from vpem.network.noise import Noise
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
@@ -48,15 +45,15 @@ from vpem.settings import FedMixtureSettings, FedSettings
 from vpem.steps.fedem import run_fedem
 from vpem.steps.fedem_steps import noise_of, safe_step
 from vpem.steps.fedem_sums import FedProgress, FedRun
-from vpem.steps.private import Releases, find_start, length_of, scales_of
+from vpem.steps.private import find_start, length_of, scales_of
 from vpem.steps.runs import Progress
 from vpem.sums.connect import Network, refuse_directed
-from vpem.sums.private import EACH, Noisy
-from vpem.sums.quantizer import ITEM, Quantizer
+from vpem.sums.private import EACH
+from vpem.sums.quantizer import Quantizer
 from vpem.terms.features import FeatureTerms
 from vpem.terms.fedem_statistics import FLOOR, MixtureStatistics
 from vpem.terms.mixture import Mixture
-from vpem.terms.row_statistics import BoundedRows, Grid, Parts, Residuals, ResidualSums
+from vpem.terms.row_statistics import BoundedRows, Parts, Residuals, ResidualSums
 from vpem.terms.units import Scaling, floors_of
 
 SKETCH = 0.6
@@ -109,7 +106,7 @@ class NoisyStatistics(MixtureStatistics):
         self._turn = np.diag(spread) if spread.ndim == 1 else spread
         self._turn = self._turn / self._widths[:, None]
         mine = Scaling(scaling.shift + scaling.scale * whole.means[0], scaling.scale * self._widths)
-        blocks = Blocks((np.arange(d, dtype=np.intp),), (0,), (tuple(range(len(counts))),))
+        blocks = Blocks.one(d, len(counts))
         none = FeatureTerms(
             np.empty((0, d)), blocks, settings.covariance_type, scaling=mine,
             reg_covar=floors_of(settings.reg_covar, settings.scale, mine),
@@ -263,17 +260,10 @@ def run_private_fedem(
         Residuals(settings.covariance_type, settings.n_components, d), n_iter + first,
         sqrt(workers.n_workers), SKETCH,
     )  # fmt: skip
-    foretold.check()
-    foretold.budget.warn_of_little(workers.n_samples)
-    if privacy.repeatable_noise is not None:
-        warn(REPEATABLE)
-    ledger = Ledger(network.graph)
-    network.charge_setup(ledger, workers.n_samples, ITEM)
-    total = network.total.counted_on(ledger)
-    bounds, grid = bounds_of(privacy.bounds, d), Grid.for_size(n_samples, d)
-    noisy = Noisy(total.server, seed=privacy.repeatable_noise, each=True)
-    check_grid(foretold, grid, noisy.louder)
-    rows = BoundedRows(rows_of_workers(X, workers, network, feature_names), bounds, grid)
+    bounds, repeatable = bounds_of(privacy.bounds, d), privacy.repeatable_noise
+    releases, total, ledger = releases_of(
+        X, workers, network, foretold, bounds, repeatable, feature_names, each=True
+    )
     given = settings
     settings = settings.changed(
         n_threads=thread_count(settings.n_threads), tol=0.0,
@@ -287,15 +277,14 @@ def run_private_fedem(
             callback(Progress(progress.iteration, float("nan"), None))
 
     with one_blas_thread(), np.errstate(over="ignore"):
-        releases = Releases(rows, noisy, list(foretold.multipliers))
         rng = np.random.default_rng([settings.seed, 0])
         found = find_start(releases, foretold.layout, n_samples, rng)
         start = share_start(found, total)
         whole = about_all_rows(start, foretold.layout.shape)
         model = NoisyStatistics(
-            rows, foretold.layout, whole,
+            releases.rows, foretold.layout, whole,
             Scaling(bounds.mean(axis=0), np.ptp(bounds, axis=0) / 2), settings, workers.counts,
-            total.holders.own, lambda worker: Noise(privacy.repeatable_noise, n_agents + worker),
+            total.holders.own, lambda worker: Noise(repeatable, n_agents + worker),
             foretold.multipliers[-1], len(releases.multipliers),
         )  # fmt: skip
         quantizer = Quantizer(codec, model.pieces, 1, model)
@@ -312,8 +301,7 @@ def run_private_fedem(
     facts = unjudged(1, n_samples, n_iter, began, ledger, sent) | {
         "network": network.whole,
         "guarantee": Guarantee(
-            foretold.budget, tuple(foretold.multipliers), EACH,
-            privacy.repeatable_noise is not None, n_agents,
+            foretold.budget, tuple(foretold.multipliers), EACH, repeatable is not None, n_agents,
         ),
     }  # fmt: skip
     for name in ("n_samples", "root_log_likelihood"):

@@ -360,7 +360,7 @@ def _terms(prepared: Prepared, used: UsedRows, settings: FitSettings, total: Sum
     data, weights = used.data, used.weights
     alone = used.here and used.counts.max() == used.n_samples
     check_distinct(data, settings, alone)
-    blocks = Blocks((np.arange(data.shape[1]),), (0,), (tuple(range(used.workers.n_workers)),))
+    blocks = Blocks.one(data.shape[1], used.workers.n_workers)
     hubs = sharing(blocks, settings.covariance_type, settings.scale)
     reach, weighs = None, {}
     if used.masked:

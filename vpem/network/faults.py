@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import check_number
 from vpem.errors import InputError, PartitionedError, Setting, shorten
-from vpem.network.graph import Graph
+from vpem.network.graph import Graph, connected_parts
 from vpem.network.hubs import Routes
 from vpem.network.messages import encode
 from vpem.network.schema import State
@@ -122,14 +122,7 @@ class DrawnFaults:
 
     def check_whole(self, graph: Graph) -> None:
         """Raise PartitionedError unless the links of all rounds connect the active agents."""
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import connected_components
-
-        one, two = graph.edges[self.up.any(axis=0)].T
-        shape = (graph.n_agents, graph.n_agents)
-        _, part = connected_components(
-            csr_array((np.ones(len(one)), (one, two)), shape=shape), directed=False
-        )
+        _, part = connected_parts(*graph.edges[self.up.any(axis=0)].T, graph.n_agents)
         agents = np.flatnonzero(self.awake)
         names = np.unique(part[agents])
         if len(names) > 1:
@@ -173,22 +166,35 @@ class MixingLinks:
     def metropolis(self, up: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return Metropolis weights of the links that are ``up`` (n_edges,), for the pattern."""
         low, high = self.edges.T
-        n = self.n_agents
-        degrees = np.bincount(self.edges[up].ravel(), minlength=n)
-        weight = up / (1.0 + np.maximum(degrees[low], degrees[high]))
+        degrees = np.bincount(self.edges[up].ravel(), minlength=self.n_agents)
+        return self.symmetric(up / (1.0 + np.maximum(degrees[low], degrees[high])))
+
+    def symmetric(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return weights of the edges (n_edges,) for the pattern, so that rows sum to 1."""
+        (low, high), n = self.edges.T, self.n_agents
         values = np.empty(len(self.indices))
         values[self._there] = values[self._back] = weight
         values[self._own] = 1.0 - (np.bincount(low, weight, n) + np.bincount(high, weight, n))
         return values
 
+    def matrix(self, values: NDArray[np.float64]) -> csr_array:
+        """Return the matrix (N, N) of values for the pattern."""
+        from scipy.sparse import csr_array
+
+        return csr_array((values, self.indices, self.indptr), shape=(self.n_agents,) * 2)
+
+
+def weighted(graph: Graph, weight: NDArray[np.float64]) -> csr_array:
+    """Return the symmetric matrix with ``weight`` on the edges whose rows sum to 1."""
+    links = MixingLinks(graph)
+    return links.matrix(links.symmetric(weight))
+
 
 def in_turns(graph: Graph) -> list[csr_array]:
     """Return the Metropolis mixing matrix of each of the graphs that take turns."""
-    from scipy.sparse import csr_array
-
-    links, shape = MixingLinks(graph), (graph.n_agents, graph.n_agents)
+    links = MixingLinks(graph)
     turns = np.ones((1, graph.n_edges), np.bool_) if graph.turns is None else graph.turns
-    return [csr_array((links.metropolis(up), links.indices, links.indptr), shape) for up in turns]
+    return [links.matrix(links.metropolis(up)) for up in turns]
 
 
 def turning_rate(graph: Graph) -> float:
@@ -223,8 +229,6 @@ def failing_rounds(graph: Graph, faults: Faults, fall: float, *, seed: int = 0) 
     that of S rounds lies within three deviations, ``3 sqrt(S)`` times one round's, of S times its
     mean. All agents take part; `MOST_DRAWN` where nothing fell.
     """
-    from scipy.sparse import csr_array
-
     if graph.n_agents == 1:
         return 1
     rng = np.random.default_rng([seed, TRIAL_ROUNDS])
@@ -234,8 +238,7 @@ def failing_rounds(graph: Graph, faults: Faults, fall: float, *, seed: int = 0) 
     for up in faults.draw(graph, TRIAL_ROUNDS, rng, dropout=False).up:
         state -= state.mean()
         state /= np.linalg.norm(state)
-        mixing = csr_array((links.metropolis(up), links.indices, links.indptr), shape=(n, n))
-        state = mixing @ state
+        state = links.matrix(links.metropolis(up)) @ state
         left = float(np.linalg.norm(state - state.mean()))
         if left < MOST_FALL:
             # As good as agreed, as a complete graph is after a round without failures.

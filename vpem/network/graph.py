@@ -321,6 +321,18 @@ def in_turn(graphs: Sequence[Graph]) -> Graph:
     return Graph(n, edges, f"{len(graphs)} in turn", first.names, turns=turns)
 
 
+def connected_parts(
+    source: NDArray[np.intp], target: NDArray[np.intp], n_nodes: int, connection: str = "weak"
+) -> tuple[int, NDArray[np.int32]]:
+    """Return how many parts nodes fall into that links join, and the part (n_nodes,) of each."""
+    from scipy.sparse import csr_array  # takes long to load
+    from scipy.sparse.csgraph import connected_components
+
+    matrix = csr_array((np.ones(len(source)), (source, target)), shape=(n_nodes, n_nodes))
+    found: tuple[int, NDArray[np.int32]] = connected_components(matrix, connection=connection)
+    return found
+
+
 def components(graph: Graph) -> list[NDArray[np.intp]]:
     """Return the nodes of each connected component, in order of their smallest node."""
     indptr, indices = graph.adjacency
@@ -328,12 +340,7 @@ def components(graph: Graph) -> list[NDArray[np.intp]]:
     hops_from(indptr, indices, 0, steps, queue)
     if (steps >= 0).all():
         return [np.arange(graph.n_nodes)]
-    from scipy.sparse import csr_array  # takes long to load
-    from scipy.sparse.csgraph import connected_components
-
-    shape = (graph.n_nodes, graph.n_nodes)
-    matrix = csr_array((np.ones(len(indices)), indices, indptr), shape=shape)
-    _, part = connected_components(matrix, directed=False)
+    _, part = connected_parts(*graph.edges.T, graph.n_nodes)
     order = np.argsort(part, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(part[order])) + 1)
 
@@ -341,7 +348,14 @@ def components(graph: Graph) -> list[NDArray[np.intp]]:
 def check_connected(graph: Graph) -> None:
     """Raise `InputError`, naming the components, unless every node reaches every other."""
     if graph.is_directed:
-        _check_strong(graph)
+        n_parts, part = connected_parts(*graph.arcs, graph.n_nodes, "strong")
+        if n_parts > 1:
+            one, two = (int(np.flatnonzero(part == number)[0]) for number in range(2))
+            raise InputError(
+                "the graph is not strongly connected: of agents "
+                f"{graph.name(one)} and {graph.name(two)} one never hears of the other; add edges "
+                "that lead back"
+            )
         return
     if graph.degrees.max() == graph.n_nodes - 1:  # one of them is a neighbour of all others
         return
@@ -351,22 +365,6 @@ def check_connected(graph: Graph) -> None:
         raise InputError(
             f"the graph is not connected: its agents fall into {len(parts)} components,"
             f" {shorten(shown)}; add edges between them"
-        )
-
-
-def _check_strong(graph: Graph) -> None:
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    source, target = graph.arcs
-    matrix = csr_array((np.ones(len(source)), (source, target)), shape=(graph.n_nodes,) * 2)
-    n_parts, part = connected_components(matrix, connection="strong")
-    if n_parts > 1:
-        one, two = (int(np.flatnonzero(part == number)[0]) for number in range(2))
-        raise InputError(
-            "the graph is not strongly connected: of agents "
-            f"{graph.name(one)} and {graph.name(two)} one never hears of the other; add edges that"
-            " lead back"
         )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import as_array, check_int, read_float
 from vpem.errors import InputError, Setting, VpemWarning, check_choice
+from vpem.network.faults import weighted
 from vpem.network.graph import Graph, check_connected
 from vpem.network.hubs import NUMBER_BYTES, Hub, Routes, eccentricities, find_routes
 from vpem.network.ledger import Ledger
@@ -151,13 +152,13 @@ def mixing_matrix(graph: Graph, weights: Any = "metropolis") -> csr_array:
     one, two = graph.edges.T
     most = graph.degrees.max()
     if weights == "metropolis":
-        return _weighted(graph, 1.0 / (1.0 + np.maximum(graph.degrees[one], graph.degrees[two])))
-    matrix = _weighted(graph, np.full(len(one), 1.0 / (1.0 + most)))
+        return weighted(graph, 1.0 / (1.0 + np.maximum(graph.degrees[one], graph.degrees[two])))
+    matrix = weighted(graph, np.full(len(one), 1.0 / (1.0 + most)))
     if weights == "max-degree" or graph.n_agents == 1:
         return matrix
     second, last = _extreme(matrix, +1), _extreme(matrix, -1)
     alpha = 2.0 / ((1.0 + most) * (2.0 - second - last))
-    return _weighted(graph, np.full(len(one), alpha))
+    return weighted(graph, np.full(len(one), alpha))
 
 
 def constant_of(weights: Any) -> float | None:
@@ -182,11 +183,11 @@ def weights_name(weights: Any, graph: Graph) -> str:
 def _of_constant(graph: Graph, alpha: float) -> csr_array:
     """``I - alpha L``, where the agents come to agree with it."""
     check_connected(graph)
-    matrix = _weighted(graph, np.full(graph.n_edges, alpha))
+    matrix = weighted(graph, np.full(graph.n_edges, alpha))
     mixes = 0.0 < alpha < np.inf and mixing_rate(matrix) < 1.0 - NO_GAP
     if graph.n_agents > 1 and not mixes:
         most = 1.0 + graph.degrees.max()
-        fastest = _extreme(_weighted(graph, np.full(graph.n_edges, 1.0 / most)), -1)
+        fastest = _extreme(weighted(graph, np.full(graph.n_edges, 1.0 / most)), -1)
         raise InputError(
             Setting("weights"),
             f" must be a constant above 0 and below 2 / lambda_max(L) = "
@@ -234,7 +235,7 @@ def _of_matrix(graph: Graph, weights: Any) -> csr_array:
     check_connected(graph)
     between = np.zeros(graph.n_edges)
     between[np.searchsorted(edges, codes)] = values
-    matrix = _weighted(graph, between)
+    matrix = weighted(graph, between)
     rate = mixing_rate(matrix)
     if rate >= 1.0 - NO_GAP:
         raise InputError(
@@ -292,7 +293,7 @@ def _fastest(graph: Graph) -> csr_array:
     if rates[best] == 0.0:
         _load_solver()  # the answer shall not depend on the graph where cvxpy is absent
         return simpler[best]
-    matrix = _weighted(graph, _solved(graph))
+    matrix = weighted(graph, _solved(graph))
     rate = mixing_rate(matrix)
     if rate < rates[best] - SOLVED * (1.0 - rates[best]):
         return matrix
@@ -348,24 +349,6 @@ def _solved(graph: Graph) -> NDArray[np.float64]:
     if weight.value is None or not np.isfinite(weight.value).all():
         return np.zeros(n_edges)  # the identity, which never mixes
     return np.asarray(weight.value, dtype=np.float64)
-
-
-def _weighted(graph: Graph, weight: NDArray[np.float64]) -> csr_array:
-    """Return the symmetric matrix with ``weight`` on the edges whose rows sum to 1."""
-    from scipy.sparse import csr_array
-
-    one, two = graph.edges.astype(np.int32).T
-    every = np.arange(graph.n_agents, dtype=np.int32)
-    sums = np.bincount(one, weight, graph.n_agents) + np.bincount(two, weight, graph.n_agents)
-    matrix = csr_array(
-        (
-            np.concatenate([weight, weight, 1.0 - sums]),
-            (np.concatenate([one, two, every]), np.concatenate([two, one, every])),
-        ),
-        shape=(graph.n_agents, graph.n_agents),
-    )
-    matrix.sort_indices()
-    return matrix
 
 
 def mixing_rate(W: csr_array | NDArray[np.float64]) -> float:
