@@ -567,20 +567,22 @@ def fit_fedem(
     """
     began = time.perf_counter()
     settings = FedMixtureSettings.resolve(settings, **changes)
+    codec = None if settings.compress is None else parse_codec(settings.compress)
     if privacy is not None and privacy.is_asked:
         refuse_trace(callback)
-        return _with_noise(
-            X, workers, network, settings, privacy, feature_names=feature_names, callback=callback,
-            saved=saver is not None, weighted=sample_weight is not None,
-            known=known_covariance is not None,
+        run, settings, facts = run_private_fedem(
+            X, workers, network, settings, privacy, (codec, codec_of_first(codec)),
+            feature_names=feature_names, callback=callback, saved=saver is not None,
+            weighted=sample_weight is not None, known=known_covariance is not None,
         )  # fmt: skip
+        options = options_of(run, settings, None if codec is None else codec.name)
+        return FedFit(mixture=run.parameters, run=run, workers=workers, options=options, **facts)
     X = as_matrix("data", X)
     if known_covariance is not None and settings.scale != "none":
         raise InputError("a known covariance is in the user's units, got scale 'standard'")
     check_kind("the workers must be vpem.Workers", workers, Workers)
     network = network_of_all(network, workers.n_workers, "workers", workers.names)
     local, prepared = _prepared(X, workers, network, settings, sample_weight, feature_names)
-    codec = None if settings.compress is None else parse_codec(settings.compress)
     alone = not network.total.holders.apart and workers.counts.max() == workers.n_samples
     check_distinct(prepared.X, settings, alone)
     settings = read_presence(settings, workers.names, network)
@@ -746,23 +748,6 @@ def fit_next_batch(
         seconds=time.perf_counter() - began,
         communication=ledger.summary(),
     )
-
-
-def _with_noise(
-    X: Floats | FileMatrix,
-    workers: Workers,
-    network: Network | None,
-    settings: FedMixtureSettings,
-    privacy: PrivacySettings,
-    **others: Any,  # of `run_private_fedem`
-) -> FedFit:
-    codec = None if settings.compress is None else parse_codec(settings.compress)
-    codecs = codec, codec_of_first(codec)
-    run, taken, facts = run_private_fedem(
-        X, workers, network, settings, privacy, codecs, **others
-    )  # fmt: skip
-    options = options_of(run, taken, None if codec is None else codec.name)
-    return FedFit(mixture=run.parameters, run=run, workers=workers, options=options, **facts)
 
 
 def _telling(callback: Callable[[Progress], None]) -> Callable[[FedProgress], None]:

@@ -441,20 +441,18 @@ def _mixing(network: Network, weights: Any) -> Report:
     if network.n_rounds is None:
         return {"mixing": [], "consensus_errors": [], "rounds_needed": []}
     graph, hubs = network.graph, network.hubs
-    mixing, rate = _matrix(graph, weights), float(network.mixing_rate or 0.0)
-    tables = not graph.is_directed and graph.turns is None  # of one symmetric matrix
     assert network.mixing_rate is not None
     assert network.weights is not None
-    matrices = {network.weights: mixing} if graph.turns is None else {}
-    rates = {network.weights: network.mixing_rate}
+    mixing, rate = _matrix(graph, weights), network.mixing_rate
+    tables = not graph.is_directed and graph.turns is None  # of one symmetric matrix
+    rates = {network.weights: rate}
     for name in WEIGHTS if tables else ():
         # The fastest weights are computed where that takes no time, and their solvers are there.
         at_hand = graph.n_agents <= SMALL and all(
             importlib.util.find_spec(solver) is not None for solver in ("cvxpy", "cvxopt")
         )
-        if name not in matrices and (name != "fastest" or at_hand):
-            matrices[name] = _matrix(graph, name)
-            rates[name] = mixing_rate(matrices[name])
+        if name not in rates and (name != "fastest" or at_hand):
+            rates[name] = mixing_rate(_matrix(graph, name))
     fixed = network.compress is None and network.faults is None
     return {
         "mixing": [
@@ -485,27 +483,19 @@ def _matrix(graph: Graph, weights: Any) -> Any:
 def _errors(mixing: Any, hubs: Sequence[Hub], rate: float, n_rounds: int) -> Report:
     errors: Report = {}
     for name in ACCELERATIONS:
-        accelerated = name == "chebyshev"
-        error = None
+        fast, error = name == "chebyshev", None
         if n_rounds * mixing.nnz * len(hubs) <= MOST_WORK:
-            error = ConsensusSum(mixing, hubs, n_rounds, rate=rate if accelerated else None).error
-        errors[name] = error
-        errors[f"{name}_is_bound"] = error is None
-        if error is None:
-            errors[name] = consensus_error_bound(
-                rate, hubs, mixing.shape[0], n_rounds, accelerated=accelerated
-            )
+            error = ConsensusSum(mixing, hubs, n_rounds, rate=rate if fast else None).error
+        bound = consensus_error_bound(rate, hubs, mixing.shape[0], n_rounds, accelerated=fast)
+        errors |= {name: bound if error is None else error, f"{name}_is_bound": error is None}
     return errors
 
 
 def _needed(mixing: Any, hubs: Sequence[Hub], rate: float, error: float) -> Report:
     needed: Report = {}
     for name in ACCELERATIONS:
-        accelerated = name == "chebyshev"
-        most = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated, by_bound=True)
+        fewest = partial(rounds_needed, mixing, hubs, rate, error, accelerated=name == "chebyshev")
+        most = fewest(by_bound=True)
         bounded = most * mixing.nnz * len(hubs) > MOST_WORK
-        needed[name] = most
-        if not bounded:
-            needed[name] = rounds_needed(mixing, hubs, rate, error, accelerated=accelerated)
-        needed[f"{name}_is_bound"] = bounded
+        needed |= {name: most if bounded else fewest(), f"{name}_is_bound": bounded}
     return needed
