@@ -176,8 +176,12 @@ class Settings:
         values = vars(self) | facts
         for one in self.fields():
             for when, why in describe_field(one).rules:
-                if when(values) and str(getattr(self, one.name) == one.default) != "True":
+                if when(values) and self.has_changed(one.name):
                     refuse(one.name, why, Setting(one.name))
+
+    def has_changed(self, name: str) -> bool:
+        """Whether a setting is not the default; arrays answer with arrays, and never are."""
+        return str(getattr(self, name) == self.settings_by_name[name].default) != "True"
 
     @classmethod
     def fields(cls) -> tuple[Field[object], ...]:

@@ -354,7 +354,7 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
         raise InputError(Setting("stopping", "alike"), *UNALIKE[1])
     if not way.has_rounds:
         for name in OF_ROUNDS:
-            if str(getattr(settings, name) == getattr(SumSettings, name)) != "True":
+            if settings.has_changed(name):
                 raise InputError(Setting(name), *WITHOUT_ROUNDS)
         if faults is None or not faults.any:
             return settings, codec, faults
@@ -435,8 +435,7 @@ def _settled_directed(settings: SumSettings, way: Way) -> SumSettings:
             "with the total, but this graph is directed; take ", Setting("sum", "consensus"),
         )  # fmt: skip
     for name, why in DIRECTED.items():
-        usual, value = getattr(SumSettings, name), getattr(settings, name)
-        if str(value == usual) != "True" and (name, value) != ("acceleration", "none"):
+        if settings.has_changed(name) and (name, settings.acceleration) != ("acceleration", "none"):
             raise InputError(
                 Setting(name), f" is not possible with a directed graph, which {why}; leave it out"
             )
