@@ -23,7 +23,7 @@ from vpem.network.mixing import grow_tree
 from vpem.network.partition import contiguous, evenly
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.connect import spread_workers
-from vpem.sums.consensus import agreed_within, codec_of
+from vpem.sums.consensus import agreed_within, codec_within
 from vpem.sums.counted import add_vectors
 
 from .tables import each, over
@@ -669,7 +669,7 @@ def test_bytes_up_and_down(name, n_rounds):
     summed(total, terms, "setup")
     size = total.codec.message_size(80)
     wanted = {"messages": 12 * n_rounds, "bytes": 12 * n_rounds * size, "rounds": 2 * n_rounds}
-    size = codec_of("setup", total.codec).message_size(80)
+    size = codec_within(np.inf, total.codec).message_size(80)
     assert total.ledger.of_kind("setup") == {**wanted, "bytes": 12 * n_rounds * size}
     summed(total, terms)
     assert total.ledger.of_kind("server") == wanted

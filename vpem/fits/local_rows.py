@@ -19,7 +19,7 @@ from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
 from vpem.files.matrix import select_rows
-from vpem.network.codecs import Cast, Codec, Natural
+from vpem.network.codecs import Codec, Natural
 from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks, Workers
 from vpem.settings import KmeansSettings, MixtureSettings
@@ -71,9 +71,9 @@ def codec_of_moments(codec: Codec | None) -> Codec | None:
 
     16 bits a number, and 24 where corrections are finer than that; float32 and float64 are kept.
     """
-    if codec is None or (isinstance(codec, Cast) and codec.itemsize == ITEM):
+    if codec is None or codec.name == "float64":
         return None
-    if isinstance(codec, Cast) and codec.itemsize == SHORT:
+    if codec.name == "float32":
         return codec
     short, long = MOMENTS
     return short if codec.variance(MANY) >= short.variance(1) else long
@@ -287,10 +287,12 @@ class AllRows:
         """Add sums over the rows of this process to those of others."""
         return values
 
-    def refuse_showing(self, settings: MixtureSettings | KmeansSettings, instead: str) -> None:
+    def refuse_showing(
+        self, settings: MixtureSettings | KmeansSettings, instead: str, or_else: str = ""
+    ) -> None:
         """Raise InputError where a row that masks are to hide would be shown to others.
 
-        ``instead`` is a start that takes masked sums alone.
+        ``instead`` is a start that takes masked sums alone, ``or_else`` what may be given besides.
         """
 
     def count_all(self, n_here: int) -> int:
@@ -381,7 +383,9 @@ class LocalRows(AllRows):
     def add(self, values: AnyArray) -> AnyArray:
         return self.holders.allreduce(values)
 
-    def refuse_showing(self, settings: MixtureSettings | KmeansSettings, instead: str) -> None:
+    def refuse_showing(
+        self, settings: MixtureSettings | KmeansSettings, instead: str, or_else: str = ""
+    ) -> None:
         if not self.masked:
             return
         init, batch_size = settings.init, getattr(settings, "batch_size", None)
@@ -407,8 +411,7 @@ class LocalRows(AllRows):
         if not isinstance(init, str) and len(shape) == 1:
             raise InputError(
                 "the holders of the rows to start at would have to show them to all; with ", secure,
-                " take ", Setting("init", instead), ", which starts at means of many rows",
-                "" if isinstance(settings, KmeansSettings) else ", or a model",
+                " take ", Setting("init", instead), ", which starts at means of many rows", or_else,
             )  # fmt: skip
 
     def count_all(self, n_here: int) -> int:

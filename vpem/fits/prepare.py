@@ -189,7 +189,7 @@ def prepare(
     this process's, and the weights of `Prepared` those of all.
     """
     precision = precision_of(dtype)
-    rows.refuse_showing(settings, "kmeans")
+    rows.refuse_showing(settings, "kmeans", ", or a model")
     advice = () if missing is None else MARGINALIZE
     X, misses, ends = look_at(X, n_features, feature_names, missing, advice, rows)
     n_samples = rows.count_all(len(X))

@@ -514,19 +514,12 @@ def _bisect(layout: _Layout, tolerance: float, bound: int, n_threads: int) -> in
     return high
 
 
-def codec_of(kind: str, codec: Codec) -> Codec:
-    """Return the codec of a sum's messages, by what the sum is for.
-
-    Squared distances, which are summed for a start, may be larger than float16 can be, where terms
-    of an E-step are not: they travel as float32.
-    """
-    if kind == "setup" and codec.name == "float16":
-        return parse_codec("float32")
-    return codec
-
-
 def codec_within(largest: float, codec: Codec) -> Codec:
-    """Return the codec of messages whose numbers are so large: float16 ends at 65504."""
+    """Return the codec of messages whose numbers are so large: float16 ends at 65504.
+
+    Squared distances, which are summed for a start, may be of any size (infinity), where terms of
+    an E-step are not: they travel as float32.
+    """
     if codec.name == "float16" and not largest < FLOAT16:
         return parse_codec("float32")
     return codec

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, Self
 
 import numpy as np
@@ -26,7 +27,7 @@ from vpem.errors import InputError, Setting, did_you_mean, shorten
 from vpem.network.codecs import Codec, Keys, draw_keys
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, Array, Maybe, Report, Schema, State, restore, save
-from vpem.sums.consensus import codec_of
+from vpem.sums.consensus import codec_within
 from vpem.sums.counted import SUM_KIND, AtServer
 from vpem.sums.exchanges import follow_first
 from vpem.sums.quantizer import Quantizer
@@ -421,7 +422,8 @@ class GoesOn(Sum):
             self._memories[self._batch] = None
         self._kind = kind
         self.charge_as(kind)
-        self._coder = None if self.codec is None else codec_of(kind, self.codec)
+        largest = inf if kind == "setup" else 0.0
+        self._coder = None if self.codec is None else codec_within(largest, self.codec)
         self._number += 1
 
     def _keep(self, memory: object) -> None:

@@ -169,7 +169,7 @@ class Relay:
             for task in (called, caller):
                 task.cancel()
             ends = await asyncio.gather(called, caller, return_exceptions=True)
-        if isinstance(ends[0], Answered):
+        if not isinstance(ends[0], BaseException):
             await self._pair(connection, name, ends[0], callee)
         elif isinstance(ends[1], asyncio.CancelledError):
             self._note(ABSENT, name, callee)

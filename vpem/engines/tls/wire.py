@@ -19,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
@@ -264,9 +264,8 @@ class SpeakingContext(ssl.SSLContext):
     def wrap_bio(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any
     ) -> ssl.SSLObject:
-        handshake = super().wrap_bio(incoming, outgoing, *args, **options)
-        if isinstance(handshake, _Speaking):
-            handshake.line, handshake.outgoing = _line.get(), outgoing
+        handshake = cast(_Speaking, super().wrap_bio(incoming, outgoing, *args, **options))
+        handshake.line, handshake.outgoing = _line.get(), outgoing
         return handshake
 
 
