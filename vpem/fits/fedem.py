@@ -369,10 +369,12 @@ class FedFit(MixtureResult):
         }
 
 
-def options_of(run: FedRun, settings: FedMixtureSettings, compress: str | None) -> Report:
+def options_of(
+    run: FedRun, settings: FedMixtureSettings, codec: Codec | None, network: Network
+) -> Report:
     """Return what a report says of the algorithm's options, as they were taken."""
     return {
-        "compress": compress,
+        "compress": network.compress if codec is None else codec.name,
         "step_size": "function"
         if callable(settings.step_size)
         else settings.step_size
@@ -575,7 +577,7 @@ def fit_fedem(
             feature_names=feature_names, callback=callback, saved=saver is not None,
             weighted=sample_weight is not None, known=known_covariance is not None,
         )  # fmt: skip
-        options = options_of(run, settings, None if codec is None else codec.name)
+        options = options_of(run, settings, codec, facts["network"])
         return FedFit(mixture=run.parameters, run=run, workers=workers, options=options, **facts)
     X = as_matrix("data", X)
     if known_covariance is not None and settings.scale != "none":
@@ -646,18 +648,11 @@ def fit_fedem(
         run.converged = run.in_noise = False
     warn_of_noise(run, settings, codec, network.whole.compress)
     fit = FedFit(
-        mixture=run.parameters,
-        history=np.array(run.history.objective)[:, None] * model.total_weight,
-        total_weight=model.total_weight,
-        run=run,
-        workers=workers,
+        **_found(run, model, workers, settings, codec, network),
         prior=prior_of_penalty(settings),
         log_prior=0.0 if model.penalty is None else model.penalty.log_prior(run.parameters),
         network=network.whole,
         init_rows=rows,
-        options=options_of(run, settings, network.compress if codec is None else codec.name),
-        degenerate=_degenerate(run, model),
-        copies=copies_in_noise(run.parameters, model.floor > 0),
         units=model.without_rows(),
         **saving.took(began, run.converged, run.history.bytes),
     )
@@ -667,14 +662,31 @@ def fit_fedem(
     return fit
 
 
-def _degenerate(run: FedRun, model: MixtureStatistics) -> list[int]:
-    """Components that only a floor under variances keeps from being singular."""
-    if model.knows_covariances or (model.penalty and model.penalty.is_proper):
-        return []
-    flags = degenerate_in_hubs(run.parameters, model.reg_covar, model.n_rows)
-    if model.floor > 0:
-        flags |= model.at_floor(run.parameters)
-    return np.flatnonzero(flags).tolist()
+def _found(
+    run: FedRun,
+    model: MixtureStatistics,
+    workers: Workers,
+    settings: FedMixtureSettings,
+    codec: Codec | None,
+    network: Network,
+) -> Report:
+    """Return what a result says of a run to all rows, or to a batch of a stream."""
+    mixture, degenerate = run.parameters, np.zeros(model.n_components, dtype=np.bool_)
+    if not (model.knows_covariances or (model.penalty and model.penalty.is_proper)):
+        # What only a floor under variances keeps from being singular.
+        degenerate = degenerate_in_hubs(mixture, model.reg_covar, model.n_rows)
+        if model.floor > 0:
+            degenerate |= model.at_floor(mixture)
+    return {
+        "mixture": mixture,
+        "history": np.array(run.history.objective)[:, None] * model.total_weight,
+        "total_weight": model.total_weight,
+        "run": run,
+        "workers": workers,
+        "options": options_of(run, settings, codec, network),
+        "degenerate": np.flatnonzero(degenerate).tolist(),
+        "copies": copies_in_noise(mixture, model.floor > 0),
+    }
 
 
 def fit_next_batch(
@@ -735,15 +747,8 @@ def fit_next_batch(
         )
     return replace(
         fit,
-        mixture=run.parameters,
-        history=np.array(run.history.objective)[:, None] * model.total_weight,
-        total_weight=model.total_weight,
-        run=run,
-        workers=workers,
-        options=options_of(run, settings, network.compress if codec is None else codec.name),
+        **_found(run, model, workers, settings, codec, network),
         units=units.without_rows(model),
-        degenerate=_degenerate(run, model),
-        copies=copies_in_noise(run.parameters, model.floor > 0),
         converged=False,
         seconds=time.perf_counter() - began,
         communication=ledger.summary(),

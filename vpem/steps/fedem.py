@@ -43,20 +43,26 @@ from vpem.steps.fedem_sums import (
     FedHistory,
     FedProgress,
     FedRun,
+    NeighbourKeepers,
     StatisticKeeper,
     StatisticModel,
+    check_keeper,
+    check_masked,
     disagreement,
     parse_step_size,
-    statistic_keeper,
     weights_of,
 )
 from vpem.steps.recovery import STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import Tracer, note_partition, tracer
 from vpem.sums.connect import Network
 from vpem.sums.quantizer import ITEM, Basis, Quantizer
+from vpem.terms.units import exponents_of
 
 FORGETFUL = ("none", "naive")
 """Settings of the memories by which there are none."""
+
+ROOM = 2.0**8
+"""Corrections may be so much larger than statistics are: they differ by memories and estimates."""
 
 STOP = (41,)
 """Of the stream by which a run ends at a random iteration."""
@@ -248,7 +254,20 @@ def _keeper_of(
             f" must be 1, got {alpha:g}",
         )
     participation, among = settings.participation, np.flatnonzero(model.counts)
-    keeper = statistic_keeper(network, ledger, weights, codec, participation, model.bounds)
+    n, central = len(weights), network is None or network.total.at_server
+    if network is not None:
+        if central:
+            check_masked(network, codec, participation)
+        elif network.graph.n_agents != n or network.total.roots.n_agents not in (1, n):
+            raise InputError(
+                f"the graph joins {network.graph.n_agents} agents, but there are {n} workers; set "
+                "it up by connect_workers, each a root of its own"
+            )
+        check_keeper(network, n, codec, "FedEM", "worker", "its corrections")
+    kind: type[StatisticKeeper] = StatisticKeeper if central else NeighbourKeepers
+    keeper = kind(network, weights, ledger)
+    if central and model.bounds is not None and keeper.holders.masks is not None:
+        keeper.total.exponents = exponents_of(ROOM * model.bounds, n)
     naive = settings.memory == "naive"
     keeper.take_part(participation, rng, later, among, first, naive=naive)
     return keeper, later, alpha
@@ -457,23 +476,21 @@ class _Loop(Stateful):
                 f"the start must be finite, a statistic of {shape[1]} numbers or one for each of "
                 f"{shape[0]} workers, got shape {start.shape}"
             )
-        memories = np.zeros(shape)
         if start.ndim == 2:
             received, statistics = keeper.collect(start)
             first = received - statistics
-            self.n_expectations += int(model.counts.sum())  # made elsewhere
         else:
             statistics = np.repeat(start[None], keeper.n_roots, axis=0)
             statistics[[keeper.others(root) for root in range(keeper.n_roots)]] = 0.0
-            if not remembered:
-                return statistics, memories, np.zeros(model.size)
-            parameters, _ = model.maximize(start)
-            first = keeper.keep(first_statistics(model, parameters) - statistics)
+            if remembered:
+                parameters, _ = model.maximize(start)
+                first = keeper.keep(first_statistics(model, parameters) - statistics)
+        if start.ndim == 2 or remembered:
             self.n_expectations += int(model.counts.sum())  # made elsewhere
         if not remembered:
-            return statistics, memories, np.zeros(model.size)
+            return statistics, np.zeros(shape), np.zeros(model.size)
         first = np.where((model.counts > 0)[:, None], first, 0.0)
-        is_local = np.isin(np.arange(len(memories)), keeper.holders.own)
+        is_local = np.isin(np.arange(shape[0]), keeper.holders.own)
         memories = np.where(is_local[:, None], first, 0.0)
         if start.ndim == 2 and len(statistics) == 1:  # what was received is about its own mean
             return statistics, memories, (1 - self.weights[model.counts > 0].sum()) * statistics[0]

@@ -27,7 +27,6 @@ from vpem.sums.counted import AtServer, add_vectors
 from vpem.sums.partial import Presence, Uplink
 from vpem.sums.quantizer import ITEM, Quantizer
 from vpem.sums.server import ServerSum
-from vpem.terms.units import exponents_of
 
 FEW = 10
 """Iterations below which no share is judged."""
@@ -37,9 +36,6 @@ MOST = 0.5
 
 StepSize = Callable[[int], float]
 """The step of each iteration, which are counted from 1."""
-
-ROOM = 2.0**8
-"""Corrections may be so much larger than statistics are: they differ by memories and estimates."""
 
 
 class StatisticModel(Stateful, Protocol):
@@ -426,38 +422,6 @@ def disagreement(statistics: Doubles) -> float:
     mean = statistics.mean(axis=0)
     apart = np.sqrt(((statistics - mean) ** 2).sum(axis=1).max())
     return float(apart / max(np.sqrt((mean**2).sum()), np.finfo(float).tiny))
-
-
-def statistic_keeper(
-    network: Network | None,
-    ledger: Ledger | None,
-    weights: Doubles,
-    codec: Codec | None,
-    participation: object,
-    bounds: Doubles | None,
-) -> StatisticKeeper:
-    """Choose who keeps the statistic: a server, the root of a tree, or every worker.
-
-    Masked numbers are counted in units of powers of two that suit ``bounds`` (P,), which no
-    statistic is beyond, where these are known.
-    """
-    n = len(weights)
-    if network is None:
-        return StatisticKeeper(None, weights, ledger)
-    if network.total.at_server:
-        check_masked(network, codec, participation)
-    elif network.graph.n_agents != n or network.total.roots.n_agents not in (1, n):
-        raise InputError(
-            f"the graph joins {network.graph.n_agents} agents, but there are {n} workers; set "
-            "it up by connect_workers, each a root of its own"
-        )
-    check_keeper(network, n, codec, "FedEM", "worker", "its corrections")
-    if not network.total.at_server:
-        return NeighbourKeepers(network, weights, ledger)
-    keeper = StatisticKeeper(network, weights, ledger)
-    if bounds is not None and keeper.holders.masks is not None:
-        keeper.total.exponents = exponents_of(ROOM * bounds, keeper.holders.n_agents)
-    return keeper
 
 
 def check_keeper(
