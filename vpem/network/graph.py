@@ -284,21 +284,8 @@ def _from_labels(
 def in_turn(graphs: Sequence[Graph]) -> Graph:
     """Return the graph of agents whose links are those of several graphs, one a round, in turn.
 
-    Parameters
-    ----------
-    graphs : sequence of Graph
-        Undirected graphs of the same agents, none with a server. Each may fall into parts; all
-        together must connect the agents.
-
-    Returns
-    -------
-    Graph
-        Its edges are those of all; `Graph.turns` says when each is there.
-
-    Raises
-    ------
-    InputError
-        If there is no graph, agents differ, or one is directed or has a server.
+    These are undirected and of the same agents, none with a server; each may fall into parts. The
+    edges are those of all, and `Graph.turns` says when each is there.
     """
     if not graphs:
         raise InputError("there are no graphs to take turns; give at least one")

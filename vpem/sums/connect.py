@@ -468,16 +468,16 @@ def _at_server(
     tree: Routes | None = None,
     agents: Indices | None = None,
 ) -> Network:
-    n_hubs, threads = len(joined.hubs), thread_count(settings.n_threads)
+    n_hubs, threads, total = len(joined.hubs), thread_count(settings.n_threads), joined.total
     if codec is None:
-        plain = ServerSum(n_hubs, tree, agents)
-        plain.sends_stop = settings.stopping == "messages"
-        return replace(joined, total=plain)
-    total = CompressedServerSum(
-        n_hubs, codec, tree=tree, agents=agents, seed=settings.seed, n_threads=threads
-    )
-    total.sends_stop = settings.stopping == "messages"
-    return replace(joined, total=total, consensus_error=None)
+        total = ServerSum(n_hubs, tree, agents)
+    else:
+        joined = replace(joined, consensus_error=None)
+        total = CompressedServerSum(
+            n_hubs, codec, tree=tree, agents=agents, seed=settings.seed, n_threads=threads
+        )
+    total.server.sends_stop = settings.stopping == "messages"
+    return replace(joined, total=total)
 
 
 def _along_a_tree(joined: Network, settings: SumSettings, codec: Codec | None) -> Network:

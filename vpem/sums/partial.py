@@ -316,9 +316,7 @@ class Uplink(Sum):
 
     def reduce(self, terms: Floats, rows: slice = ALL, scalars: Scalars | None = None) -> AnyArray:
         """Sum terms (a, m, K), all rows at once: shape (1, m, K)."""
-        flat = flattened(terms, scalars)
-        if self.holders.apart:
-            flat = self.holders.padded(flat)
+        flat = self.holders.padded(flattened(terms, scalars))
         return unflattened(self.add(flat), terms, scalars)
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
