@@ -122,7 +122,7 @@ class DrawnFaults:
 
     def check_whole(self, graph: Graph) -> None:
         """Raise PartitionedError unless the links of all rounds connect the active agents."""
-        _, part = connected_parts(*graph.edges[self.up.any(axis=0)].T, graph.n_agents)
+        _, part = connected_parts(graph.edges[self.up.any(axis=0)].T, graph.n_agents)
         agents = np.flatnonzero(self.awake)
         names = np.unique(part[agents])
         if len(names) > 1:

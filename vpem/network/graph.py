@@ -309,12 +309,13 @@ def in_turn(graphs: Sequence[Graph]) -> Graph:
 
 
 def connected_parts(
-    source: NDArray[np.intp], target: NDArray[np.intp], n_nodes: int, connection: str = "weak"
+    links: NDArray[np.intp] | tuple[NDArray[np.intp], ...], n_nodes: int, connection: str = "weak"
 ) -> tuple[int, NDArray[np.int32]]:
-    """Return how many parts nodes fall into that links join, and the part (n_nodes,) of each."""
+    """Return how many parts nodes fall into that links (2, n) join, and the part of each node."""
     from scipy.sparse import csr_array  # takes long to load
     from scipy.sparse.csgraph import connected_components
 
+    source, target = links
     matrix = csr_array((np.ones(len(source)), (source, target)), shape=(n_nodes, n_nodes))
     found: tuple[int, NDArray[np.int32]] = connected_components(matrix, connection=connection)
     return found
@@ -327,7 +328,7 @@ def components(graph: Graph) -> list[NDArray[np.intp]]:
     hops_from(indptr, indices, 0, steps, queue)
     if (steps >= 0).all():
         return [np.arange(graph.n_nodes)]
-    _, part = connected_parts(*graph.edges.T, graph.n_nodes)
+    _, part = connected_parts(graph.edges.T, graph.n_nodes)
     order = np.argsort(part, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(part[order])) + 1)
 
@@ -335,7 +336,7 @@ def components(graph: Graph) -> list[NDArray[np.intp]]:
 def check_connected(graph: Graph) -> None:
     """Raise `InputError`, naming the components, unless every node reaches every other."""
     if graph.is_directed:
-        n_parts, part = connected_parts(*graph.arcs, graph.n_nodes, "strong")
+        n_parts, part = connected_parts(graph.arcs, graph.n_nodes, "strong")
         if n_parts > 1:
             one, two = (int(np.flatnonzero(part == number)[0]) for number in range(2))
             raise InputError(
