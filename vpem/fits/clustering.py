@@ -223,8 +223,7 @@ def check_network(network: Network, settings: KmeansSettings, *, over_rows: bool
     if masked and settings.participation < 1:
         raise InputError(Setting("secure_sum"), *MASKED_ABSENT)
     if settings.batch_size is not None and not over_rows:
-        failing = 0.0 if network.faults is None else network.faults.agent_dropout
-        absent = (("participation", settings.participation < 1), ("agent_dropout", failing))
+        absent = ("participation", settings.participation < 1), ("agent_dropout", network.dropout)
         for name, value in absent:
             if value:
                 raise InputError(
@@ -256,7 +255,7 @@ def distances_of_all(
 
 def lasting(total: Sum, network: Network, settings: KmeansSettings) -> Sum:
     """Return the sum of a restart, in which the last messages of absent agents count."""
-    if network.faults is not None and network.faults.agent_dropout:
+    if network.dropout:
         return HeardByNeighbours(total)
     if settings.participation == 1:
         return total
@@ -285,7 +284,7 @@ def pace_of(network: Network, settings: KmeansSettings, n_values: int) -> Pace:
     steady = (faults is None or total.exact) and network.compress is None
     if steady and settings.participation == 1:
         patience = 0
-    elif faults is not None and faults.agent_dropout:
+    elif network.dropout:
         patience = CYCLES
     elif codec is not None and not total.at_server:
         patience = MEMORIES_OF_ROUNDS

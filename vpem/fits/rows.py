@@ -303,7 +303,7 @@ def fit_em(
         saver.begin(describe_run("em-rows", prepared.X, prepared.row_weights, network, **facts))
     used = prepared.held(local)
     ledger, total = Ledger(network.graph), network.total
-    if network.faults is not None and network.faults.agent_dropout:
+    if network.dropout:
         total = HeardByNeighbours(total)
     with one_blas_thread(), np.errstate(over="ignore"):
         terms = _terms(prepared, used, settings, network.total.counted_on(ledger))

@@ -444,7 +444,7 @@ def check_keeper(
             f"without a server {member}s send no {sent.split()[-1]}, but rounds of a sum: give ",
             Setting("compress"), f" to connect_workers, not a codec to {algorithm}",
         )  # fmt: skip
-    if network.faults is not None and network.faults.agent_dropout > 0:
+    if network.dropout:
         raise InputError(
             f"a {member} that drops out of {algorithm} is one that does not take part: give ",
             Setting("participation"), ", not ", Setting("agent_dropout"),

@@ -153,6 +153,11 @@ class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_
         return self.faults is not None and self.faults.any
 
     @property
+    def dropout(self) -> float:
+        """With which probability an agent is inactive in a sum."""
+        return 0.0 if self.faults is None else self.faults.agent_dropout
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Number of features of each agent."""
         return tuple(len(columns) for columns in self.features)
@@ -451,8 +456,7 @@ def along_a_tree(network: Network) -> Network | None:
     """
     network = network.whole
     total = network.total
-    has_dropout = network.faults is not None and network.faults.agent_dropout > 0
-    if has_dropout or total.at_server or network.graph.is_directed:
+    if network.dropout or total.at_server or network.graph.is_directed:
         return None
     rounds = ("n_rounds", "weights", "mixing_rate", "consensus_error", "error_is_bound",
               "acceleration", "consensus_tol")  # fmt: skip

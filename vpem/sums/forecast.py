@@ -125,7 +125,7 @@ def note_of_tree(network: Network) -> Sentence:
 
 def _count_draws(network: Network) -> int:
     """Sums of a mean; 0 where nothing fails and all are alike."""
-    if network.faults is None or not network.faults.any:
+    if not network.fails:
         return 0
     # Along a tree about as many, and messages are counted alone.
     n_rounds = network.n_rounds or AT_ONCE

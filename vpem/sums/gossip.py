@@ -182,6 +182,7 @@ class GossipSum(GoesOn, _OverHubs):
         self.whole = codec is not None
         self._links = MixingLinks(graph)
         self._drawn: DrawnFaults | None = None
+        """What fails in the sum begun last, where something may."""
         self._open: Mask | None = None
         self._all = np.ones(graph.n_agents, dtype=np.bool_)
         self._informed = self._all
@@ -287,7 +288,7 @@ class GossipSum(GoesOn, _OverHubs):
 
     def agree(self, kind: str, size: int = 1, source: int | None = None) -> None:
         """Count one agreement by flooding among the agents that took part in the last sum."""
-        if self.ledger is None or self.faults is None or self._drawn is None:
+        if self.ledger is None or self._drawn is None:
             super().agree(kind, size)
             return
         self._send_flood(kind, size, self._drawn.awake)
@@ -315,11 +316,9 @@ class GossipSum(GoesOn, _OverHubs):
             # Rounds go on from where the sum before ended.
             flat = flattened(terms, scalars)
             assert self._coder is not None
-            drawn = self._drawn if self.faults is not None else None
             n_exact = 0 if scalars is None else scalars.own.shape[1]
-            awake = self._all if drawn is None else drawn.awake
             inputs = self._spread([flat], self._informed & self._is_root)[0][: len(near.own)]
-            memory = Copies.begun(self._memories[self._batch], inputs, awake, near)
+            memory = Copies.begun(self._memories[self._batch], inputs, self._awake, near)
             rng = np.random.default_rng([self.seed, self._number, 1])
             opened = self._links_up()
             if self.until_agreed:
@@ -341,6 +340,11 @@ class GossipSum(GoesOn, _OverHubs):
             scalars.found = near.follow(scalars.found)
         return near.follow(sums)
 
+    @property
+    def _awake(self) -> Mask:
+        """Agents (N,) that take part in the sum begun last."""
+        return self._all if self._drawn is None else self._drawn.awake
+
     def _spread(self, values: Sequence[Floats], informed: Mask) -> list[AnyArray]:
         """Start states whose mean over the agents that are awake is the sum: (B, V) to (N, V).
 
@@ -348,9 +352,8 @@ class GossipSum(GoesOn, _OverHubs):
         of several are sent in one message.
         """
         layout, near = self._layout, self._near
-        awake = self._all if self.faults is None or self._drawn is None else self._drawn.awake
         sizes = np.bincount(layout.hub_of[informed], minlength=layout.n_hubs)
-        scale = np.where(informed, awake.sum() / np.maximum(sizes, 1)[layout.hub_of], 0.0)
+        scale = np.where(informed, self._awake.sum() / np.maximum(sizes, 1)[layout.hub_of], 0.0)
         spread = [np.zeros((near.n_rows, each.shape[1]), dtype=each.dtype) for each in values]
         for states, terms in zip(spread, values, strict=True):
             states[near.roots] = terms
@@ -363,8 +366,7 @@ class GossipSum(GoesOn, _OverHubs):
     def _run(self, values: Sequence[Floats]) -> list[AnyArray]:
         """Run uncompressed rounds from values (B, V) of the hubs: states (N, V)."""
         states = self._spread(values, self._informed)
-        drawn = self._drawn if self.faults is not None else None
-        ups = repeat(None, self.n_rounds) if drawn is None else drawn.up
+        ups = repeat(None, self.n_rounds) if self._drawn is None else self._drawn.up
         before: list[AnyArray] = []
         for up, step in zip(ups, chebyshev(self._exact_rate), strict=False):
             links = None if up is None else up[self._links.edge_of_link]
