@@ -56,8 +56,7 @@ def piece(mixture: Density, features: Sequence[int] | NDArray[np.intp]) -> Piece
     chosen = np.zeros(mixture.n_features, dtype=np.bool_)
     chosen[np.asarray(features, dtype=np.intp)] = True
     hubs = hubs_of(mixture, chosen)
-    part = mixture.of_hubs(hubs)
-    columns = np.concatenate([np.empty(0, np.intp), *(mixture.blocks.features[b] for b in hubs)])
+    part, columns = mixture.of_hubs(hubs), mixture.blocks.columns_of(hubs)
     inside = np.flatnonzero(chosen[columns])
     if len(inside) < len(columns):
         return part.marginal(inside.tolist()), columns[inside]
@@ -143,7 +142,7 @@ class Tally:
         chosen[np.asarray(columns, dtype=np.intp)] = True
         self.hubs = hubs_of(hubs, chosen)
         self.own = piece(hubs, np.flatnonzero(chosen))
-        touched = np.concatenate([hubs.blocks.features[b] for b in self.hubs])
+        touched = hubs.blocks.columns_of(self.hubs)
         left = touched[~chosen[touched]]
         self.beside = piece(hubs, left) if len(left) else None
         """What is left of these hubs."""
@@ -586,8 +585,7 @@ def spread_contribution(
         for party, party_columns in enumerate(rows_of_all.features):
             if len(party_columns) and int(party_columns[0]) in place:
                 tally = Tally(whole, part, [place[j] for j in party_columns.tolist()], True)
-                touched = np.concatenate([part.blocks.features[b] for b in tally.hubs])
-                tallies[party] = tally, piece(part, touched)
+                tallies[party] = tally, piece(part, part.blocks.columns_of(tally.hubs))
 
     def add_rows(rows: slice, sums: Floats) -> None:
         """Add rows of which all terms, with constants, are summed (m, K)."""

@@ -42,7 +42,7 @@ from vpem.terms.factors import FactorMixture
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.features import FeatureTerms
-from vpem.terms.mixture import NO_COLUMNS, Mixture
+from vpem.terms.mixture import Mixture
 from vpem.terms.priors import wishart_sizes
 from vpem.terms.units import Scaling
 
@@ -121,8 +121,7 @@ def complete(terms: FeatureTerms, network: Network, *, in_sums: bool = False) ->
 
 def own_columns_of_hubs(network: Network) -> NDArray[np.intp]:
     """Columns of this process's blocks as the user numbers them, in block order."""
-    columns = [network.whole.blocks.features[b] for b in network.total.holders.own]
-    return np.concatenate([NO_COLUMNS, *columns])
+    return network.whole.blocks.columns_of(network.total.holders.own)
 
 
 def join_centres(

@@ -166,8 +166,8 @@ class SpreadRows:
         data = np.concatenate(
             [np.empty((len(self), 0)), *(data_by_hub[b] for b in numbers)], axis=1
         )
-        columns = np.concatenate([np.empty(0, np.intp), *(blocks.features[b] for b in numbers)])
-        return mixture.of_hubs(numbers) if numbers else None, data, columns
+        part = mixture.of_hubs(numbers) if numbers else None
+        return part, data, blocks.columns_of(numbers)
 
     def sum_terms(
         self, mixture: Mixture, hubs: Hubs, store: Callable[[slice, Floats], None]

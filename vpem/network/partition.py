@@ -390,6 +390,10 @@ class Blocks:
         roots = tuple(self.roots[b] for b in numbers)
         return Blocks(columns, roots, tuple(self.agents[b] for b in numbers))
 
+    def columns_of(self, numbers: Iterable[int]) -> Indices:
+        """Return the user's columns of some blocks, of which there may be none."""
+        return np.concatenate([np.empty(0, dtype=np.intp), *(self.features[b] for b in numbers)])
+
     def among(self, chosen: Indices) -> Blocks:
         """Return the blocks of some of the features, which are numbered in this order."""
         place = np.full(self.n_features, -1, dtype=np.intp)

@@ -52,9 +52,6 @@ def block_views(flat: Doubles, widths: Indices, copies: int) -> list[Doubles]:
     return views
 
 
-NO_COLUMNS = np.empty(0, dtype=np.intp)
-
-
 @dataclass(frozen=True)
 class Factors:
     """What the E-step needs of a mixture, in the precision of the data."""
@@ -238,8 +235,8 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         """Return some hubs of the mixture, whose features are counted from 0, hub by hub."""
         runs, blocks = self.runs, self.blocks.of_hubs(numbers)
         arrays = {n: runs[n].take(array, numbers) for n, array in self.hub_arrays().items()}
-        columns = np.concatenate([NO_COLUMNS, *(self.blocks.features[b] for b in numbers)])
-        return self.having(arrays, blocks=blocks, scaling=self.scaling.take_features(columns))
+        scaling = self.scaling.take_features(self.blocks.columns_of(numbers))
+        return self.having(arrays, blocks=blocks, scaling=scaling)
 
     def join_hubs(
         self, blocks: Blocks, parts: Sequence[Report], scaling: Scaling | None = None
