@@ -374,11 +374,9 @@ class Placement:
         masks = self.masks
         if masks is not None:
             return masks.anybody(self.summed(lambda who: masks.any(local_flags, who)))
-        return (
-            self.allreduce(local_flags.astype(np.uint8), "max").astype(np.bool_)
-            if self.apart
-            else local_flags
-        )
+        if not self.apart:
+            return local_flags
+        return self.allreduce(local_flags.astype(np.uint8), "max").astype(np.bool_)
 
     def add_up(
         self, values: Floats, *, columns: int | None = None, announced: bool = False
@@ -438,9 +436,7 @@ class Placement:
         if self.n_agents == 1:
             return np.asarray(self.bcast(local))
         if local.dtype == np.bool_:  # which MPI has no sum of
-            return self.allreduce(self.padded(local).astype(np.uint8), announced=True).astype(
-                np.bool_
-            )
+            return self.join(local.astype(np.uint8)).astype(np.bool_)
         return self.allreduce(self.padded(local), announced=True)
 
     def padded(self, values: AnyArray) -> AnyArray:

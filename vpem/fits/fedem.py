@@ -145,9 +145,7 @@ class FedSetup:
         """Return the statistics of the mixture, in units that all workers agree on."""
         assert settings.floor is not None
         masses, n_workers, misses = self.masses, len(self.counts), self.prepared.misses
-        weights: Doubles = masses / masses.sum()
-        if settings.weighting == "workers":
-            weights = np.full(n_workers, 1.0 / n_workers)
+        weights = weights_of(self.counts, masses, settings.weighting)
         n_roots, d = self.network.whole.total.n_roots, int(self.used.data.shape[1])
         agreement = MomentSums(self.total, n_roots, masses, d, self.codec, self.rng)
         parts, n_rows = self.used.parts(), int(self.counts.sum())
@@ -736,7 +734,7 @@ def fit_next_batch(
         run = go_on(
             fit.run,
             model,
-            weights_of(units, settings.weighting),
+            weights_of(units.counts, units.masses, settings.weighting),
             settings.into(FedSettings),
             batch,
             codec=codec,

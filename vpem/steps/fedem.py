@@ -127,7 +127,7 @@ def run_fedem(
     NumericalError if a statistic is no longer finite, or the network stays disconnected.
     """
     settings = FedSettings.resolve(settings, **changes)
-    weights = weights_of(model, settings.weighting)
+    weights = weights_of(model.counts, model.masses, settings.weighting)
     first = Quantizer(first_codec, model.pieces, thread_count(settings.n_threads), basis)
     keeper, later, alpha = _keeper_of(
         model, weights, settings, codec, basis, network, ledger, rng, first

@@ -232,12 +232,11 @@ class FedRun:
         return late / (self.n_iter - half) if self.n_iter else 0.0
 
 
-def weights_of(model: StatisticModel, weighting: str) -> Doubles:
-    """Weight of each worker in a mean (n,)."""
+def weights_of(counts: Indices, masses: AnyArray, weighting: str) -> Doubles:
+    """Weight in a mean of each worker (n,), by how many rows it has and what they weigh."""
     if weighting == "rows":
-        share: Doubles = model.masses / model.masses.sum()
+        share: Doubles = masses / masses.sum()
         return share
-    counts = model.counts
     if not counts.all():
         raise InputError(
             f"worker {int(np.argmin(counts))} holds no rows, so workers cannot count alike; take "
