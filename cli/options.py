@@ -185,7 +185,7 @@ def word_of(one: Field[Any]) -> str:
 def _option(one: Field[Any]) -> inspect.Parameter:
     known, kinds = describe_field(one), str(one.type).split(" | ")
     kind = next(option_type for word, option_type in KINDS.items() if word in kinds)
-    words = known.choices or known.words
+    words = tuple(dict.fromkeys([*(known.choices or known.words), *known.also]))
     option = typer.Option(
         *flags_of(one),
         help=known.help,

@@ -38,6 +38,7 @@ class About:
     heading: str = ""  # under which it stands there; by default that of its record
     flags: str = ""  # its options, where they are not its name with dashes: "-k --components"
     choices: tuple[str, ...] = ()  # all words that it may be
+    also: Mapping[str, str] = field(default_factory=dict)  # other names of these, in capitals
     words: tuple[str, ...] = ()  # some of those that it may be, which a shell offers
     least: float | None = None  # bounds of a number
     most: float | None = None
@@ -239,6 +240,7 @@ def _checked(one: Field[object], value: Any) -> Any:
     if (one.name, value) == ("scale", "power") and value not in known.choices:
         raise InputError(Setting(one.name, value), BY_FIT_ALONE)
     if known.choices and (isinstance(value, str) or kinds[0] == "str"):
+        value = known.also.get(str(value).upper(), value)
         return check_choice(one.name, value, known.choices)
     by_name = isinstance(value, str) and {"str", "Any"} & set(kinds)
     if known.least is not None and not by_name and not ("Any" in kinds and not is_number(value)):

@@ -397,6 +397,29 @@ FIXED_FACTORS = rule(
     lambda given: bool(given.get("n_factors")),
     " holds covariances inside hubs, but {n_factors} add to them; leave one out",
 )
+DECOMPOSED = ("VEI", "EVI", "VEE", "EVE", "VVE", "EEV", "VEV", "EVV")
+"""Families whose components have some of volume, shape and orientation in common."""
+
+
+def are_decomposed(given: Mapping[str, Any]) -> bool:
+    return str(given.get("covariance_type")).upper() in DECOMPOSED
+
+
+DECOMPOSED_PRIOR = rule(
+    are_decomposed,
+    " adds to each covariance by itself, but those of {covariance_type} have parts in common; "
+    "leave one out",
+)
+DECOMPOSED_FACTORS = rule(
+    are_decomposed,
+    " explain part of each covariance, and what is left need not have a volume, shape or "
+    "orientation in common; leave {n_factors} out, or take {covariance_type=full} or tied",
+)
+DECOMPOSED_IN_NOISE = rule(
+    are_decomposed,
+    " has covariances with parts in common, which are made of exact sums; here noise may move "
+    "these; take full, diag, spherical, tied, tied-diag or tied-spherical",
+)
 BY_FEATURES = beside(" is for data split by features; leave it out", split="rows")
 OF_SUMS_OVER_HUBS = beside(
     " add a term to the sum over hubs of features; with {split=rows} what is summed are moments, "

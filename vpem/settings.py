@@ -46,7 +46,8 @@ class PriorSettings(Settings, heading="Prior"):
         "process or distribution for the mixing weights and normal-Wishart priors for hubs, so "
         "that components which the rows do not need end empty. map: EM to the mode under a prior "
         "for hubs alone, like mclust's, which keeps small components from being singular. Default: "
-        "none, EM.", flags="--prior", choices=PRIORS, idle=rules.PENALISED)
+        "none, EM.", flags="--prior", choices=PRIORS,
+        idle=[rules.PENALISED, rules.DECOMPOSED_PRIOR])
     weight_concentration_prior: float | None = setting(None, "Concentration of the mixing weights; "
         "the smaller, the fewer components are in use. Default: 1/K.", flags="--concentration",
         least=0.0, above=True, idle=[WITHOUT_PRIOR, OF_WEIGHTS])
@@ -76,6 +77,12 @@ CONSENSUS = ("auto", "operator", "rounds")
 HUBS = ("size", "likelihood")
 SUMS = tuple(rules.SUMMING)
 COVARIANCE_TYPES = ("full", "diag", "spherical", "tied", "tied-diag", "tied-spherical")
+MCLUST = {"EII": "tied-spherical", "VII": "spherical", "EEI": "tied-diag", "VEI": "VEI",
+          "EVI": "EVI", "VVI": "diag", "EEE": "tied", "VEE": "VEE", "EVE": "EVE", "VVE": "VVE",
+          "EEV": "EEV", "VEV": "VEV", "EVV": "EVV", "VVV": "full"}
+"""Families of covariances by their names in mclust: volume, shape and orientation of components
+are equal (E), vary (V), or are those of spheres and axes (I)."""
+COVARIANCES = (*COVARIANCE_TYPES, *rules.DECOMPOSED)
 FAMILY_NAMES = ("gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
                 "negative-binomial", "exponential", "gamma")
 INITS = ("random", "k-means++", "kmeans", "farthest")
@@ -264,8 +271,9 @@ class MixtureSettings(Settings, heading="Model"):
     n_components: int = setting(2, "Number of components. An --init-model has its own.",
         flags="-k --components", least=1, often=True)
     covariance_type: str = setting("full", "Covariance inside a hub: full, diag, spherical, tied, "
-        "tied-diag, tied-spherical. Tied ones are shared by all components.", flags="--covariance",
-        choices=COVARIANCE_TYPES, often=True)
+        "tied-diag, tied-spherical. Tied ones are shared by all components. Or mclust's names of "
+        "all 14 families, such as VEE, of which EEE is tied and VVV full.", flags="--covariance",
+        choices=COVARIANCES, also=MCLUST, often=True)
     reg_covar: float | str = setting("auto", "Added to every variance: a millionth of each "
         "feature's variance (auto), or a number in the data's units.", choices=("auto",), least=0.0,
         most=1e100)
@@ -277,7 +285,7 @@ class MixtureSettings(Settings, heading="Model"):
         "standard deviations of their component; the last two need diagonal covariances, and leave "
         "features out. inverse-wishart:NU:SCALE of covariances, by default as --prior map has it, "
         "and dirichlet:A of weights are priors. Several with commas. Default: none.",
-        heading="Prior", words=PENALTIES, idle=rules.OF_ROWS)
+        heading="Prior", words=PENALTIES, idle=[rules.OF_ROWS, rules.DECOMPOSED_PRIOR])
     init: Any = setting("kmeans", "Start: random (shared rows), k-means++, kmeans, farthest (the "
         "row least similar to any chosen before). With --secure-sum over rows k-means++ takes "
         "means of groups of rows, and random and farthest are refused.",
@@ -291,7 +299,8 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
 
     n_factors: int = setting(0, "Number of factors that hubs share, by which features of different "
         "hubs may correlate within a component; 0: none. EM with factors is slow without "
-        "--accelerate squarem.", flags="--factors", least=0, most=64, idle=rules.BY_FEATURES)
+        "--accelerate squarem.", flags="--factors", least=0, most=64,
+        idle=[rules.BY_FEATURES, rules.DECOMPOSED_FACTORS])
     fix: str | None = setting(None, "Hold what is known: weights, covariance, or "
         "weights,covariance stay as the start has them, which must give them: a model, or a file "
         "of --fix-from. Default: all are fitted.", words=("weights", "covariance",
@@ -369,8 +378,8 @@ class SelectSettings(Settings, heading="Selection", kept=False):
     hops: str = setting("0", "Numbers of hops: 0-2. Agents at most this many hops from a root send "
         "it their features.", heading="Network", idle=rules.BY_FEATURES, often=True)
     covariance_type: str = setting("full", "Covariance types, with commas: full, diag, "
-        "spherical, tied, tied-diag, tied-spherical.", flags="--covariance", heading="Model",
-        words=COVARIANCE_TYPES, often=True)
+        "spherical, tied, tied-diag, tied-spherical, or mclust's names (EEE,VVV); or all.",
+        flags="--covariance", heading="Model", words=("all", *COVARIANCES), often=True)
     criterion: str = setting("bic", "bic, aic, icl, or heldout: log-likelihood of rows not fitted "
         "to. It is per sample, and higher is better; of the others lower is better, icl being BIC "
         "plus twice the entropy of the responsibilities.", choices=CRITERIA, often=True)
@@ -515,7 +524,8 @@ class FedMixtureSettings(MixtureSettings, FedSettings, heading="Model"):
         "natural:12bits, blockp:64, randk:0.1, topk:0.1 (with error feedback), float32. The setup "
         "is then sent in few bits, too. Default: numbers as they are.", often=True)
     covariance_type: str = changed(help="full, diag, spherical, tied, tied-diag, tied-spherical. "
-        "Tied ones are shared by all components, with far smaller messages.", often=False)
+        "Tied ones are shared by all components, with far smaller messages.", often=False,
+        idle=rules.DECOMPOSED_IN_NOISE)
     missing: str = changed(FitSettings, "missing")
     floor: float | None = setting(None, "Least variance in any direction, relative to that of the "
         "features; smaller ones, which noise can cause, are raised to it. Default: the error of a "

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError, VpemError, VpemWarning, printable
-from vpem.fits.settings import parse_names, parse_numbers
+from vpem.fits.settings import parse_covariances, parse_numbers
 from vpem.pictures.contents import number, plural
 from vpem.records import changed, unless, unset
 from vpem.settings import (
-    COVARIANCE_TYPES,
     MAP,
     FitSettings,
     GraphSettings,
@@ -310,7 +309,7 @@ def select(
         cells = grid(
             parse_numbers("--components", settings.n_components, least=1),
             parse_numbers("--hops", settings.hops),
-            parse_names("--covariance", settings.covariance_type, COVARIANCE_TYPES),
+            parse_covariances(settings.covariance_type, fits),
         )
         search = Search(screen, settings, "models", settings)
         networked = graph.is_asked or sums.is_asked or any(cell.hops for cell in cells)

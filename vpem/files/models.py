@@ -43,7 +43,7 @@ from vpem.files.results import arrays_or_json
 from vpem.network.partition import Blocks
 from vpem.network.schema import FLAG, Array, Choice, Integer, ListOf, Maybe, Report, TableOf
 from vpem.records import Shown
-from vpem.settings import COVARIANCE_TYPES, MISSINGS, WEIGHT_PRIORS
+from vpem.settings import COVARIANCES, MISSINGS, WEIGHT_PRIORS
 from vpem.terms.density import as_rows_of
 from vpem.terms.factors import FactorMixture
 from vpem.terms.families.family import RANGES
@@ -290,7 +290,7 @@ def read_model(path: PathLike) -> Model:
 AGENT = Integer(most=MOST_AGENTS - 1)
 
 MODEL: Elements = {
-    "@covariance_type": Choice(COVARIANCE_TYPES),
+    "@covariance_type": Choice(COVARIANCES),
     "feature_names": Strings("features", least=1, different=True),
     "@n_features": Integer(size="features"),
     "@n_components": Integer(1, 1 << 24, size="components"),

@@ -57,7 +57,8 @@ from vpem.network.ledger import Ledger
 from vpem.network.noise import LARGEST_SCALE, beyond_reach, ratio_to_gaussian
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
-from vpem.rules import BUDGETS, refuse
+from vpem.records import refused
+from vpem.rules import BUDGETS, DECOMPOSED_IN_NOISE, are_decomposed, refuse
 from vpem.settings import FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.private import (
     SHARES,
@@ -489,6 +490,8 @@ def check_private(
     given |= {"sample_weight"} if weighted else set()
     given |= {"checkpoint"} if saved else set()
     refuse({"algorithm": algorithm, BUDGETS[algorithm]: True}, given)
+    if are_decomposed(vars(settings)):
+        raise refused(Setting("covariance_type"), DECOMPOSED_IN_NOISE[1])
 
 
 def fit_private_rows(

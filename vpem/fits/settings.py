@@ -15,9 +15,12 @@ from vpem.errors import InputError, Setting, brief, check_choice
 from vpem.records import Rule, Settings, beside, changed, mild, not_both, rule, setting, unless
 from vpem.settings import (
     BINOMIAL,
+    COVARIANCE_TYPES,
+    COVARIANCES,
     DEALS,
     DTYPES,
     LAWS,
+    MCLUST,
     SCALES,
     FedSettings,
     FitSettings,
@@ -288,3 +291,12 @@ def parse_names(what: str, text: str, choices: Iterable[str]) -> list[str]:
     return list(
         dict.fromkeys(check_choice(what, word.strip(), allowed) for word in text.split(","))
     )
+
+
+def parse_covariances(text: str, fits: FitSettings) -> list[str]:
+    """Read covariance types, by either name; all are those that such fits can have."""
+    if text.strip().lower() == "all":
+        fitted_freely = fits.weight_concentration_prior_type or fits.penalty or fits.n_factors
+        return [one for one in MCLUST.values() if not fitted_freely or one in COVARIANCE_TYPES]
+    words = (MCLUST.get(word.strip().upper(), word) for word in text.split(","))
+    return parse_names("--covariance", ",".join(words), COVARIANCES)

@@ -24,6 +24,7 @@ from vpem._core.moments import moments_diag, moments_full
 from vpem._core.sweep import sweep
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
+from vpem.rules import DECOMPOSED
 from vpem.terms.density import reweighted
 from vpem.terms.missing import Gaps
 from vpem.terms.mixture import (
@@ -85,6 +86,7 @@ class FeatureTerms(RowTerms):
     centre: Doubles
     spread: Doubles | None = None
     share: Doubles | float = 1.0
+    before: Mixture | None = None  # of the latest E-step, in whose orientations an M-step begins
     _there: Doubles | None = None
     counting: Callable[..., Any] = staticmethod(np.min)  # rows of components, to be `enough`
     _sample_covariance: Doubles | None = None
@@ -201,6 +203,8 @@ class FeatureTerms(RowTerms):
 
         Where values are missing it is remembered whose expectations the M-step takes.
         """
+        if self.covariance_type in DECOMPOSED:
+            self.before = mixture
         if self.gaps is None:
             return mixture.factored(self.rows.dtype)
         self.latest = factorise(mixture, np.float64)
@@ -398,7 +402,14 @@ class FeatureTerms(RowTerms):
         else:
             covariances_full(*common, covariances)
         shares = counts / counts.sum(axis=1, keepdims=True)
-        return self.hold(self.mixture(shares, means, covariances))
+        return self.hold(self._constrained(self.mixture(shares, means, covariances), counts))
+
+    def _constrained(self, free: Mixture, counts: Doubles) -> Mixture:
+        """Return the M-step in the family of covariances, of that without it."""
+        before = self.before
+        if before is None or before.n_components != free.n_components:
+            return free.constrained(counts)
+        return free.constrained(counts, before.covariances)
 
     def _updated(self, statistics: Statistics, least: Doubles | float = NO_ROWS) -> Mixture:
         """Parameters from statistics, where a block has seen at least so much."""
@@ -432,7 +443,15 @@ class FeatureTerms(RowTerms):
                 for b, k in np.argwhere(few):
                     new[b][k] = old[b][k]
         counts = statistics.counts
-        return self.mixture(counts / counts.sum(axis=1, keepdims=True), means, covariances)
+        free = self.mixture(counts / counts.sum(axis=1, keepdims=True), means, covariances)
+        if self._is_diagonal and self.covariance_type in DECOMPOSED:
+            # As if all rows had all features, those that are missing with variances as they were:
+            # of both it is the same function of the variances that grows.
+            rows = self.blocks.of_feature(counts)
+            there = np.minimum(n / np.where(rows > 0, rows, 1.0), 1.0)
+            filled = there * covariances + (1 - there) * before.covariances
+            return self._constrained(replace(free, covariances=filled), counts)
+        return self._constrained(free, counts if self._is_diagonal else n)
 
     def mixture(self, weights: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
         """Return the mixture of these parameters over the hubs here, in units of fitting."""
@@ -714,7 +733,8 @@ class FeatureTerms(RowTerms):
                 fresh = block_views(self.sample_covariance, widths, 1)
                 for view, sample in zip(views, fresh, strict=True):
                     view[component] = sample[0]
-        return self.hold(replace(mixture, weights=weights, means=means, covariances=covariances))
+        fresh = replace(mixture, weights=weights, means=means, covariances=covariances)
+        return self.hold(fresh.constrained())
 
 
 NATURAL = 3951074175

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,14 +24,16 @@ from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError, NumericalError, check_choice, former
 from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Report, Schema, State, check
-from vpem.settings import COVARIANCE_TYPES
+from vpem.rules import DECOMPOSED
+from vpem.settings import COVARIANCES
+from vpem.terms.decomposed import INVARIANT, ON_AXES, constrained, n_free
 from vpem.terms.density import Density, Runs, runs_of_roots
 from vpem.terms.missing import Gaps
 from vpem.terms.units import Scaling
 
 
 def is_diagonal(covariance_type: str) -> bool:
-    return not covariance_type.endswith(("full", "tied"))
+    return covariance_type not in ("full", "tied", *DECOMPOSED) or covariance_type in ON_AXES
 
 
 def covariance_shape(blocks: Blocks, covariance_type: str, n_components: int) -> tuple[int, ...]:
@@ -129,7 +131,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     blocks : Blocks
         Which features lie in which block.
     covariance_type : str
-        One of `COVARIANCE_TYPES`.
+        One of `COVARIANCES`.
     weights : ndarray of shape (R, K)
         Mixing weights as each root estimates them; R = 1 where all roots share one estimate.
     means : ndarray of shape (K, d)
@@ -157,7 +159,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     """Variances (K, d) of features by factors that hubs share."""
 
     def __post_init__(self) -> None:
-        check_choice("covariance_type", self.covariance_type, COVARIANCE_TYPES)
+        check_choice("covariance_type", self.covariance_type, COVARIANCES)
         d = self.blocks.n_features
         if self.weights.ndim != 2 or self.means.shape != (self.n_components, d):
             raise InputError(
@@ -344,6 +346,18 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     at = former("at", "replace_parameters")
 
+    def constrained(self, counts: Doubles | None = None, before: Doubles | None = None) -> Self:
+        """Return the mixture in its family, of covariances that were found without: its M-step.
+
+        ``counts`` (R, K) or (B, K) are rows of the components; by default their weights.
+        """
+        if self.covariance_type not in DECOMPOSED:
+            return self
+        counts = self.weights if counts is None else counts
+        family, blocks = self.covariance_type, self.blocks
+        found = constrained(family, blocks, self.covariances, counts, before)
+        return replace(self, covariances=found)
+
     def coordinates(self, floor: Doubles) -> Coordinates:
         """Return the coordinates of this mixture; NaN of a covariance not above the floor.
 
@@ -389,7 +403,7 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
                 np.matmul(factors, factors.swapaxes(1, 2), out=view)
                 diagonals = _diagonals(view)
                 diagonals += least
-        return self.replace_parameters(weights, point.columns[0], covariances)
+        return self.replace_parameters(weights, point.columns[0], covariances).constrained()
 
     # ---- the assembled view, in the user's order and units -------------------------------------
 
@@ -426,13 +440,15 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
     def n_parameters(self) -> int:
         """Free parameters: K - 1 weights, K d means, and the entries of the blocks."""
         widths = self.blocks.widths[self.blocks.widths > 0].astype(np.int64)
+        k = self.n_components
+        if self.covariance_type in DECOMPOSED:
+            return k - 1 + k * self.n_features + n_free(self.covariance_type, widths, k)
         if self.covariance_type.endswith("spherical"):
             entries = len(widths)
         elif self.is_diagonal:
             entries = int(widths.sum())
         else:
             entries = int((widths * (widths + 1) // 2).sum())
-        k = self.n_components
         return k - 1 + k * self.n_features + self.n_copies * entries
 
     def moments(self) -> Iterator[tuple[Indices, Doubles, Doubles]]:
@@ -513,13 +529,14 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             np.ascontiguousarray(means),
             np.ascontiguousarray(covariances),
             scaling,
-        )
+        ).constrained()
 
     def marginal(self, features: Sequence[int]) -> Mixture:
         """Return the mixture of some of the features: all others are integrated out.
 
         A marginal of a Gaussian has the rows and columns of its mean and covariance that are of
-        these features, in each block.
+        these features, in each block. Some families of covariances are then no more: each
+        component has one of its own.
 
         Parameters
         ----------
@@ -542,9 +559,13 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             for name, where in self.named.items()
             if where == "columns"
         }
+        kind = self.covariance_type
+        if kind in DECOMPOSED and kind not in INVARIANT:
+            kind = "diag" if self.is_diagonal else "full"
         return replace(
             self,
             **located,
+            covariance_type=kind,
             blocks=self.blocks.among(chosen),
             covariances=np.ascontiguousarray(covariances),
             scaling=self.scaling.take_features(chosen),

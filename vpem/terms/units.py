@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from vpem.checks import Doubles, Floats, Indices, Mask, Matrix, row_blocks
 from vpem.errors import Setting, VpemWarning
 from vpem.network.partition import Blocks
+from vpem.terms.decomposed import IN_UNITS
 
 FLOOR = 1e-6
 """What ``auto`` adds to variances of features in their own standard deviations."""
@@ -137,7 +138,7 @@ class Scaling:
                 warnings.warn(
                     VpemWarning(
                         f"standard deviations of features in one hub differ {apart:,.0f}-fold, and "
-                        "a spherical covariance has one variance for all: the largest decides; "
+                        "this kind of covariance depends on their units: the largest decides; "
                         "try ",
                         Setting("scale", "standard"),
                     ),
@@ -243,7 +244,8 @@ def sum_features(blocks: Blocks, values: Doubles) -> Doubles:
 
 def sharing(blocks: Blocks, covariance_type: str, scale: str) -> Blocks | None:
     """Return the hubs whose features share a unit, for `Scaling.by`: where shapes depend on it."""
-    return blocks if scale == "none" and covariance_type.endswith("spherical") else None
+    depends = covariance_type.endswith("spherical") or covariance_type in IN_UNITS
+    return blocks if scale == "none" and depends else None
 
 
 def floor_of(reg_covar: float | str) -> float:

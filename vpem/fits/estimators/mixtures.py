@@ -281,8 +281,7 @@ class FittedByEM(FittedMixture):
         inits = (self.weights_init, self.means_init, self.precisions_init)
         if all(one is None for one in inits):
             return {"init": init}
-        k, kind = self.n_components, self.covariance_type
-        self._settings(FitSettings, seed=0)
+        k, kind = self.n_components, self._settings(FitSettings, seed=0).covariance_type
         start = GivenStart.from_parameters(init, kind, (k, data.shape[1]), *inits)
         return {"init": start} if isinstance(start.init, str) else {"init": start, "n_init": 1}
 

@@ -1,0 +1,223 @@
+"""Covariances whose volume, shape or orientation all components have in common.
+
+Celeux and Govaert (1995), Gaussian parsimonious clustering models, write a covariance as
+``lambda_k D_k A_k D_k^T``: its volume ``lambda_k = |Sigma_k|^(1/d)``, its shape ``A_k``, diagonal
+and of determinant 1, and its orientation ``D_k``, orthogonal. Each is equal (E) or varies (V). The
+M-step takes the covariances ``S_k`` of components as they would be alone, with what is added to
+variances, and weights ``n_k``, and minimises
+
+    sum_k n_k (log|Sigma_k| + tr(Sigma_k^-1 S_k))
+
+within a family, hub by hub. So it has whatever a free M-step has: rows or features that are spread,
+weights, missing values. What is common is common to components, never to hubs: shapes and
+orientations of different features have nothing in common, and volumes that hubs shared would need
+another sum over hubs inside every M-step. As the floor is inside ``S_k``, families hold exactly,
+and no covariance is singular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vpem.checks import Doubles
+from vpem.network.partition import Blocks
+
+SETTLED = 1e-12
+"""Change, in nats per row, at which iterations inside an M-step end."""
+
+MOST = 1000
+"""Such iterations at most; any of them lowers what is minimised."""
+
+ON_AXES = ("VEI", "EVI")
+"""Families whose orientation is that of the axes: covariances are variances."""
+
+IN_UNITS = ("EVE", "VVE", "EEV", "VEV")
+"""Families that depend on the units of columns: eigenvalues of one covariance are others in other
+units. A change of units changes all volumes, and all shapes along axes or of one matrix, alike."""
+
+INVARIANT = ("VEI", "VEE")
+"""Families that covariances of some of the features are in, too."""
+
+
+def n_free(family: str, widths: np.ndarray, k: int) -> int:
+    """Count the free parameters of K covariances in hubs of these widths, as mclust does."""
+    volumes, shapes, turns = (k if letter == "V" else 1 for letter in family)
+    turns = 0 if family in ON_AXES else turns
+    d = widths[widths > 0].astype(np.int64)
+    return int((volumes + shapes * (d - 1) + turns * (d * (d - 1) // 2)).sum())
+
+
+def constrained(
+    family: str,
+    blocks: Blocks,
+    covariances: Doubles,
+    counts: Doubles,
+    before: Doubles | None = None,
+) -> Doubles:
+    """Return the covariances of a family that are the M-step, laid out as they are given.
+
+    ``counts`` (R, K) are rows of components, of all hubs or of each. Orientations are sought from
+    those ``before``, too, from which the M-step then never leads uphill.
+    """
+    k = counts.shape[1]
+    every = np.broadcast_to(counts, (blocks.n_blocks, k))
+    totals = every.sum(axis=1, keepdims=True)
+    shares = np.where(totals > 0, every / np.where(totals > 0, totals, 1.0), 1.0 / k)
+    out = np.empty_like(covariances)
+    theirs = None if before is None else _banded(before, blocks, k)
+    pairs = zip(_banded(covariances, blocks, k), _banded(out, blocks, k), strict=True)
+    for (hubs, given), (_, found) in pairs:
+        earlier = None if theirs is None else next(theirs)[1]
+        found[...] = given  # where they are not finite, for the E-step to find
+        good = np.isfinite(given).all(axis=tuple(range(1, given.ndim)))
+        if not good.all():
+            earlier = None if earlier is None else earlier[good]
+        with np.errstate(all="ignore"):
+            found[good] = _within(family, given[good], shares[hubs][good], earlier)
+    return out
+
+
+def _banded(flat: Doubles, blocks: Blocks, k: int) -> Iterator[tuple[slice, Doubles]]:
+    """Views, one a band of equal hubs, (n, K, w) of variances or (n, K, w, w) of covariances."""
+    start = 0
+    for columns, hubs, width in blocks.bands:
+        n = hubs.stop - hubs.start
+        if flat.ndim == 2:
+            yield hubs, flat[:, columns].reshape(k, n, width).swapaxes(0, 1)
+            continue
+        stop = start + n * k * width * width
+        yield hubs, flat[start:stop].reshape(n, k, width, width)
+        start = stop
+
+
+def _within(family: str, S: Doubles, shares: Doubles, before: Doubles | None) -> Doubles:
+    """The M-step of hubs of equal width: S (n, K, w) or (n, K, w, w), shares (n, K)."""
+    width = S.shape[-1]
+    if not S.size:
+        return S
+    if family in ON_AXES:
+        return equal_shape(S, shares) if family == "VEI" else equal_volume(S, shares)
+    if width == 1:  # with a volume and nothing else
+        return S if family[0] == "V" else np.einsum("nk,nkij->nij", shares, S)[:, None] + 0 * S
+    if family == "EVV":
+        signs, logs = np.linalg.slogdet(S)
+        volumes = np.exp(np.where(signs > 0, logs, -np.inf) / width)[..., None, None]
+        return S * ((shares[..., None, None] * volumes).sum(axis=1, keepdims=True) / volumes)
+    if family == "VEE":
+        return _scaled_copies(S, shares)
+    if family in ("EVE", "VVE"):
+        pairs = zip(S, shares, [None] * len(S) if before is None else before, strict=True)
+        return np.stack([_on_common_axes(family, *one) for one in pairs])
+    values, vectors = np.linalg.eigh(S)  # EEV, VEV
+    if family == "EEV":
+        values = np.einsum("nk,nkw->nw", shares, values)[:, None]
+    else:
+        values = equal_shape(values, shares)
+    return (vectors * values[..., None, :]) @ vectors.swapaxes(-1, -2)
+
+
+def equal_volume(variances: Doubles, shares: Doubles) -> Doubles:
+    """Shapes of their own at one volume, the mean of theirs: EVI, and EVE along its axes."""
+    volumes = np.exp(np.log(variances).mean(axis=-1, keepdims=True))
+    common = (shares[..., None] * volumes).sum(axis=1, keepdims=True)
+    return np.asarray(variances * (common / volumes))
+
+
+def equal_shape(variances: Doubles, shares: Doubles) -> Doubles:
+    """Volumes of their own times one shape, found in turns: convex in their logarithms."""
+    logs = np.log(variances.mean(axis=-1))  # of volumes (n, K)
+    for _ in range(MOST):
+        weights = shares * np.exp(-logs)
+        shape = np.einsum("nk,nkw->nw", weights, variances)
+        shape /= np.exp(np.log(shape).mean(axis=-1, keepdims=True))
+        before, logs = logs, np.log((variances / shape[:, None]).mean(axis=-1))
+        if not (shares * np.abs(logs - before) > SETTLED).any():
+            break
+    return np.asarray(np.exp(logs)[..., None] * shape[:, None])
+
+
+def _scaled_copies(S: Doubles, shares: Doubles) -> Doubles:
+    """Volumes of their own times one matrix, found in turns: VEE."""
+    width = S.shape[-1]
+    logs = np.log(np.trace(S, axis1=-2, axis2=-1) / width)
+    flat = S.reshape(*S.shape[:2], -1)
+    for _ in range(MOST):
+        matrix = np.einsum("nk,nkw->nw", shares * np.exp(-logs), flat).reshape(-1, width, width)
+        matrix /= np.exp(np.linalg.slogdet(matrix)[1] / width)[:, None, None]
+        try:
+            inverse = np.linalg.inv(matrix)
+        except np.linalg.LinAlgError:
+            inverse = np.full_like(matrix, np.nan)
+        before = logs
+        logs = np.log(np.einsum("nkw,nw->nk", flat, inverse.reshape(len(S), -1)) / width)
+        if not (shares * np.abs(logs - before) > SETTLED).any():
+            break
+    return np.asarray(np.exp(logs)[..., None, None] * matrix[:, None])
+
+
+def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | None) -> Doubles:
+    """Variances of their own along common axes, at one volume (EVE) or any (VVE), of one hub.
+
+    Axes D minimise ``sum_k n_k sum_j log (D^T S_k D)_jj`` (Flury 1984), with one volume the
+    logarithm of ``sum_k n_k |diag(D^T S_k D)|^(1/d)``. Flury and Gautschi's algorithm turns one
+    pair of axes after the other; here all pairs turn at once, each by its own Newton step, shorter
+    where together they went uphill.
+    """
+    equal = family == "EVE"
+    total = (shares[:, None, None] * S).sum(axis=0)
+    starts = [total, *S]
+    if before is not None:
+        starts.append((before / np.trace(before, axis1=1, axis2=2)[:, None, None]).sum(axis=0))
+    found = [np.linalg.eigh(one)[1] for one in starts]
+    axes = min(found, key=lambda one: _along(S, shares, one, equal)[0])
+    value, turned, spreads = _along(S, shares, axes, equal)
+    width = S.shape[-1]
+    upper = np.triu_indices(width, 1)
+    for _ in range(MOST):
+        weights = shares
+        if equal:
+            weights = shares * np.exp(np.log(spreads).mean(axis=1))
+            weights = weights / weights.sum()
+        inverse, squares = 1 / spreads, np.square(turned)
+        slopes = np.einsum("k,kij->ij", weights, turned * (inverse[:, :, None] - inverse[:, None]))
+        ratios = spreads[:, :, None] * inverse[:, None]
+        bends = np.einsum("k,kij->ij", weights, ratios + ratios.swapaxes(1, 2) - 2)
+        less = squares * (inverse[:, :, None] ** 2 + inverse[:, None] ** 2)
+        curved = bends - 2 * np.einsum("k,kij->ij", weights, less)
+        bends = np.maximum(np.where(curved > 0.2 * bends, curved, bends), 1e-10)
+        steps = np.clip(slopes / bends, -0.5, 0.5)
+        promised = 2 * (slopes * steps)[upper].sum()
+        if not promised > SETTLED:
+            break
+        length = 1.0
+        while length > 1e-6:
+            half = 0.5 * length * steps
+            ahead = axes @ np.linalg.solve(np.eye(width) - half, np.eye(width) + half)
+            there = _along(S, shares, ahead, equal)
+            if there[0] <= value - 1e-4 * length * promised:
+                break
+            length /= 2
+        else:
+            break
+        axes, (value, turned, spreads) = ahead, there
+    if equal:
+        spreads = equal_volume(spreads[None], shares[None])[0]
+    return np.asarray((axes * spreads[:, None]) @ axes.T)
+
+
+def _along(
+    S: Doubles, shares: Doubles, axes: Doubles, equal: bool
+) -> tuple[float, Doubles, Doubles]:
+    """What is minimised over axes, per row; and D^T S_k D with their diagonals."""
+    turned = axes.T @ S @ axes
+    spreads = np.diagonal(turned, axis1=1, axis2=2)
+    logs = np.log(spreads).sum(axis=1)
+    if equal:
+        width = S.shape[-1]
+        top = logs.max()
+        value = top + width * np.log(shares @ np.exp((logs - top) / width))
+    else:
+        value = shares @ logs
+    return float(value), turned, spreads
