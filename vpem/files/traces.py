@@ -96,7 +96,10 @@ class Trace:
     def __init__(
         self, callback: Callable[[Any], None] | None = None, begun: Trace | None = None
     ) -> None:
-        self._callback = callback
+        self._callback = callback or _nothing
+        self.starting, self.announce = (
+            getattr(callback, name, _nothing) for name in ("starting", "announce")
+        )
         self.records: list[Report] = [] if begun is None else [*begun.records]
         self.names: tuple[str, ...] = () if begun is None else begun.names
         self.run: str = "" if begun is None else begun.run
@@ -107,20 +110,7 @@ class Trace:
 
     def __call__(self, progress: Any) -> None:
         """Pass progress on."""
-        if self._callback is not None:
-            self._callback(progress)
-
-    def starting(self, what: str) -> None:
-        """Pass on what a start does."""
-        getattr(self._callback, "starting", _nothing)(what)
-
-    def announce(self, what: str) -> None:
-        """Pass on what is done after the iterations."""
-        getattr(self._callback, "announce", _nothing)(what)
-
-    def end(self, found: object) -> None:
-        """Pass on how a fit ended."""
-        getattr(self._callback, "end", _nothing)(found)
+        self._callback(progress)
 
     def restarting(self, number: int, count: int, most: int) -> None:
         """Begin a restart."""
@@ -341,11 +331,6 @@ def _read_arrays(path: PathLike, trace: Trace) -> None:
             trace.records.append(_checked(one))
 
 
-def _or_none(value: Any) -> Any:
-    """Return a number or an array, None where it is NaN."""
-    return None if np.isnan(value).all() else value if np.ndim(value) else float(value)
-
-
 def is_lines(path: PathLike) -> bool:
     """Whether a file is a trace of JSON lines, by its ending."""
     return ending_of(path) == ".jsonl"
@@ -383,7 +368,9 @@ def _checked(found: Any) -> Report:
         name: check_int(name, found[name], least=least) for name, least in PLACES.items()
     }
     for name in (*NUMBERS, "weights", "statistic"):
-        record[name] = _or_none(_array(name, found[name]))
+        value = _array(name, found[name])
+        number = value if value.ndim else float(value)
+        record[name] = None if np.isnan(value).all() else number
     record["parameters"] = {name: _array(name, one) for name, one in found["parameters"].items()}
     return record
 

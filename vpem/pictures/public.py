@@ -233,7 +233,7 @@ def _saved(model: Any) -> Saved:
         return read_saved(model)
     kept = model
     if isinstance(model, list | tuple) and all(isinstance(one, Trace) for one in model):
-        return KINDS_OF_FITS[Trace.encoding][1]("these traces", model)
+        return KINDS_OF_FITS[Trace.encoding][1]("these traces", *model)
     if callable(getattr(model, "kept", None)) and not isinstance(model, type):
         kept = model.kept()
     if isinstance(kept, Completed):

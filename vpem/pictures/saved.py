@@ -620,10 +620,9 @@ def _saved_imputation(path: str, stored: Imputed) -> Saved:
     )  # fmt: skip
 
 
-def _saved_trace(path: str, stored: Trace | Sequence[Trace]) -> Saved:
-    every = [stored] if isinstance(stored, Trace) else list(stored)
+def _saved_trace(path: str, *traces: Trace) -> Saved:
     return Saved(
-        path, every, holds="a trace", plural="traces", units="", contents="iterates.no_page",
+        path, traces, holds="a trace", plural="traces", units="", contents="iterates.no_page",
         draws_file=True,
     )  # fmt: skip
 
