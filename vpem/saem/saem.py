@@ -219,12 +219,11 @@ def step_size(iteration: int, burn_in: int, decay: float) -> float:
 def exact_at(server: SaemServer | SaemNeighbours, settings: SaemSettings) -> bool:
     """Whether a fit may go to the maximum by formulas, and is not to end where its algorithm does.
 
-    It ends there with ``tol`` 0, where models are averaged, where codecs go uncorrected, and under
-    a penalty.
+    It ends there with ``tol`` 0, as all methods but SAEM have, where models are averaged, where
+    codecs go uncorrected, and under a penalty.
     """
     plain = settings.average == "statistics" and (server.codec is None or server.feedback != "none")
-    averaged = settings.method == "saem" and settings.penalty is None
-    return settings.tol > 0 and plain and averaged
+    return settings.tol > 0 and plain and settings.penalty is None
 
 
 class _Loop(Stateful):
@@ -349,10 +348,11 @@ class _Loop(Stateful):
         trace = tracer(callback)
         if trace is not None and saver.saved is None:
             self._tell_trace(trace)
+        # Steps of other methods do not fall.
+        burn_in = self.burn_in if self.given.method == "saem" else n_iter
         while run.n_iter < n_iter and not run.converged:
             r = run.n_iter + 1
-            averages = self.given.method == "saem"
-            step = step_size(r, self.burn_in, self.given.decay) if averages else 1.0
+            step = step_size(r, burn_in, self.given.decay)
             active = server.draw(len(run.theta))
             theta = self._move(r, step, active) if len(active) else run.theta
             if not np.isfinite(theta).all():
