@@ -10,6 +10,7 @@ import pytest
 
 import vpem_cli
 from vpem import (
+    VPEM,
     FileError,
     InputError,
     Kinds,
@@ -503,8 +504,6 @@ def normal(x, mean, variance):
 
 def test_marginals_lie_over_one_another():
     """As Figure 6 of the VP-EM paper: the densities of EM and VP-EM over a histogram."""
-    from vpem import VPEM
-
     X = data(4)
     one = VPEM(2, graph="path", agents=4, max_iter=5).fit(X)
     two = VPEM(2, agents=1, max_iter=5).fit(X)
@@ -527,8 +526,6 @@ def test_marginals_lie_over_one_another():
 
 def test_histories_of_fits_made_alike_are_averaged():
     """As Figures 4 and 5: what has converged stays where it is."""
-    from vpem import VPEM
-
     X, fits = data(4), []
     for seed in range(3):
         fits.append(VPEM(2, graph="path", agents=4, init="random", random_state=seed, max_iter=40,
@@ -557,3 +554,10 @@ def test_of_several_processes_the_first_writes(tmp_path):
     assert (apart.returncode, apart.stderr) == (0, "")
     assert np.allclose(read_trace(two)["means"], read_trace(one)["means"], rtol=1e-12, atol=1e-12)
     assert len(read_trace(two)) == 5
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_an_estimator_keeps_a_trace_and_says_how_it_ended(capsys, verbose):
+    model = VPEM(2, agents=1, keep_trace=True, verbose=verbose, max_iter=60).fit(data())
+    assert len(model.trace_) >= model.n_iter_
+    assert ("converged after" in capsys.readouterr().out) == bool(verbose)

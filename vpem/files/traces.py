@@ -97,8 +97,8 @@ class Trace:
         self, callback: Callable[[Any], None] | None = None, begun: Trace | None = None
     ) -> None:
         self._callback = callback or _nothing
-        self.starting, self.announce = (
-            getattr(callback, name, _nothing) for name in ("starting", "announce")
+        self.starting, self.announce, self.end = (
+            getattr(callback, name, _nothing) for name in ("starting", "announce", "end")
         )
         self.records: list[Report] = [] if begun is None else [*begun.records]
         self.names: tuple[str, ...] = () if begun is None else begun.names
