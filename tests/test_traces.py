@@ -311,6 +311,15 @@ def test_damaged_arrays_are_refused(tmp_path, trace):
             change(file)
         with pytest.raises(FileError, match="h5 is damaged"):
             read_trace(tmp_path / "a.h5")
+    for what in ("group", np.dtype("f8")):
+        trace.write(tmp_path / "a.h5", force=True)
+        with h5py.File(tmp_path / "a.h5", "a") as file:
+            if what == "group":
+                file.create_group("more")
+            else:
+                file["more"] = what
+        with pytest.raises(FileError, match="more is a group, not a dataset"):
+            read_trace(tmp_path / "a.h5")
 
 
 def test_a_trace_says_what_it_lacks(trace):

@@ -18,7 +18,6 @@ from vpem.errors import FileError, InputError, did_you_mean
 from vpem.files.hdf5 import (
     atomic_write,
     check_version,
-    find,
     list_members,
     made_of,
     read_array,
@@ -317,7 +316,7 @@ def _read_arrays(path: PathLike, trace: Trace) -> None:
         held = (read_attribute(file, "holds") or "").split()
         trace.run = read_attribute(file, "run") or ""
         columns = {
-            name: read_array(file, name, ndim=int(find(file, name).ndim), kinds="if")
+            name: read_array(file, name, kinds="if")
             for name in list_members(file, MOST_NAMES)
             if name != "names"
         }
