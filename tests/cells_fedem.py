@@ -253,9 +253,10 @@ class Ways:
     def tls(self, folder):
         few = ("compressed", "missing", "masked")  # rounds: those of parties
         ways = self.over_ranks()
-        self.compare_over(folder, partial(over_members, 3), {way: ways[way] for way in few})
+        some = {way: ways[way] for way in few}
+        self.compare_over(folder, partial(over_members, 3), some, resumes=False)
 
-    def compare_over(self, folder, run, ways):
+    def compare_over(self, folder, run, ways, resumes=True):
         """Compare fits in several processes, of their own files too, with one process."""
         files = files_of_rows(folder, X, FEATURES, HELD, NAMES)
         write_dataset(folder / "data.h5", Dataset(X, FEATURES))
@@ -275,11 +276,13 @@ class Ways:
 
         def everything(engine):
             found = [self.fit(engine=engine, **few | how) for how in ways.values()]
-            resumed = check_resumes(lambda saver: self.fit(engine=engine, saver=saver, **heavy))
-            return [*found, resumed, of_parties(engine)]
+            if resumes:
+                run_on = partial(self.fit, engine=engine, **heavy)
+                found.append(check_resumes(lambda saver: run_on(saver=saver)))
+            return [*found, of_parties(engine)]
 
-        wanted = [self.fit(**few | how) for how in ways.values()]
-        wanted += [self.fit(**heavy), of_parties(Engine())]
+        wanted = [self.fit(**few | how) for how in (*ways.values(), *[heavy] * resumes)]
+        wanted.append(of_parties(Engine()))
         with one_blas_thread():
             found = first_of(run(everything))
         for ours, theirs in zip(found, wanted, strict=True):

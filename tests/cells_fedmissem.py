@@ -252,11 +252,12 @@ def mpi(folder):
 
 
 def tls(folder):
-    few = ("server", "consensus", "compressed", "weights", "masked")
-    compare_over(folder, partial(over_members, 3), {way: OVER_RANKS[way] for way in few}, True)
+    few = ("consensus", "compressed", "masked")
+    ways = {way: OVER_RANKS[way] for way in few}
+    compare_over(folder, partial(over_members, 3), ways, members=True)
 
 
-def compare_over(folder, run, ways, at_home=False):
+def compare_over(folder, run, ways, members=False):
     """Compare fits in several processes, of their own files too, with one process."""
     held = choose_parties(files_of_parties(folder))
     few = {"max_iter": 3}
@@ -270,12 +271,14 @@ def compare_over(folder, run, ways, at_home=False):
         return fit_imputation(kept, network=network, **how), hidden
 
     def everything(engine):
-        resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver, **few, **ROUNDS))
         found = [fit(engine=engine, **few | how) for how in ways.values()]
-        return [*found, resumed, of_parties(engine)]
+        if not members:
+            going_on = few | ROUNDS
+            found.append(check_resumes(lambda saver: fit(engine=engine, saver=saver, **going_on)))
+        return [*found, of_parties(engine)]
 
-    wanted = [fit(**few | how) for how in ways.values()]
-    wanted += [fit(**few, **ROUNDS), of_parties(Engine())]
+    wanted = [fit(**few | how) for how in (*ways.values(), *[ROUNDS] * (not members))]
+    wanted.append(of_parties(Engine()))
     with one_blas_thread():
         ranks = run(everything)
     first_of(ranks)
@@ -283,7 +286,7 @@ def compare_over(folder, run, ways, at_home=False):
         *found, (of_files, hidden) = found
         *others, (in_one, away) = wanted
         for ours, theirs in zip([*found, of_files], [*others, in_one], strict=True):
-            same(ours, theirs, at_home=at_home)
+            same(ours, theirs, at_home=members)
             assert ours.communication == theirs.communication
             if ours.network.agents.masks is not None:
                 np.testing.assert_array_equal(ours.fitted, theirs.fitted)

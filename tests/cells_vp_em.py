@@ -260,10 +260,11 @@ def mpi(folder):
 
 def tls(folder):
     ways = ("tree", "compressed at a server", "missing in batches")  # rounds: those of parties
-    compare_over(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in ways})
+    few = {way: OVER_RANKS[way] for way in ways}
+    compare_over(folder, partial(over_members, 4), few, resumes=False)
 
 
-def compare_over(folder, run, ways):
+def compare_over(folder, run, ways, resumes=True):
     """Compare fits in several processes, of their own files too, with one process."""
     files = files_of_columns(folder, X, FEATURES, HELD, NAMES)
 
@@ -279,12 +280,13 @@ def compare_over(folder, run, ways):
 
     def everything(engine):
         found = [fit(engine=engine, **how | few) for how in ways.values()]
-        resumed = check_resumes(lambda saver: fit(engine=engine, saver=saver, **few))
-        return [*found, resumed, of_parties(engine)]
+        if resumes:
+            found.append(check_resumes(lambda saver: fit(engine=engine, saver=saver, **few)))
+        return [*found, of_parties(engine)]
 
     few = {"max_iter": 3}
-    wanted = [fit(**how | few) for how in ways.values()]
-    wanted += [fit(**few), of_parties(Engine())]
+    wanted = [fit(**how | few) for how in (*ways.values(), *[{}] * resumes)]
+    wanted.append(of_parties(Engine()))
     with one_blas_thread():
         found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):
