@@ -411,8 +411,11 @@ def list_datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
 
 def place_of(item: h5py.Group | h5py.Dataset, name: str) -> str:
     """Return "file: /path" for messages."""
+    import h5py
+
     inside = f"{item.name or ''}/{name}".replace("//", "/").strip("/")
-    return f"{item.file.filename}: {inside or 'the root group'}"
+    # Of the identifier itself: to make a file of it takes several times as long.
+    return f"{os.fsdecode(h5py.h5f.get_name(item.id))}: {inside or 'the root group'}"
 
 
 @contextmanager
