@@ -289,10 +289,10 @@ def mpi(folder):
 def tls(folder):
     few = ("consensus", "weights of rows that miss values", "masked")
     ways = {way: OVER_RANKS[way] for way in few}
-    compare_over(folder, partial(over_members, 4), ways, resumes=False)
+    compare_over(folder, partial(over_members, 4), ways)
 
 
-def compare_over(folder, run, ways, resumes=True):
+def compare_over(folder, run, ways):
     """Compare fits in several processes, of their own files too, with one process."""
     files, matrix = files_of_rows(folder, X, FEATURES, WORKERS, NAMES), stored(folder)
     ways = [{"max_iter": 3} | how for how in ways.values()]
@@ -307,13 +307,9 @@ def compare_over(folder, run, ways, resumes=True):
         return fit_em(joined.X, joined.workers, network, **how)
 
     def everything(engine):
-        found = [of_parties(engine), *(fit(engine=engine, **how) for how in ways)]
-        if resumes:
-            found.append(check_resumes(lambda saver: fit(engine=engine, saver=saver, **goes_on)))
-        return found
+        return [of_parties(engine), *(fit(engine=engine, **how) for how in ways)]
 
-    goes_on = {"topology": "cycle", "network": {"n_rounds": 6}, "max_iter": 3}
-    wanted = [of_parties(Engine()), *(fit(**how) for how in (*ways, *[goes_on] * resumes))]
+    wanted = [of_parties(Engine()), *(fit(**how) for how in ways)]
     found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):
         same(ours, theirs)

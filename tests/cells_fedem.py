@@ -245,6 +245,12 @@ class Ways:
             "tree": TREE | ABSENT,
             "missing": {"data": HOLES, "missing": "marginalize", "init": "kmeans"},
             "weights": {"sample_weight": WEIGHTS, "batch_size": 18, "init": "random"},
+            "weights of rows that miss values": {
+                "data": HOLES,
+                "missing": "marginalize",
+                "sample_weight": WEIGHTS + 0.5,
+                "batch_size": 18,
+            },
         }
 
     def mpi(self, folder):
@@ -253,18 +259,15 @@ class Ways:
     def tls(self, folder):
         few = ("compressed", "missing", "masked")  # rounds: those of parties
         ways = self.over_ranks()
-        some = {way: ways[way] for way in few}
-        self.compare_over(folder, partial(over_members, 3), some, resumes=False)
+        self.compare_over(folder, partial(over_members, 3), {way: ways[way] for way in few})
 
-    def compare_over(self, folder, run, ways, resumes=True):
+    def compare_over(self, folder, run, ways):
         """Compare fits in several processes, of their own files too, with one process."""
         files = files_of_rows(folder, X, FEATURES, HELD, NAMES)
         write_dataset(folder / "data.h5", Dataset(X, FEATURES))
         stored = {"data": FileMatrix(folder / "data.h5").in_reads_of(16), "init": "kmeans"}
         ways = ways | {"disk": stored | COMPRESSED}
         few = {"max_iter": 3}
-        heavy = {"data": HOLES, "missing": "marginalize", "sample_weight": WEIGHTS + 0.5}
-        heavy |= {"batch_size": 18, "max_iter": 3}
 
         def of_parties(engine):
             place = Placement.evenly(engine, 3, NAMES) if engine.apart else Placement.here(3)
@@ -276,13 +279,9 @@ class Ways:
 
         def everything(engine):
             found = [self.fit(engine=engine, **few | how) for how in ways.values()]
-            if resumes:
-                run_on = partial(self.fit, engine=engine, **heavy)
-                found.append(check_resumes(lambda saver: run_on(saver=saver)))
             return [*found, of_parties(engine)]
 
-        wanted = [self.fit(**few | how) for how in (*ways.values(), *[heavy] * resumes)]
-        wanted.append(of_parties(Engine()))
+        wanted = [*(self.fit(**few | how) for how in ways.values()), of_parties(Engine())]
         with one_blas_thread():
             found = first_of(run(everything))
         for ours, theirs in zip(found, wanted, strict=True):

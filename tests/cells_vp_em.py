@@ -260,11 +260,10 @@ def mpi(folder):
 
 def tls(folder):
     ways = ("tree", "compressed at a server", "missing in batches")  # rounds: those of parties
-    few = {way: OVER_RANKS[way] for way in ways}
-    compare_over(folder, partial(over_members, 4), few, resumes=False)
+    compare_over(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in ways})
 
 
-def compare_over(folder, run, ways, resumes=True):
+def compare_over(folder, run, ways):
     """Compare fits in several processes, of their own files too, with one process."""
     files = files_of_columns(folder, X, FEATURES, HELD, NAMES)
 
@@ -280,13 +279,10 @@ def compare_over(folder, run, ways, resumes=True):
 
     def everything(engine):
         found = [fit(engine=engine, **how | few) for how in ways.values()]
-        if resumes:
-            found.append(check_resumes(lambda saver: fit(engine=engine, saver=saver, **few)))
         return [*found, of_parties(engine)]
 
     few = {"max_iter": 3}
-    wanted = [fit(**how | few) for how in (*ways.values(), *[{}] * resumes)]
-    wanted.append(of_parties(Engine()))
+    wanted = [*(fit(**how | few) for how in ways.values()), of_parties(Engine())]
     with one_blas_thread():
         found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):

@@ -188,15 +188,11 @@ class Ways:
         for how in self.kept:
             check_resumes(lambda saver, how=how: self.cluster(saver=saver, **how))
 
-    def over(self, run, of_parties, ways, resumes=False):
+    def over(self, run, of_parties, ways):
         """Compare runs in several processes, of their own files too, with one process."""
 
         def work(engine):
-            found = [of_parties(engine), *(self.cluster(engine=engine, **how) for how in ways)]
-            if resumes:
-                goes_on = {"topology": "cycle", "network": {"n_rounds": 8}, "max_iter": 4}
-                check_resumes(lambda saver: self.cluster(engine=engine, saver=saver, **goes_on))
-            return found
+            return [of_parties(engine), *(self.cluster(engine=engine, **how) for how in ways)]
 
         ways = [{"max_iter": 4} | how for how in ways]
         wanted = [of_parties(Engine()), *(self.cluster(**how) for how in ways)]
@@ -206,7 +202,7 @@ class Ways:
 
     def over_ranks(self, of_parties, ways, few):
         """Compare all ways over two ranks, and a few over five."""
-        self.over(partial(together, 2), of_parties, ways.values(), resumes=True)
+        self.over(partial(together, 2), of_parties, ways.values())
         self.over(partial(together, 5), of_parties, [ways[name] for name in few])
 
     def over_members(self, of_parties, ways, few):
