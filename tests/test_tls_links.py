@@ -40,7 +40,7 @@ from vpem.engines.tls.wire import (
 )
 from vpem.errors import InputError, VpemError
 
-from .tables import pairwise
+from .tables import each_once
 from .tls_support import (
     DAY,
     CuttingProxy,
@@ -184,8 +184,9 @@ FLOODS = {
 }
 
 
-@pairwise(flood=FLOODS, waits=[False, True], obeys=[False, True])
-def test_a_member_that_floods_is_cut_at_a_few_megabytes(tmp_path, monkeypatch, flood, waits, obeys):
+@each_once(flood=FLOODS, how=[(False, True), (True, False), (False, False), (True, True)])
+def test_a_member_that_floods_is_cut_at_a_few_megabytes(tmp_path, monkeypatch, flood, how):
+    waits, obeys = how
     with posts(*a_study(tmp_path, ("hub", "lab"))) as (hub, lab):
         if not obeys:
             monkeypatch.setattr(Outgoing, "held_back", False)
