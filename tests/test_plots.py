@@ -60,7 +60,7 @@ OF_NETWORK = ("history", "graph", "sparsity", "communication")
 @pytest.mark.parametrize("name", FITS)
 def test_every_kind_is_drawn_or_says_why_not(home, name):
     saved, rows = load(home, name)
-    of_all = name in ("graph", "star", "one", "kmeans")
+    of_all = name in ("graph", "one", "kmeans")
     for kind in PICTURES:
         if kind not in kinds_of(saved):
             with pytest.raises(InputError, match=f"{kind} is drawn of .*, and .* holds"):
