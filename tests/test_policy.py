@@ -261,7 +261,7 @@ TRAVELLING = [
     "k-means of rows in batches", "search of rows", "FedEM", "VR-FedEM", "imputation",
     "mixture imputation of rows", "SAEM",
 ]  # fmt: skip
-PLAIN = ["rows", "rows in batches", "rows collapsed", "k-means of rows", "search of rows"]
+PLAIN = ["rows in batches", "rows collapsed", "k-means of rows"]
 
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
