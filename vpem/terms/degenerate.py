@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import Doubles, Mask
+from vpem.rules import DECOMPOSED
 from vpem.terms.mixture import Mixture, variances_of
 
 AT_FLOOR = 1.1
 """Variances, in floors, up to which they are at the floor: the rows add less than a tenth of it."""
+
+WIDENED, MARGIN = 0.1, 20.0
+"""Of covariances of one volume: lengths of the shortest, in its own, of one that may have been at
+the floor before its volume was raised to that of all, and by how much less that may be wrong."""
 
 COINCIDES = 1e-6
 """Part of a standard deviation, covariance or rate by which components do not differ."""
@@ -58,7 +63,9 @@ def degenerate_in_hubs(mixture: Any, floors: Doubles, rows: float) -> Mask:
     floors = np.maximum(floors, ROUNDING)
     flags = np.zeros(k, dtype=np.bool_)
     bands, views = blocks.bands, None if mixture.is_diagonal else mixture.covariance_blocks
-    if mixture.is_diagonal and not mixture.n_factors:
+    family = mixture.covariance_type if mixture.covariance_type in DECOMPOSED else ""
+    own_shape_at_one_volume = family.startswith("EV")
+    if mixture.is_diagonal and not mixture.n_factors and not own_shape_at_one_volume:
         # Each column is judged by itself.
         every, columns = every[blocks.block_of], slice(0, blocks.n_features)
         bands = [(columns, columns, 1)] if blocks.n_features else []
@@ -85,12 +92,20 @@ def degenerate_in_hubs(mixture: Any, floors: Doubles, rows: float) -> Mask:
         if mixture.is_diagonal:
             varying = np.minimum(varying, 1 + mixture.n_factors)
         # A covariance needs one row more than it has columns, for the mean; a tied one, of all
-        # rows, one for each mean. Counts are near whole numbers most often: half a row decides.
+        # rows, one for each mean; a volume or variances along common axes two rows. Counts are
+        # near whole numbers most often: half a row decides.
         found, needed = rows * weights, varying + 1.0
+        if family not in ("", "EVV"):
+            needed = np.minimum(varying, 1) + 1.0
         if mixture.is_tied:
             needed = varying + (found > 0).sum(axis=1)
             found = np.broadcast_to(found.sum(axis=1)[:, None], found.shape)
         flags |= ((found < needed[:, None] - 0.5) & (varying > 0)[:, None]).any(axis=0)
+        if own_shape_at_one_volume:
+            # A component at the floor in one direction is the wider in all: as long as any is.
+            longest = np.linalg.eigvalsh(spreads)[..., -1:]
+            shorter = longest.min(axis=1, keepdims=True) / longest
+            spreads = spreads * (np.where(shorter < WIDENED, shorter / MARGIN, 1.0))[..., None]
         # At a floor of 1 in directions where all rows are not.
         low = np.zeros(spreads.shape[:2], dtype=np.bool_)
         try:
