@@ -228,3 +228,18 @@ def test_what_adds_to_each_covariance_is_refused(given):
         FitSettings(covariance_type="VEE", **given)
     with pytest.raises(InputError, match="made of exact sums"):
         FedMixtureSettings(covariance_type="VEE")
+
+
+@each("family", DECOMPOSED)
+def test_known_covariances_are_held_in_their_family_alone(family):
+    network = connect(make_graph("star", 2), contiguous(6, 2), hops=0)
+    how = {"n_components": 3, "max_iter": 4}
+    known = fit_vpem(X, network, covariance_type=family, init=START, **how).mixture
+    held = fit_vpem(X, network, covariance_type=family, init=known, fix="covariance", **how).mixture
+    np.testing.assert_allclose(held.dense(0), known.dense(0), rtol=1e-6, atol=1e-8)
+    other = "EVI" if family == "VEI" else "VEI" if family == "EVI" else "EEV"
+    with pytest.raises(InputError, match="would change"):
+        fit_vpem(
+            X, network, covariance_type="VEE" if family == other else other, init=known,
+            fix="covariance", **how,
+        )  # fmt: skip

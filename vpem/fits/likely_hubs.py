@@ -32,6 +32,7 @@ from vpem.network.hubs import (
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Partition
 from vpem.network.schema import Report
+from vpem.rules import are_decomposed
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.runs import Progress
 from vpem.sums.connect import Network, connect
@@ -134,6 +135,12 @@ def check_choice_of_hubs(
         )  # fmt: skip
     if settings is None:
         return
+    if are_decomposed(vars(settings)):
+        raise InputError(
+            by_likelihood, " compares covariances of all components together or of each alone, but "
+            "with ", Setting("covariance_type", settings.covariance_type), " they have only parts "
+            "in common; take full or tied, or ", by_size,
+        )  # fmt: skip
     if settings.covariance_type not in JOINT:
         raise InputError(
             by_likelihood, " compares features jointly and apart, but with ",

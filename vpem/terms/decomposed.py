@@ -104,7 +104,8 @@ def _within(family: str, S: Doubles, shares: Doubles, before: Doubles | None) ->
     if family == "EVV":
         signs, logs = np.linalg.slogdet(S)
         volumes = np.exp(np.where(signs > 0, logs, -np.inf) / width)[..., None, None]
-        return S * ((shares[..., None, None] * volumes).sum(axis=1, keepdims=True) / volumes)
+        common = (shares[..., None, None] * volumes).sum(axis=1, keepdims=True)
+        return np.asarray(S * (common / volumes))
     if family == "VEE":
         return _scaled_copies(S, shares)
     if family in ("EVE", "VVE"):
@@ -115,7 +116,7 @@ def _within(family: str, S: Doubles, shares: Doubles, before: Doubles | None) ->
         values = np.einsum("nk,nkw->nw", shares, values)[:, None]
     else:
         values = equal_shape(values, shares)
-    return (vectors * values[..., None, :]) @ vectors.swapaxes(-1, -2)
+    return np.asarray((vectors * values[..., None, :]) @ vectors.swapaxes(-1, -2))
 
 
 def equal_volume(variances: Doubles, shares: Doubles) -> Doubles:

@@ -733,8 +733,8 @@ class FeatureTerms(RowTerms):
                 fresh = block_views(self.sample_covariance, widths, 1)
                 for view, sample in zip(views, fresh, strict=True):
                     view[component] = sample[0]
-        fresh = replace(mixture, weights=weights, means=means, covariances=covariances)
-        return self.hold(fresh.constrained())
+        renewed = replace(mixture, weights=weights, means=means, covariances=covariances)
+        return self.hold(renewed.constrained())
 
 
 NATURAL = 3951074175
