@@ -31,7 +31,8 @@ from .outputs import begin
 from .session import join_job, joined, launched
 
 HEADINGS = (
-    "Options", "Data", "Individuals", "Model", "Prior", "Selection", "Network", "Privacy", "Output",
+    "Options", "Data", "Individuals", "Model", "Prior", "Selection", "Bootstrap", "Network",
+    "Privacy", "Output",
     "Start", "Method", "Stopping", "Sampler", "Draws at the estimates", "Messages and faults",
     "Running", "Checkpoints", "Study", "Configuration",
 )  # fmt: skip
@@ -373,9 +374,10 @@ app = typer.Typer(
 app.callback()(options.spread(lambda: None, (), ["version", "help_all", "help"]))
 
 COMMANDS = """
-fit      commands.fit:fit        Fit a Gaussian mixture to features, or rows, that are distributed.
+fit      commands.fit:fit        Fit a Gaussian mixture to distributed features, or rows.
 select   commands.select:select  Fit a grid of models and choose the best by a criterion.
-kmeans   commands.fit:kmeans     Cluster rows by k-means, rows or features being distributed.
+bootstrap commands.bootstrap:bootstrap Find standard errors, or test the number of components.
+kmeans   commands.fit:kmeans     Cluster rows by k-means; rows or features are distributed.
 fedem    commands.fit:fedem      Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.
 impute   commands.impute:impute  Impute a matrix from the parts of it that observers saw.
 saem     commands.saem:saem      Fit a model with latent variables by stochastic EM (SAEM).
@@ -394,7 +396,7 @@ data     commands.data:app       Import, fetch, simulate, split and describe dat
 model    commands.model:app      Show and export fitted models.
 topology commands.topology:app   Look at networks of agents.
 party    study.party:app         Take part in studies: keys, requests, policies, logs of messages.
-study    study.study:app         Make, sign and show studies: who takes part, and what will be run.
+study    study.study:app         Make, sign and show studies: who takes part, and what is run.
 """
 """Names, homes and summaries of commands and groups: the help of vpem loads none of them."""
 

@@ -568,7 +568,8 @@ class Task(CommandRun):
                 continue
             there = rows_with_values(self.source.X, self.settings.missing)
             used = weighed(np.zeros(len(there)), there, self.source.sample_weight)[1]
-            changes = {"bic": -2.0, "aic": -2.0, "icl": -2.0, "log_likelihood": 1 / used}
+            changes = dict.fromkeys(("bic", "aic", "icl", "sabic", "caic"), -2.0)
+            changes["log_likelihood"] = 1 / used
             for cell in (one, *one.get("restarts", ())):
                 for name in changes.keys() & cell.keys():
                     cell[name] += changes[name] * slope

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
 
-from vpem import InputError, Workers, connect, connect_workers, fit_em, fit_vpem, make_graph
+from vpem import VPEM, InputError, Workers, connect, connect_workers, fit_em, fit_vpem, make_graph
 from vpem.errors import FileError, VpemWarning
 from vpem.files.checkpoints import write_state
 from vpem.fits.selection.search import (
@@ -458,3 +458,62 @@ def test_a_defect_is_no_result(problem):
         RuntimeError, match=r"while fitting K = 2(.|\n)*ZeroDivisionError: at K = 2"
     ):
         list(run_trials(broken, trials, 2))
+
+
+# ---- tables of criteria, as mclust has them ------------------------------------------------------
+
+
+def test_criteria_by_their_formulas():
+    X, _ = overlapping(n_samples=120, n_features=3)
+    weights = np.linspace(0.5, 2.0, len(X))
+    for problem in (
+        problem_of(X, agents=3),
+        Problem(
+            X,
+            {0: connect_workers(make_graph("star", 3))},
+            from_worker_of_row(np.repeat(range(3), 40)),
+            {},
+        ),
+    ):
+        problem.sample_weight = weights
+        cell = search(problem, grid([3], [0], ["diag"])).cells[0]
+        fit = problem.fit(Cell(3, 0, "diag"))
+        gamma, n = fit.mixture.predict_proba(X), weights.sum()
+        total = weights @ fit.mixture.score_samples(X)
+        entropy = -np.sum(weights[:, None] * gamma * np.log(gamma))
+        p, labels = 3 * 6 + 2, gamma.argmax(axis=1)
+        assert cell["caic"] == pytest.approx(-2 * total + p * (np.log(n) + 1), rel=1e-12)
+        assert cell["sabic"] == pytest.approx(-2 * total + p * np.log((n + 2) / 24), rel=1e-12)
+        assert cell["relative_entropy"] == pytest.approx(1 - entropy / (n * np.log(3)), rel=1e-9)
+        means = [np.average(gamma[labels == k, k], weights=weights[labels == k]) for k in range(3)]
+        assert cell["average_posteriors"] == pytest.approx(means, rel=1e-12)
+
+
+def test_states_of_before_have_the_criteria_that_they_lack(tmp_path):
+    X, _ = overlapping(n_samples=90)
+    problem, path = problem_of(X), tmp_path / "s.h5"
+    cells, facts = grid([1, 2], [0], ["full"]), facts_of(problem)
+    made = search(problem, cells, record=Record(path, facts)).cells
+    record = Record(path, facts)
+    for result in record.results.values():
+        for name in ("sabic", "caic", "relative_entropy", "average_posteriors"):
+            del result[name]
+    write_state(path, {"kind": "selection", "facts": facts, "results": record.results})
+    read = search(problem, cells, record=Record(path, facts)).cells
+    for one, other in zip(made, read, strict=True):
+        assert other["average_posteriors"] is None
+        for name in ("sabic", "caic", "relative_entropy"):
+            assert other[name] == pytest.approx(one[name], rel=1e-10)
+
+
+def test_an_estimator_becomes_the_best_of_its_table():
+    X = separated(2, seed=1)
+    model = VPEM(agents=3, graph="star", random_state=0)
+    assert model.select(X, range(1, 4), ["spherical", "full"]) is model
+    table = {name: dict(model.bic_table_[name]) for name in ("spherical", "full")}
+    assert [*table["full"]] == [1, 2, 3]
+    assert (model.n_components, model.covariance_type) == (2, "spherical")
+    assert model.bic(X) == pytest.approx(table["spherical"][2], rel=1e-9)
+    assert table["spherical"][2] == min(min(one.values()) for one in table.values())
+    with pytest.raises(InputError, match="no model of the grid could be fitted"):
+        VPEM().select(X[:2], [5], "full")

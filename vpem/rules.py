@@ -48,6 +48,7 @@ OF_COMMANDS = {
     "impute": ("fedmissem",),
     "saem": ("saem",),
     "select": ("vp-em", "em-rows"),
+    "bootstrap": ("vp-em", "em-rows"),
 }
 """Algorithms of each command: by default, and over rows or with reduced variance."""
 

@@ -92,7 +92,8 @@ MISSINGS = ("refuse", "marginalize")
 DTYPES = ("float64", "float32")
 SPLITS = ("features", "rows")
 METHODS = ("lloyd", "grid")
-CRITERIA = ("bic", "aic", "icl", "heldout")
+CRITERIA = ("bic", "aic", "icl", "sabic", "caic", "heldout")
+BOOTSTRAPS = ("weighted", "parametric")
 SAEM_MODELS = ("linear", "one-compartment", "two-compartment", "curve", "bifactor", "gmm", "lda")
 SAMPLERS = ("auto", "exact", "metropolis", "langevin", "mala", "hmc", "gibbs")
 SAEM_METHODS = ("saem", "fl-saem", "mcem")
@@ -380,14 +381,40 @@ class SelectSettings(Settings, heading="Selection", kept=False):
     covariance_type: str = setting("full", "Covariance types, with commas: full, diag, "
         "spherical, tied, tied-diag, tied-spherical, or mclust's names (EEE,VVV); or all.",
         flags="--covariance", heading="Model", words=("all", *COVARIANCES), often=True)
-    criterion: str = setting("bic", "bic, aic, icl, or heldout: log-likelihood of rows not fitted "
-        "to. It is per sample, and higher is better; of the others lower is better, icl being BIC "
-        "plus twice the entropy of the responsibilities.", choices=CRITERIA, often=True)
+    criterion: str = setting("bic", "bic, aic, icl, sabic, caic, or heldout: log-likelihood of "
+        "rows not fitted to. It is per sample, and higher is better; of the others lower is "
+        "better, icl being BIC plus twice the entropy of the responsibilities, sabic BIC with "
+        "(rows + 2) / 24 in the place of rows, caic BIC plus the number of parameters.",
+        choices=CRITERIA, often=True)
     n_folds: int = setting(5, "With --criterion heldout: parts of the rows, each held out once.",
         flags="--folds", least=2, idle=rules.HELD_OUT)
     one_standard_error: bool = setting(False, "With --criterion heldout: choose the model with the "
         "fewest parameters that is at most one standard error worse than the best.",
         idle=rules.HELD_OUT)
+    n_jobs: int | None = setting(None, "Number of processes, of one thread each. Results do not "
+        "depend on it. Default: all processors.", flags="-j --jobs", heading="Running", least=1,
+        most=1024)
+
+
+class BootstrapSettings(Settings, heading="Bootstrap", kept=False):
+    """Standard errors and tests: see `vpem.fits.selection.bootstrap`."""
+
+    n_components: str = setting("2", "Number of components; with --test several, 1-8 or 1,2,5, of "
+        "which each is tested against one more until one is not rejected.",
+        flags="-k --components", heading="Model", often=True)
+    test: bool = setting(False, "Test numbers of components by bootstrap likelihood ratios, "
+        "instead of standard errors.", often=True)
+    kind: str = setting("weighted", "weighted: rows weigh as exponentials. parametric: rows are "
+        "drawn from the fitted model.", choices=BOOTSTRAPS,
+        idle=beside(" is for standard errors; {test} draws from the model", test=True))
+    n_replicates: int = setting(999, "Replicates; with --test at most, since drawing stops after "
+        "20 statistics as large as the observed one.", flags="--replicates", least=2,
+        most=1_000_000, often=True)
+    level: float = setting(0.95, "Level of the intervals.", least=0.0, most=1.0, above=True,
+        idle=beside(" belongs to intervals, and {test} gives none; leave it out", test=True))
+    significance: float = setting(0.05, "With --test: the p-value above which a number of "
+        "components is not rejected.", least=0.0, most=1.0, above=True,
+        idle=unless(" is for {test}; leave it out", test=True))
     n_jobs: int | None = setting(None, "Number of processes, of one thread each. Results do not "
         "depend on it. Default: all processors.", flags="-j --jobs", heading="Running", least=1,
         most=1024)

@@ -137,7 +137,7 @@ def fit(
     out: FitOutput,
     given: Given,
 ) -> None:
-    """Fit a Gaussian mixture to features, or rows, that are distributed.
+    """Fit a Gaussian mixture to distributed features, or rows.
 
     Features are spread over agents (VP-EM), rows over workers (--split rows). Hubs of agents share
     features within --hops; nothing else leaves an agent but terms of one sum, taken at a server
@@ -348,7 +348,7 @@ def kmeans(
     out: ClusterOutput,
     given: Given,
 ) -> None:
-    """Cluster rows by k-means, rows or features being distributed.
+    """Cluster rows by k-means; rows or features are distributed.
 
     Over rows every worker sends the size and the sum of its part of each cluster; over features the
     squared distances are summed. At a server (star) either is Lloyd's algorithm on pooled data,

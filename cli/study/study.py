@@ -156,7 +156,7 @@ class NewStudy(Settings, heading="Study", kept=False):
 
 
 app = typer.Typer(
-    help="Make, sign and show studies: who takes part, and what will be run.\n\n"
+    help="Make, sign and show studies: who takes part, and what is run.\n\n"
     "Example: vpem study show heart.toml"
 )
 

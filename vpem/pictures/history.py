@@ -64,6 +64,8 @@ LEAST = 1e-300
 
 LABELS = {
     "bic": "BIC (lower is better)",
+    "sabic": "sample-size adjusted BIC (lower is better)",
+    "caic": "CAIC (lower is better)",
     "aic": "AIC (lower is better)",
     "icl": "ICL (lower is better)",
     "heldout": "held-out log-likelihood per sample (higher is better)",

@@ -185,7 +185,10 @@ def tables_of_plan(report: Report) -> Iterator[Table]:
 
 # ---- choices -------------------------------------------------------------------------------------
 
-CRITERIA = {"bic": "BIC", "aic": "AIC", "icl": "ICL", "heldout": "held-out log-likelihood"}
+CRITERIA = {
+    "bic": "BIC", "aic": "AIC", "icl": "ICL", "sabic": "SABIC", "caic": "CAIC",
+    "heldout": "held-out log-likelihood",
+}  # fmt: skip
 """What a reader calls them."""
 
 
@@ -216,6 +219,8 @@ COLUMNS: Lines = {
     "AIC": "{aic:.2f}",
     "ICL": "{icl:.2f}",
 }
+OTHERS = {"sabic": "{sabic:.2f}", "caic": "{caic:.2f}"}
+"""Criteria that have a column if models are judged by them."""
 
 
 def _named(report: Report, place: int) -> str:
@@ -255,11 +260,60 @@ SEARCHED: Lines = {
 """How a search went."""
 
 
+GRID_FROM = 3
+"""Covariance types from which on a table has a column for each, where hops are the same."""
+
+
+def _grid(report: Report) -> Iterator[Table]:
+    """Yield the criterion by components and covariance type, and the best three models."""
+    criterion, cells, name = report["criterion"], report["cells"], CRITERIA[report["criterion"]]
+    families = list(dict.fromkeys(cell["covariance_type"] for cell in cells))
+    form = "{:.4f}" if criterion == "heldout" else "{:.2f}"
+    rows: dict[int, dict[str, str]] = {}
+    for cell in cells:
+        sound = cell["status"] != "failed" and not cell["degenerate"]
+        value = form.format(cell[criterion]) if sound else "NA"
+        value += "*" * (cell["status"] == "not converged")
+        rows.setdefault(cell["n_components"], {})[cell["covariance_type"]] = value
+    heads = ["K", *families]
+    lines = [[k, *(values.get(one, "") for one in families)] for k, values in rows.items()]
+    counts = {
+        "NA: {}, degenerate": sum(bool(cell.get("degenerate")) for cell in cells),
+        "NA: {}, failed": sum(cell["status"] == "failed" for cell in cells),
+        "*: {}, not converged": sum(cell["status"] == "not converged" for cell in cells),
+    }
+    notes = [text.format(plural(count, "model")) for text, count in counts.items() if count]
+    caption = f"{name} ({report['better']} is better)"
+    yield Table(lines, heads, caption, heads, note="; ".join(notes))
+    sign = -1 if criterion == "heldout" else 1
+    sound_ones = [
+        at for at in range(len(cells)) if cells[at]["status"] == "converged"
+        and (not cells[at]["degenerate"] or at == report["best"])
+    ]  # fmt: skip
+    # The best is first even where others have the same value.
+    order = sorted(sound_ones, key=lambda at: (sign * cells[at][criterion], at != report["best"]))
+    three = [
+        (_named(report, at), form.format(cells[at][criterion]),
+         form.format(cells[at][criterion] - cells[order[0]][criterion]),
+         stated("{relative_entropy:.4f}", cells[at].get) or "-", _status(cells[at]))
+        for at in order[:3]
+    ]  # fmt: skip
+    about = (name, "difference", "rel. entropy")
+    yield Table(three, ("model", *about, "status"), "The best three", about)
+
+
 def tables_of_selection(report: Report) -> Iterator[Table]:
+    families = {cell["covariance_type"] for cell in report["cells"]}
+    hops = {tuple(cell["stands_for_hops"]) for cell in report["cells"]}
+    if len(families) >= GRID_FROM and len(hops) == 1:
+        yield from _grid(report)
+        yield Table(lines_of(report, SEARCHED))
+        return
     criterion, best, small = (report[name] for name in ("criterion", "best", "one_standard_error"))
     name, marks = CRITERIA[criterion], {small: "1 s.e."}
     marks[best] = "best, 1 s.e." if best == small else "best"
-    columns: Lines = COLUMNS | {
+    chosen: Lines = {name: OTHERS[criterion]} if criterion in OTHERS else {}
+    columns: Lines = COLUMNS | chosen | {
         f"worst {name}": lambda cell: (
             f"{max(one[criterion] for one in cell['restarts']):.2f}"
             if len(cell["restarts"]) > 1 else None

@@ -251,6 +251,25 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Akaike information criterion of a total log-likelihood; lower is better."""
         return -2 * log_likelihood + 2 * self.n_parameters
 
+    def criteria(self, log_likelihood: float, n_samples: float, entropy: float) -> dict[str, float]:
+        """Criteria of a total log-likelihood, and of the entropy of responsibilities in nats.
+
+        ``sabic`` is BIC with (M + 2) / 24 in the place of M rows (Sclove 1987), ``caic`` charges
+        log M + 1 for each parameter (Bozdogan 1987), ``icl`` is BIC plus twice the entropy.
+        ``relative_entropy`` is ``1 - entropy / (M log K)``: 1 if every row belongs to one component
+        (Celeux and Soromenho 1996), also if there is one.
+        """
+        bic, p = self.bic(log_likelihood, n_samples), self.n_parameters
+        most = n_samples * np.log(self.n_components)
+        return {
+            "bic": bic,
+            "aic": self.aic(log_likelihood),
+            "icl": bic + 2 * entropy,
+            "sabic": -2 * log_likelihood + p * float(np.log((n_samples + 2) / 24)),
+            "caic": bic + p,
+            "relative_entropy": float(1 - entropy / most) if most > 0 else 1.0,
+        }
+
     def sample(self, n_samples: int, rng: np.random.Generator) -> tuple[Doubles, Indices]:
         """Draw rows from the assembled mixture.
 

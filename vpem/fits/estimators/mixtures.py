@@ -37,6 +37,7 @@ from vpem.fits.estimators.base import (
     with_settings,
     workers_of,
 )
+from vpem.fits.estimators.inference import Inferring
 from vpem.fits.fedem import FedFit, fit_fedem
 from vpem.fits.labels import KnownLabels
 from vpem.fits.likely_hubs import connect_by_likelihood
@@ -48,7 +49,12 @@ from vpem.fits.vpem import fit_vpem
 from vpem.network.graph import from_edges
 from vpem.network.partition import Partition, Workers
 from vpem.records import changed, setting
-from vpem.settings import FAMILY_NAMES, FedMixtureSettings, FitSettings, SumSettings
+from vpem.settings import (
+    FAMILY_NAMES,
+    FedMixtureSettings,
+    FitSettings,
+    SumSettings,
+)
 from vpem.steps.batches import STEP_SIZE
 from vpem.steps.runs import mean_over_roots
 from vpem.steps.starts import GivenStart
@@ -235,7 +241,7 @@ class FittedMixture(DensityMixin, OnGraph):
         return self.mixture_.sample(count, np.random.default_rng(self._seed()))
 
 
-class FittedByEM(FittedMixture):
+class FittedByEM(Inferring, FittedMixture):
     """Gaussian mixture fitted by EM to what agents or workers hold."""
 
     fit_: Fit

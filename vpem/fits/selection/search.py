@@ -41,7 +41,16 @@ from vpem.files.checkpoints import (
 from vpem.files.hdf5 import check_writable
 from vpem.files.opening import PathLike
 from vpem.files.temporaries import check_ending
-from vpem.fits.selection.trials import OF_DATA, RESULTS, Cell, Outcome, Problem, Trial, folds_of
+from vpem.fits.selection.trials import (
+    OF_ALL_ROWS,
+    OF_DATA,
+    RESULTS,
+    Cell,
+    Outcome,
+    Problem,
+    Trial,
+    folds_of,
+)
 from vpem.network.schema import PLAIN, Choice, Place, Report, TableOf, check
 from vpem.settings import CRITERIA, FitSettings, SumSettings
 from vpem.steps.cells import LEAST_OF_CELL
@@ -88,7 +97,7 @@ class Chosen:
 def choose(cells: Sequence[Report], criterion: str, floor_fits: str = "last") -> Chosen:
     """Choose the best of the cells of a grid by one of `vpem.settings.CRITERIA`.
 
-    Lower is better of the first three, higher of the last, which needs ``standard_error``. Of
+    Higher is better of "heldout", which needs ``standard_error``, lower of all others. Of
     equals the one with fewer parameters is better, then the first. Cells with degenerate components
     are chosen only where all have some, unless ``floor_fits`` is "keep".
     """
@@ -360,6 +369,8 @@ class Record:
         if differs is None:
             for key, result in state["results"].items():
                 kind = "fold" if "/fold " in key else "restart"
+                if "icl" in result and "sabic" not in result:
+                    _complete(result, int(key.split("/")[0]))
                 schema = RESULTS["failed" if str(result.get("status")) == "failed" else kind]
                 check(schema, result, place.inside("results", key))
             self.results = state["results"]
@@ -374,6 +385,19 @@ class Record:
         self.results[key] = result
         if self.path is not None:
             write_state(self.path, {"kind": KIND, "facts": self.facts, "results": self.results})
+
+
+def _complete(result: Outcome, n_components: int) -> None:
+    """Add the criteria that states did not have once; which rows had which class is lost."""
+    bic, aic, p = result["bic"], result["aic"], result["n_parameters"]
+    n_samples = float(np.exp((bic - aic) / p + 2))
+    most = n_samples * np.log(n_components)
+    result |= {
+        "sabic": aic + p * (float(np.log((n_samples + 2) / 24)) - 2),
+        "caic": bic + p,
+        "relative_entropy": float(1 - result["entropy"] / most) if most > 0 else 1.0,
+        "average_posteriors": None,
+    }
 
 
 def _difference(then: Report, now: Report) -> str | None:
@@ -583,8 +607,8 @@ def summary(cell: Cell, problem: Problem, results: Sequence[Outcome]) -> Report:
     ranks = [(keep or not one["degenerate"], one["first_root"]) for one in results]
     best = max(range(len(results)), key=ranks.__getitem__)
     names = ("n_parameters", "n_iter", "recoveries", "given_up", "degenerate", "log_likelihood",
-             "entropy", "bic", "aic", "icl")  # fmt: skip
-    shown = ("status", "n_iter", "degenerate", "log_likelihood", "bic", "aic", "icl")
+             "entropy", *OF_ALL_ROWS, "average_posteriors")  # fmt: skip
+    shown = ("status", "n_iter", "degenerate", "log_likelihood", *OF_ALL_ROWS)
     return {
         "status": results[best]["status"],
         **facts,

@@ -8,7 +8,7 @@ The data that models are compared on, where they are: here, or spread over proce
 
 Each of several processes has the columns, or the rows, of its own agents. It fits as it would
 without a search, and a model is judged on rows by one more sum: of the terms of its hubs for every
-row, exact whatever the rounds of the fit, or of three numbers of every worker's rows.
+row, exact whatever the rounds of the fit, or of a few numbers of every worker's rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,18 @@ from vpem.fits.spread_rows import whole_terms
 from vpem.fits.vpem import fit_vpem
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
-from vpem.network.schema import COUNT, NUMBER, TEXT, Choice, ListOf, Number, Report, Schema
+from vpem.network.schema import (
+    COUNT,
+    NUMBER,
+    TEXT,
+    Choice,
+    ListOf,
+    Maybe,
+    Number,
+    Report,
+    Schema,
+    or_nan,
+)
 from vpem.settings import FitSettings
 from vpem.steps.em import posterior_of
 from vpem.sums.connect import Network, refuse_directed, sum_exactly
@@ -67,6 +78,9 @@ Outcome = Report
 """What is kept of a trial: plain values."""
 
 
+OF_ALL_ROWS = ("bic", "aic", "icl", "sabic", "caic", "relative_entropy")
+"""What `vpem.terms.density.Density.criteria` returns."""
+
 TAKEN: dict[str, Schema] = {"seconds": Number(0), "warnings": ListOf(TEXT)}
 FITTED: dict[str, Schema] = {
     "status": Choice(("converged", "not converged")),
@@ -78,7 +92,8 @@ FITTED: dict[str, Schema] = {
 RESULTS: dict[str, dict[str, Schema]] = {
     "failed": {"status": Choice(("failed",)), "reason": TEXT, "refused": Choice((False,))} | TAKEN,
     "restart": FITTED
-    | dict.fromkeys(("first_root", "log_likelihood", "entropy", "bic", "aic", "icl"), NUMBER)
+    | dict.fromkeys(("first_root", "log_likelihood", "entropy", *OF_ALL_ROWS), NUMBER)
+    | {"average_posteriors": Maybe(ListOf(or_nan(NUMBER)))}
     | TAKEN,
     "fold": FITTED
     | dict.fromkeys(("held_out_total", "held_out", "log_likelihood"), NUMBER)
@@ -164,8 +179,8 @@ class ByFeatures(_Held):
             every = self._network.total.roots.join(mixture.weights)
             mixture = replace(mixture, weights=every.mean(axis=0, keepdims=True))
             parts, judged = self._spread_posteriors(mixture, X, total), outline(fit).mixture
-        each = _by_worker(parts, there, _some(self._weights, rows))
-        return Judged(judged, ledger.messages, ledger.bytes, *each[0].tolist())
+        each = _by_worker(parts, there, _some(self._weights, rows), mixture.n_components)
+        return Judged.by_sums(judged, ledger, each[0])
 
     def _spread_posteriors(
         self, mixture: Mixture, X: Any, total: Sum
@@ -231,13 +246,13 @@ class ByRows(_Held):
             every = np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])
         owners = every if local_rows is None else every[local_rows]
         parts, there = posteriors(mixture, X, self._missing), rows_with_values(X, self._missing)
-        each = _by_worker(parts, there, weights, owners, len(holders.own))
+        each = _by_worker(parts, there, weights, mixture.n_components, owners, len(holders.own))
         if holders.masks is None:
             sums = add_vectors(total, each)[0]
         else:
-            total.begin("estep", 1, 3, ITEM)
+            total.begin("estep", 1, each.shape[1], ITEM)
             sums = holders.add_up(each, announced=True)
-        return Judged(mixture, ledger.messages, ledger.bytes, *sums.tolist())
+        return Judged.by_sums(mixture, ledger, sums)
 
 
 Held = ByFeatures | ByRows
@@ -256,6 +271,9 @@ class Judged(NamedTuple):
     belongs to one component, at most ``M log K``. ICL is BIC plus twice this (Biernacki, Celeux and
     Govaert 2000, with responsibilities in the place of the classification, as McLachlan and Peel
     2000 take it).
+
+    ``average_posteriors`` are, for each component, the mean responsibility over the rows of which
+    it is the most responsible; nan if it is of none.
     """
 
     mixture: Mixture
@@ -264,25 +282,39 @@ class Judged(NamedTuple):
     log_likelihood: float
     weight: float
     entropy: float
+    average_posteriors: list[float]
+
+    @classmethod
+    def by_sums(cls, mixture: Mixture, ledger: Ledger, sums: Doubles) -> Judged:
+        """Return what the sums (3 + 2 K,) of `_by_worker` over all rows come to."""
+        shares, counts = sums[3:].reshape(2, -1)
+        means = np.divide(shares, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+        return cls(mixture, ledger.messages, ledger.bytes, *sums[:3].tolist(), means.tolist())
 
 
 def _by_worker(
     parts: Iterable[tuple[slice, Doubles, Doubles]],
     there: Mask,
     sample_weight: ArrayLike | None,
+    n_components: int,
     owners: Indices | None = None,
     n_workers: int = 1,
 ) -> Doubles:
-    """Return log-likelihood, weight and entropy (n, 3) of the rows of each worker.
+    """Return sums over the rows of each worker, (n, 3 + 2 K).
+
+    They are log-likelihood, weight and entropy, and for each component the largest responsibilities
+    of the rows where these are its own, and what these rows weigh.
 
     Runs of rows have responsibilities and log-likelihoods (`posteriors`); ``there`` (m,) are rows
     with a value, ``owners`` (m,) says who has each.
     """
     from scipy.special import entr
 
-    scores, doubts = np.zeros((2, len(there)))
+    scores, doubts, most = np.zeros((3, len(there)))
+    classes = np.zeros(len(there), dtype=np.intp)
     for rows, proba, log_likelihoods in parts:
         scores[rows], doubts[rows] = log_likelihoods, entr(proba).sum(axis=1)
+        most[rows], classes[rows] = proba.max(axis=1), proba.argmax(axis=1)
     weights, used = np.ones(len(there)), there
     if sample_weight is not None:
         weights = np.maximum(np.asarray(sample_weight, dtype=np.float64), 0.0)
@@ -296,7 +328,12 @@ def _by_worker(
     owners = np.zeros(len(there), dtype=np.intp) if owners is None else owners
     # Of no rows counts are whole numbers, which are no float64 to others.
     added = [np.bincount(owners, part, n_workers).astype(np.float64) for part in values]
-    return np.stack(added, axis=1)
+    of_class, n_classes = owners * n_components + classes, n_workers * n_components
+    by_class = [
+        np.bincount(of_class, part, n_classes).astype(np.float64).reshape(n_workers, n_components)
+        for part in (values[1] * most, values[1])
+    ]
+    return np.hstack([np.stack(added, axis=1), *by_class])
 
 
 def _some(values: Any, rows: Indices | None) -> Any:
@@ -520,15 +557,14 @@ class Problem:
             "bytes": fit.communication["bytes"] + judged.bytes,
         }
         if fold is None:
-            name, what, bic = "bic", "log-likelihood", mixture.bic(total, used)
+            name, what = "bic", "log-likelihood"
             outcome |= {
                 # Where its roots live elsewhere a process may not know it.
                 "first_root": float(next(iter(fit.root_log_likelihood), np.nan)) + fit.log_prior,
                 "log_likelihood": total / used,
                 "entropy": judged.entropy,
-                "bic": bic,
-                "aic": mixture.aic(total),
-                "icl": bic + 2 * judged.entropy,
+                **mixture.criteria(total, used, judged.entropy),
+                "average_posteriors": judged.average_posteriors,
             }
         else:
             name, what = "held_out", "log-likelihood of the held-out rows"
