@@ -50,7 +50,7 @@ class _Drawn(ProgressLine):
         self.done, self.began = 0, time.monotonic()
         self.last_line = self.began
 
-    def __call__(self, n_replicates: int) -> None:  # type: ignore[override]
+    def __call__(self, n_replicates: int) -> None:
         self.done += 1
         self.remind()
         if self.is_due():

@@ -44,7 +44,7 @@ class Inferring:
     """Estimator that has a ``fit_`` after `fit`, and parameters by scikit-learn's rules."""
 
     def select(
-        self: Any,
+        self,
         X: Rows,
         n_components: Iterable[int] = range(1, 9),
         covariance_type: str | Sequence[str] = "all",
@@ -78,10 +78,11 @@ class Inferring:
         types = parse_names("covariance_type", named, COVARIANCE_TYPES)
         counts = [check_int("n_components", k, least=1) for k in n_components]
         cells: list[Report] = []
+        estimator: Any = self
         best = None
         table: dict[str, dict[int, float]] = {one: {} for one in types}
         for k, one in product(counts, types):
-            model = clone(self).set_params(n_components=k, covariance_type=one)
+            model = clone(estimator).set_params(n_components=k, covariance_type=one)
             cell: Report = {"status": "failed", "bic": math.nan, "degenerate": False}
             try:
                 with warnings.catch_warnings():

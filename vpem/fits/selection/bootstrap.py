@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vpem.checks import Doubles, check_int, check_number
+from vpem.checks import Doubles, Floats, check_int, check_number
 from vpem.errors import InputError, NumericalError, Setting, VpemWarning, check_choice
 from vpem.files.matrix import FileMatrix
 from vpem.fits.results import Fit
@@ -61,7 +61,7 @@ class Resampling:
 
     refit: Refit
     X: Any  # (M, d)
-    sample_weight: Doubles | None
+    sample_weight: Floats | None
     fitted: Mixture
     kind: str  # of `vpem.settings.BOOTSTRAPS`
     seed: int

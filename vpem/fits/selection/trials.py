@@ -289,7 +289,9 @@ class Judged(NamedTuple):
         """Return what the sums (3 + 2 K,) of `_by_worker` over all rows come to."""
         shares, counts = sums[3:].reshape(2, -1)
         means = np.divide(shares, counts, out=np.full(len(counts), np.nan), where=counts > 0)
-        return cls(mixture, ledger.messages, ledger.bytes, *sums[:3].tolist(), means.tolist())
+        total, weight, entropy = sums[:3].tolist()
+        sent = ledger.messages, ledger.bytes
+        return cls(mixture, *sent, total, weight, entropy, means.tolist())
 
 
 def _by_worker(
