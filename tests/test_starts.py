@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from vpem import InputError, VpemWarning, connect, fit_vpem, make_graph
+from vpem import (
+    VPEM,
+    FedEM,
+    InputError,
+    NotConvergedWarning,
+    VpemWarning,
+    connect,
+    fit_vpem,
+    make_graph,
+)
 from vpem.fits.feature_kmeans import kmeans_features
 from vpem.fits.fedem import fit_fedem
 from vpem.fits.row_kmeans import kmeans_rows
@@ -16,12 +25,13 @@ from vpem.network.partition import contiguous, evenly, from_lists
 from vpem.settings import INITS
 from vpem.steps import starts
 from vpem.steps.row_sampling import RowStream
-from vpem.steps.starts import draw_start
+from vpem.steps.starts import SMALL_RUN, SMALL_RUNS, draw_start
 from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
+from .resume_support import check_resumes
 from .tables import each, each_once, over
 
 
@@ -381,3 +391,85 @@ def test_farthest_shows_rows_and_so_is_refused_under_masks():
     network = connect_workers(make_graph("star", 4), secure_sum=True)
     with pytest.raises(InputError, match="farthest"):
         kmeans_rows(X, evenly(70, 4), network, n_clusters=3, init="farthest")
+
+
+# ---- the best of short runs ----------------------------------------------------------------------
+
+SMALL = {"n_components": 3, "init": "small-em", "seed": 2, "n_threads": 1}
+
+
+def test_small_em_goes_on_from_the_best_of_short_runs(overlapping):
+    X, network = overlapping(8, 160, 6), network_of("star")
+    terms, stream = terms_of(X, network), RowStream(np.random.default_rng([2, 0]), None, len(X))
+    total, others = network.total.counted_on(Ledger(network.graph)), SMALL | {"n_init": 1}
+    drawn = [draw_start(one, terms, total, 3, stream)[0] for one in SMALL_RUNS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runs = [
+            fit_vpem(X, network, **others | {"init": one, "max_iter": SMALL_RUN}) for one in drawn
+        ]
+    scores = [run.log_likelihood for run in runs]
+    assert len({round(score, 6) for score in scores}) == 3
+    start = runs[int(np.argmax(scores))]
+    fit = fit_vpem(X, network, **SMALL)
+    assert fit.history[0, 0] / len(X) == pytest.approx(max(scores), rel=1e-8)
+    best = fit_vpem(X, network, **SMALL | {"init": start.mixture})
+    np.testing.assert_allclose(fit.mixture.means, best.mixture.means, rtol=1e-5)
+
+
+def test_small_em_leaves_degenerate_runs_to_others():
+    X = np.random.default_rng(1).standard_normal((60, 4))
+    X[30:] += 2
+    network = connect(make_graph("complete", 1), contiguous(4, 1), hops=0)
+    lone = SMALL | {"n_components": 4, "seed": 1, "max_iter": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kept = fit_vpem(X, network, **lone, floor_fits="keep")
+    last = fit_vpem(X, network, **lone)
+    assert kept.degenerate
+    assert not last.degenerate
+    assert kept.log_likelihood > last.log_likelihood
+
+
+def test_small_em_by_features_and_rows_in_one_place_is_the_same(overlapping):
+    X = overlapping(8, 160, 6)
+    alone = fit_vpem(X, connect(make_graph("complete", 1), contiguous(6, 1), hops=0), **SMALL)
+    for workers in (1, 4):
+        fit = fit_em(X, evenly(160, workers), **SMALL)
+        assert fit.log_likelihood == pytest.approx(alone.log_likelihood, rel=1e-12)
+    network = connect(make_graph("cycle", 6), contiguous(6, 6), hops=0, n_rounds=60)
+    assert fit_vpem(X, network, **SMALL).log_likelihood == pytest.approx(
+        fit_vpem(X, network_of("star"), **SMALL).log_likelihood, rel=1e-4
+    )
+
+
+def test_small_em_counts_the_sums_of_short_runs(overlapping):
+    """Ten sums of every run, and one of what it is worth; up to the server and down."""
+    X, network = overlapping(8, 160, 6), network_of("star")
+    with pytest.warns(NotConvergedWarning):
+        sent = {
+            init: fit_vpem(X, network, **SMALL | {"init": init, "max_iter": 5, "tol": 0.0})
+            for init in ("kmeans", "small-em")
+        }
+    rounds = {init: fit.communication["by_kind"]["server"]["rounds"] for init, fit in sent.items()}
+    assert rounds == {"kmeans": 2 * 6, "small-em": 2 * (6 + 3 * (SMALL_RUN + 1))}
+
+
+def test_small_em_resumes_to_the_bit(overlapping):
+    X, network = overlapping(8, 120, 6), network_of("star")
+    check_resumes(lambda saver: fit_vpem(X, network, saver=saver, **SMALL | {"n_init": 2}))
+    check_resumes(lambda saver: fit_em(X, evenly(120, 3), saver=saver, **SMALL | {"max_iter": 9}))
+
+
+@each(
+    ("make", "match"),
+    [
+        (lambda X: fit_vpem(X, network_of("star"), n_factors=1, **SMALL), "n_factors=1 are drawn"),
+        (lambda X: VPEM(3, agents=2, init="small-em", means_init=X[:3]).fit(X), "some are given"),
+        (lambda X: FedEM(3, workers=2, init="small-em").fit(X), "init must be one of"),
+        (lambda X: kmeans_features(X, network_of("star"), init="small-em"), "init must be"),
+    ],
+)
+def test_small_em_is_refused_where_it_cannot_be(make, match, overlapping):
+    with pytest.raises(InputError, match=match):
+        make(overlapping(8, 120, 6))

@@ -86,6 +86,7 @@ COVARIANCES = (*COVARIANCE_TYPES, *rules.DECOMPOSED)
 FAMILY_NAMES = ("gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
                 "negative-binomial", "exponential", "gamma")
 INITS = ("random", "k-means++", "kmeans", "farthest")
+SMALL_EM = "small-em"
 CLUSTER_INITS = ("k-means++", "random", "farthest")
 SCALES = ("none", "standard")
 MISSINGS = ("refuse", "marginalize")
@@ -298,6 +299,11 @@ class MixtureSettings(Settings, heading="Model"):
 class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
     """EM over features or rows: see `vpem.fit_vpem` and `vpem.fit_em`."""
 
+    init: Any = changed(help="Start: random (shared rows), k-means++, kmeans, farthest (the row "
+        "least similar to any chosen before), or small-em: the best of ten iterations of EM from "
+        "kmeans and from each of two random starts. With --secure-sum over rows k-means++ takes "
+        "means of groups of rows, and random and farthest are refused.",
+        choices=(*INITS, SMALL_EM))
     n_factors: int = setting(0, "Number of factors that hubs share, by which features of different "
         "hubs may correlate within a component; 0: none. EM with factors is slow without "
         "--accelerate squarem.", flags="--factors", least=0, most=64,

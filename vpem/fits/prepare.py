@@ -37,7 +37,7 @@ from vpem.network.partition import Blocks
 from vpem.network.schema import Report
 from vpem.records import Sentence, refused, sentence
 from vpem.rules import LASSO_OF_FULL
-from vpem.settings import INITS, MAP, FitSettings, KmeansSettings, MixtureSettings
+from vpem.settings import INITS, MAP, SMALL_EM, FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.accelerate import Acceleration, parse_acceleration
 from vpem.steps.starts import GivenStart
 from vpem.sums.connect import Network, connect_workers
@@ -316,6 +316,11 @@ def started(settings: FitSettings, blocks: Blocks | None = None) -> tuple[GivenS
     has_units = settings.scale == "standard"
     began_at.check_fixed(settings.fix, settings.covariance_type, blocks, has_units=has_units)
     settings = settings.changed(init=began_at.init)
+    if began_at.parts and began_at.init == SMALL_EM:
+        raise InputError(
+            Setting("init", SMALL_EM), " moves all parameters of a start, but some are given; "
+            "take ", Setting("init", "kmeans"), ", or do not give them",
+        )  # fmt: skip
     if settings.max_iter == 0:
         settings = settings.changed(batch_size=None, step_size=None, accelerate=None)
     return began_at, settings

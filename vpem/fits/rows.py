@@ -57,7 +57,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report, State
 from vpem.rules import refuse
-from vpem.settings import FitSettings
+from vpem.settings import SMALL_EM, FitSettings
 from vpem.steps.batches import fit_row_batches, step
 from vpem.steps.em import OverRows, add_messages, iterate, sample_roots
 from vpem.steps.lloyd import Lloyd
@@ -65,7 +65,7 @@ from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import ROW_BYTES, RowStream
 from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures, refuse_trace
-from vpem.steps.starts import GivenStart, Tell, held_of, teller
+from vpem.steps.starts import SMALL_RUN, SMALL_RUNS, GivenStart, Tell, held_of, teller
 from vpem.sums.connect import Network
 from vpem.sums.partial import HeardByNeighbours
 from vpem.sums.sum import Sum
@@ -118,7 +118,8 @@ class RowRestart:
         elif start_rows is not None:
             starts, shifts, rows = self._at(self.used.places(start_rows))
         elif isinstance(init, str):
-            starts, shifts, rows = self._drawn(init)
+            small = init == SMALL_EM
+            starts, shifts, rows = self._small_em(settings) if small else self._drawn(init)
         else:
             starts, shifts, rows = self._at_model(init)
         if self.restart.saved is None and self.restart.start is None:
@@ -199,6 +200,18 @@ class RowRestart:
         fill = not is_diagonal(whole.covariance_type)
         clusters = starts.clusters(centres, np.array(variances), fill)
         return self._at_clusters(clusters, centres), centres, rows
+
+    def _small_em(self, settings: FitSettings) -> Started:
+        """Return the best of some starts after a few iterations of each."""
+        short, found = settings.changed(max_iter=SMALL_RUN, batch_size=None), []
+        for init in SMALL_RUNS:
+            starts, shifts, rows = self._drawn(init)
+            step = OverRows(self.terms, self.total, self.roots, shifts)
+            run = iterate(step, starts, short, draw_row=self.stream.draw)
+            run.judge(self.terms.whole, self.total)
+            found.append((run, self.roots, shifts, rows))
+        best, self.roots, shifts, rows = max(found, key=lambda one: self.runs.rank(one[0]))
+        return best.mixtures, shifts, rows
 
     def _at_clusters(self, clusters: Lloyd, shifts: NDArray[np.float64]) -> list[Mixture]:
         """Parameters of clusters, by one sum of statistics about points that all know."""

@@ -46,7 +46,7 @@ from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.records import refused
 from vpem.rules import OF_ROWS
-from vpem.settings import FitSettings
+from vpem.settings import SMALL_EM, FitSettings
 from vpem.steps import em
 from vpem.steps.accelerate import Acceleration
 from vpem.steps.batches import fit_batches
@@ -54,7 +54,16 @@ from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import RowStream
 from vpem.steps.runs import Progress, Run, kept_of_mixtures, refuse_trace
-from vpem.steps.starts import GivenStart, draw_start, held_of, start_at_labels, teller
+from vpem.steps.starts import (
+    SMALL_RUN,
+    SMALL_RUNS,
+    GivenStart,
+    Tell,
+    draw_start,
+    held_of,
+    start_at_labels,
+    teller,
+)
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
@@ -80,6 +89,10 @@ def check_factors(
         (settings.weight_concentration_prior_type is not None, (factors, (
             " would need a prior of their own: that of a hub's covariance does not cover loadings "
             "and noise; leave out {n_factors}, or {weight_concentration_prior_type}"
+        ))),
+        (settings.init == SMALL_EM, (factors, (
+            " are drawn after the start, and {init=small-em} judges starts by models without "
+            "them; take {init=kmeans}"
         ))),
         (mixed, (factors, (
             " take Gaussian features, which are linear in factors and noise; features of other "
@@ -323,6 +336,10 @@ def _terms(
     return terms
 
 
+Drawn = tuple[Mixture, NDArray[np.intp] | None]
+"""Where a run starts, and at which rows, if at any."""
+
+
 @dataclass(frozen=True)
 class _Attempts:
     """Runs of one restart after the other, over the same terms."""
@@ -361,9 +378,7 @@ class _Attempts:
         run.judge(self.terms, restart.total)
         return run, rows
 
-    def _start(
-        self, restart: Restart, stream: RowStream
-    ) -> tuple[Mixture, NDArray[np.intp] | None]:
+    def _start(self, restart: Restart, stream: RowStream) -> Drawn:
         terms, init, n_components = self.terms, self.settings.init, self.settings.n_components
         if restart.saved is not None:
             return self.runs.parameters(restart.loop)[0], restart.drawn()
@@ -387,18 +402,35 @@ class _Attempts:
             return start, None
         if isinstance(init, str):
             tell = teller(self.callback)
-            if self.labelled is not None and n_components > 1:
-                total, known = restart.total, self.labelled.components
-                return start_at_labels(init, terms, total, n_components, known, stream, tell), None
-            clusters = draw_start(init, terms, restart.total, n_components, stream, tell)
-            return self._best_of_categories(clusters, restart.total, stream)
+            if init == SMALL_EM:
+                drawn = [self._drawn(one, restart.total, stream, tell) for one in SMALL_RUNS]
+                return self._best(drawn, SMALL_RUN, restart.total, stream)
+            return self._drawn(init, restart.total, stream, tell)
         rows = self.prepared.rows
         assert rows is not None
         return terms.start(terms.at_rows(rows)), rows
 
+    def _drawn(self, init: str, total: Sum, stream: RowStream, tell: Tell | None) -> Drawn:
+        terms, n_components = self.terms, self.settings.n_components
+        if self.labelled is not None and n_components > 1:
+            known = self.labelled.components
+            return start_at_labels(init, terms, total, n_components, known, stream, tell), None
+        clusters = draw_start(init, terms, total, n_components, stream, tell)
+        return self._best_of_categories(clusters, total, stream)
+
+    def _best(self, starts: Sequence[Drawn], n_iter: int, total: Sum, stream: RowStream) -> Drawn:
+        """Return the best of these starts after a few iterations, and its rows."""
+        short = self.settings.changed(max_iter=n_iter, batch_size=None)
+        runs = [em.fit(self.terms, total, one, short, draw_row=stream.draw) for one, _ in starts]
+        if self.settings.init == SMALL_EM:
+            for run in runs:
+                run.judge(self.terms, total)
+        best = max(range(len(runs)), key=lambda number: self.runs.rank(runs[number]))
+        return runs[best].mixture, starts[best][1]
+
     def _best_of_categories(
         self, clusters: tuple[Mixture, NDArray[np.intp]], total: Sum, stream: RowStream
-    ) -> tuple[Mixture, NDArray[np.intp]]:
+    ) -> Drawn:
         """Return the best after a few iterations of this start and of random rows.
 
         Distances between categories take few values, so that clusters are a poor guide there.
@@ -409,13 +441,10 @@ class _Attempts:
         others = not all(LAWS[family].has_levels for family in kinds.families)
         if self.network.total.holders.any(np.array([others]))[0]:
             return clusters
-        starts = [clusters]
+        starts: list[Drawn] = [clusters]
         for _ in range(STARTS_OF_CATEGORIES):
             starts.append(draw_start("random", terms, total, settings.n_components, stream))
-        short = settings.changed(max_iter=SHORT_RUN)
-        runs = [em.fit(terms, total, start, short, draw_row=stream.draw) for start, _ in starts]
-        best = max(range(len(runs)), key=lambda number: runs[number].score)
-        return runs[best].mixture, starts[best][1]
+        return self._best(starts, SHORT_RUN, total, stream)
 
     def _own(self, mixture: Any) -> Any:
         terms = self.terms

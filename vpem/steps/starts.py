@@ -51,6 +51,13 @@ ROWS_A_FEATURE = 20
 """Rows for each component and feature of the widest hub that a start looks at, whose covariances
 are to be those of all rows, but for a fifth of their deviations."""
 
+SMALL_RUNS = ("kmeans", "random", "random")
+"""Starts of which "small-em" runs a few iterations each; the best goes on (em-EM: Biernacki, Celeux
+and Govaert 2003, section 4)."""
+
+SMALL_RUN = 10
+"""Iterations of each."""
+
 FARTHEST_FIRST = 0
 """Trials of a start that draws none, but takes the farthest row."""
 

@@ -81,7 +81,8 @@ class FittedMixture(DensityMixin, OnGraph):
     init: Any = changed(
         FitSettings,
         "init",
-        help="Start: random (shared rows), k-means++, kmeans, row indices (K,), or a Mixture.",
+        help="Start: random (shared rows), k-means++, kmeans, farthest, small-em (the best of "
+        "short runs; not of FedEM), row indices (K,), or a Mixture.",
     )
     keep_trace: bool = setting(False, "Keep every iterate of a fit: ``trace_`` is a vpem.Trace.")
     mixture_: Mixture
