@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.special
 import scipy.stats
+from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
-from vpem import Blocks, InputError, Mixture, NumericalError
+from vpem import Blocks, InputError, Mixture, NumericalError, connect, fit_vpem, make_graph
 from vpem.network.hubs import Hub
+from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.units import Scaling
 
@@ -353,3 +356,59 @@ def test_what_each_root_holds_is_spread_over_its_features():
     own = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
     assert blocks.of_feature(own).tolist() == [[1, 1, 3], [10, 10, 30]]
     assert blocks.of_feature(own[:1]).tolist() == [[1, 1, 1], [10, 10, 10]]
+
+
+# ---- where components differ most ----------------------------------------------------------------
+
+
+@over(kind=COVARIANCE_TYPES, share=[0.0, 0.3, 1.0])
+def test_directions_solve_the_problem_of_scrucca(kind, share):
+    mixture = made(kind, scaled=True)
+    d, weights = mixture.n_features, mixture.assembled_weights
+    directions, values = mixture.directions(share)
+    one = mixture.convert_to(blocks_of([range(d)]), "full", Scaling.none(d))
+    means = one.assembled_means
+    full = np.broadcast_to(one.assembled_covariances, (K, d, d))
+    away, off = means - weights @ means, full - np.tensordot(weights, full, axes=1)
+    between = away.T @ np.diag(weights) @ away
+    total = between + np.tensordot(weights, full, axes=1)
+    inverse = np.linalg.inv(total)
+    of_means = between @ inverse @ between
+    of_covariances = sum(w * one @ inverse @ one for w, one in zip(weights, off, strict=True))
+    kernel = 2 * share * of_means + 2 * (1 - share) * of_covariances
+    wanted = scipy.linalg.eigh(kernel, total, eigvals_only=True)[::-1]
+    np.testing.assert_allclose(values, wanted[: len(values)], rtol=1e-7)
+    np.testing.assert_allclose(wanted[len(values) :], 0.0, atol=1e-9)
+    np.testing.assert_allclose(kernel @ directions, total @ directions * values, atol=1e-8)
+    np.testing.assert_allclose(np.linalg.norm(directions, axis=0), 1.0)
+
+
+def test_directions_of_iris_are_those_of_mclust():
+    """Of mclust 6.0.0: MclustDR(m, lambda = 1) and 0.5, where m is Mclust(iris[, 1:4], G = 3,
+    modelNames = "VVV", control = emControl(tol = c(1e-15, 1e-15), itmax = 1e5))."""
+    network = connect(make_graph("complete", 1), contiguous(4, 1), hops=0)
+    options = {"n_components": 3, "reg_covar": 0.0, "tol": 1e-13}
+    mixture = fit_vpem(load_iris().data, network, **options).mixture
+    directions, values = mixture.directions()
+    np.testing.assert_allclose(values, [1.87929526206, 0.0725024570883], rtol=1e-6)
+    basis = [[0.2042847014, 0.4347698490, -0.5549255454, -0.6791911205],
+             [-0.01238198222, -0.55146496539, 0.26607556105, -0.79052948982]]  # fmt: skip
+    np.testing.assert_allclose(np.abs(np.diagonal(basis @ directions)), 1, rtol=1e-9)
+    np.testing.assert_allclose(np.abs(directions.T), np.abs(basis), atol=1e-6)
+    both = [0.9484821049589, 0.6523351488817, 0.0812283209305, 0.0331746282651]
+    np.testing.assert_allclose(mixture.directions(0.5)[1], both, rtol=1e-6)
+
+
+def test_scores_are_a_sum_of_what_hubs_add():
+    mixture = made("full", scaled=True)
+    X = np.random.default_rng(3).normal(size=(20, mixture.n_features))
+    directions = mixture.directions(0.5)[0]
+    centred = X - mixture.assembled_weights @ mixture.assembled_means
+    parts = [centred[:, own] @ directions[own] for own in mixture.blocks.features]
+    np.testing.assert_allclose(mixture.project(X, 0.5), sum(parts), atol=1e-12)
+    with pytest.raises(InputError, match="share"):
+        mixture.directions(1.5)
+    with pytest.raises(InputError, match="6 features"):
+        mixture.project(X[:, :3])
+    with pytest.raises(InputError, match="is NaN"):
+        mixture.project(np.full((2, 6), np.nan))

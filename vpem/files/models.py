@@ -93,6 +93,10 @@ class Predicting:
         rows, slopes = self.moved(X)
         return np.asarray(self.mixture.score_samples(rows, missing=missing) + slopes)
 
+    def project(self, X: Matrix, share: float = 1.0) -> NDArray[np.float64]:
+        """Return scores (M, p) where components differ most (`vpem.Mixture.directions`)."""
+        return np.asarray(self.mixture.project(self.moved(X)[0], share))
+
     def sample(self, n_samples: int, seed: int = 0) -> tuple[NDArray[np.float64], Indices]:
         """Draw rows (n_samples, d), and the component (n_samples,) of each."""
         rng = np.random.default_rng(check_int("seed", seed, least=0))

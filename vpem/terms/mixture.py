@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,16 +20,19 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.cholesky import cholesky_blocks
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.threads import thread_count
-from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.checks import Doubles, Floats, Indices, Mask, check_finite, check_number
 from vpem.errors import InputError, NumericalError, check_choice, former
 from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Report, Schema, State, check
 from vpem.rules import DECOMPOSED
-from vpem.settings import COVARIANCES
+from vpem.settings import COVARIANCES, MISSINGS
 from vpem.terms.decomposed import INVARIANT, ON_AXES, constrained, n_free
-from vpem.terms.density import Density, Runs, runs_of_roots
+from vpem.terms.density import Density, Runs, as_rows_of, runs_of_roots
 from vpem.terms.missing import Gaps
 from vpem.terms.units import Scaling
+
+SMALLEST_DIRECTION = 1e-10
+"""Eigenvalues, of at most 2, from which on components differ along a direction."""
 
 
 def is_diagonal(covariance_type: str) -> bool:
@@ -530,6 +533,64 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
             np.ascontiguousarray(covariances),
             scaling,
         ).constrained()
+
+    def directions(self, share: float = 1.0) -> tuple[Doubles, Doubles]:
+        """Find the directions along which components differ most, and by how much.
+
+        With ``S`` the covariance of the whole mixture, ``M`` that of its means, and ``D_k`` how far
+        the covariance of component k lies from their mean, these solve ``(2 share M S^-1 M + 2 (1 -
+        share) sum_k w_k D_k S^-1 D_k) v = l S v``: all from parameters, none from rows. Between
+        hubs ``S`` has what the means say, and no more.
+
+        Parameters
+        ----------
+        share : float
+            From 0 to 1, of the means: 1 leaves out how covariances differ, 0.5 counts both alike.
+
+        Returns
+        -------
+        directions : ndarray of shape (d, p)
+            Of length one, in the user's units; p is how many eigenvalues are not zero, at most d.
+        values : ndarray of shape (p,)
+            Eigenvalues, the largest first.
+
+        Raises
+        ------
+        InputError
+            If the share is none.
+
+        Notes
+        -----
+        Scrucca (2010), Statistics and Computing 20, 471-484, section 3; scores are ``(X - mean) @
+        directions``, to which every hub adds those of its own features (`project`).
+        """
+        share = check_number("share", share, least=0.0, most=1.0)
+        weights, scale, mixture = self.assembled_weights, self.scaling.scale, cast(Any, self)
+        one = Blocks.one(self.n_features)
+        joint = mixture.joint if self.n_factors else self.convert_to(one, "full", self.scaling)
+        means, full = joint.means, joint.covariance_blocks[0]
+        away, off = means - weights @ means, full - np.tensordot(weights, full, axes=1)
+        between = away.T @ (weights[:, None] * away)
+        total = between + np.tensordot(weights, full, axes=1)
+        unit = 1 / np.sqrt(np.diagonal(total))
+        values, vectors = np.linalg.eigh(total * np.outer(unit, unit))
+        whiten = unit[:, None] * vectors / np.sqrt(values)
+        between, off = whiten.T @ between @ whiten, whiten.T @ off @ whiten
+        kernel = share * between @ between + (1 - share) * np.tensordot(weights, off @ off, axes=1)
+        values, vectors = np.linalg.eigh(2 * kernel)
+        values, vectors = values[::-1], (whiten @ vectors)[:, ::-1] / scale[:, None]
+        kept = values > SMALLEST_DIRECTION
+        directions = vectors[:, kept] / np.linalg.norm(vectors[:, kept], axis=0)
+        largest = np.abs(directions).argmax(axis=0)
+        return directions * np.sign(directions[largest, range(len(largest))]), values[kept]
+
+    def project(self, X: Floats, share: float = 1.0) -> Doubles:
+        """Return scores (M, p) of rows (M, d) along `directions`, from the mixture's mean."""
+        rows = np.asarray(as_rows_of(self, X, MISSINGS[0]))
+        check_finite(rows, None)
+        mean = self.assembled_weights @ self.assembled_means
+        scores: Doubles = (rows - mean) @ self.directions(share)[0]
+        return scores
 
     def marginal(self, features: Sequence[int]) -> Mixture:
         """Return the mixture of some of the features: all others are integrated out.
