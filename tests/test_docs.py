@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -220,6 +221,30 @@ def test_every_command_has_help_with_an_example_and_every_option_is_described_on
             assert maker.default_of(option) in text, (path, option.name)
             count += 1
     assert count > 500
+
+
+# ---- mclust --------------------------------------------------------------------------------------
+
+
+def test_the_page_for_users_of_mclust(tmp_path, capsys, monkeypatch):
+    """Mclust(iris[, 1:4], G = 3, modelNames = "VVV") of mclust 6.0.0, and MclustDR of it."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/how-to/mclust.md").read_text(encoding="utf-8")
+    first, second = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names = {}
+    exec(first, names)
+    printed = dict(line.split(" ", 1) for line in capsys.readouterr().out.splitlines())
+    assert float(printed["log-likelihood"]) == pytest.approx(-180.1858, abs=1e-3)
+    assert float(printed["BIC"]) == pytest.approx(580.8396, abs=5e-3)
+    assert json.loads(printed["rows"]) == [45, 50, 55]
+    assert json.loads(printed["directions"]) == pytest.approx([1.8793, 0.0725], abs=1e-4)
+    assert np.loadtxt("scores.csv", delimiter=",", skiprows=1).shape == (150, 2)
+    exec(second, names)
+    cells = SimpleNamespace(obs={}, obsm={"X_pca": names["X"]})  # as of an AnnData
+    names["cluster"](cells, 3, random_state=0)
+    assert np.unique(cells.obs["groups"]).tolist() == ["0", "1", "2"]
+    assert cells.obsm["X_groups"].shape == (150, 3)
+    assert cells.obsm["X_groups_directions"].shape == (150, 2)
 
 
 # ---- a model of one's own for SAEM -------------------------------------------------------------
