@@ -377,6 +377,7 @@ COMMANDS = """
 fit      commands.fit:fit        Fit a Gaussian mixture to distributed features, or rows.
 select   commands.select:select  Fit a grid of models and choose the best by a criterion.
 bootstrap commands.bootstrap:bootstrap Find standard errors, or test the number of components.
+discriminant commands.select:discriminant  Fit a classifier: a Gaussian mixture of each class.
 kmeans   commands.fit:kmeans     Cluster rows by k-means; rows or features are distributed.
 fedem    commands.fit:fedem      Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.
 impute   commands.impute:impute  Impute a matrix from the parts of it that observers saw.

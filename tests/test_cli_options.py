@@ -363,7 +363,8 @@ def test_warnings_keep_names_of_features(capsys, named):
 # ---- names of parameters, in a shell ------------------------------------------------------------
 
 WORDS = {
-    "fit": "d.h5", "select": "d.h5 -k 1,2", "bootstrap": "d.h5", "kmeans": "d.h5 --workers 2",
+    "fit": "d.h5", "select": "d.h5 -k 1,2", "bootstrap": "d.h5", "discriminant": "d.h5",
+    "kmeans": "d.h5 --workers 2",
     "fedem": "d.h5 --workers 2", "impute": "m.csv", "saem": "c.csv",
     "predict": "model.h5 d.h5", "score": "model.h5 d.h5", "sample": "model.h5",
     "model contribution": "model.h5 d.h5", "plot": "model.h5 -o p.png",

@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.fits.contribution import contribution as contribution
     from vpem.fits.estimators.clustering import DistributedKMeans as DistributedKMeans
     from vpem.fits.estimators.completion import FedMissEM as FedMissEM
+    from vpem.fits.estimators.discriminant import DiscriminantAnalysis as DiscriminantAnalysis
     from vpem.fits.estimators.mixtures import VPEM as VPEM
     from vpem.fits.estimators.mixtures import (
         DistributedGaussianMixture as DistributedGaussianMixture,
@@ -113,6 +114,7 @@ _HOMES = {
         "vpem.fits.contribution": ("Contribution", "contribution"),
         "vpem.fits.estimators.clustering": ("DistributedKMeans",),
         "vpem.fits.estimators.completion": ("FedMissEM",),
+        "vpem.fits.estimators.discriminant": ("DiscriminantAnalysis",),
         "vpem.fits.estimators.mixtures": ("DistributedGaussianMixture", "FedEM", "VPEM"),
         "vpem.fits.exponential": ("ExponentialFamily", "fit_family"),
         "vpem.fits.feature_kmeans": ("kmeans_features",),

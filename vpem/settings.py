@@ -426,6 +426,20 @@ class BootstrapSettings(Settings, heading="Bootstrap", kept=False):
         most=1024)
 
 
+class DiscriminantSettings(Settings, heading="Model", kept=False):
+    """What mixtures of classes are chosen from: see `vpem.fits.discriminant.fit_discriminant`."""
+
+    model_type: str = setting("mclustda", "mclustda: a mixture a class, each with a number of "
+        "components and a covariance type of its own. edda: one component a class, and one type "
+        "for all.", flags="--type", choices=("mclustda", "edda"), often=True)
+    n_components: Any = setting("1-5", "Numbers of components of a class, of which BIC chooses: "
+        "1-5, 1,2,4.", flags="-k --components", often=True, idle=beside(
+            " is for mixtures: {model_type=edda} has one component a class; leave it out",
+            model_type="edda"))
+    covariance_type: Any = setting("all", "Covariance types of which BIC chooses, with commas, or "
+        "all.", flags="--covariance", words=("all", *COVARIANCE_TYPES), often=True)
+
+
 class SaemSettings(Settings, heading="Method"):
     """Stochastic approximation EM: see `vpem.fit_saem`."""
 

@@ -32,7 +32,7 @@ from vpem.files.matrix import select_columns
 from vpem.files.parties.opening import choose_parties
 from vpem.files.results import read_clustering
 from vpem.files.temporaries import ending_of
-from vpem.fits.answer import answer_of, compare, read_labels
+from vpem.fits.answer import answer_of, classes_in, compare, read_labels
 from vpem.fits.contribution import contribution, spread_contribution
 from vpem.fits.labels import columns_of
 from vpem.fits.spread_rows import SpreadRows, describe_score, responsibilities
@@ -84,6 +84,8 @@ class RowFile(StoredFile):
     """
 
     facts: Report = {"holds": "rows"}  # noqa: RUF012
+    classes: Sequence[str] = ()
+    """Of a classifier: what its labels stand for."""
 
     @abstractmethod
     def assign(self, proba: bool = False) -> Assigned:
@@ -272,7 +274,9 @@ class RowFile(StoredFile):
         if output.json:
             report = {
                 "n_samples": count,
-                "counts": np.bincount(columns["label"], minlength=self.stored.n_components),
+                "counts": np.bincount(
+                    columns["label"], minlength=len(self.classes) or self.stored.n_components
+                ),
                 "output": output.output,
                 **facts,
             }
@@ -292,15 +296,16 @@ class RowFile(StoredFile):
 
     def evaluate(self, request: UseRequest) -> None:
         self.load(request)
-        found = compare(self.labels(), self.assign()[0]["label"], self.stored.n_components)
+        numbers, names = self.assign()[0]["label"], self.classes
+        found = compare(self.labels(), numbers, len(names) or self.stored.n_components, names)
         mapping, order = found.mapping, found.order
         heads = [f"{c} = {mapping[c]}" if c in mapping else str(c) for c in order]
         labelled = zip(found.classes, found.confusion[:, order], strict=True)
         counts = ((label, *row) for label, row in labelled)
-        title = "Rows of each label in each component"
+        title = f"Rows of each label in each {'class' if names else 'component'}"
         request.tell(
             {"n_samples": len(self.X), **found.describe(), **self.of_data()},
-            AGREED,
+            {"accuracy": "{accuracy:.4f}", **dict([*AGREED.items()][1:])} if names else AGREED,
             Table([*counts], ("label", *heads), title),
         )
 
@@ -367,8 +372,13 @@ class MixtureFile(RowFile):
 
     def assign(self, proba: bool = False) -> Assigned:
         shares = responsibilities(self.stored.mixture, self.X, self.missing)
+        found = classes_in(self.stored.report, self.stored.n_components)
+        if found is not None:
+            self.classes, shares = found[0], shares @ found[1]
         columns = columns_of(shares) if proba else {"label": shares.argmax(axis=1)}
-        return columns, {"labels": columns["label"], **({"proba": shares} if proba else {})}
+        named = {"class": np.array(self.classes)[columns["label"]]} if found is not None else {}
+        shown = {"labels": columns["label"], **({"proba": shares} if proba else {})}
+        return {**columns, **named}, shown | ({"classes": named["class"]} if named else {})
 
     def contribution(self, request: UseRequest) -> str:
         self.load(request)

@@ -17,6 +17,7 @@ from vpem.pictures.contents import number, plural
 from vpem.records import changed, unless, unset
 from vpem.settings import (
     MAP,
+    DiscriminantSettings,
     FitSettings,
     GraphSettings,
     HoldingSettings,
@@ -25,7 +26,7 @@ from vpem.settings import (
 )
 
 from .. import runner
-from ..data import DataFiles, FileSettings, StartSettings
+from ..data import DataFiles, FileSettings, NumberFiles, StartSettings
 from ..display import ProgressLine, Screen, span
 from ..names import in_options
 from ..options import Given, MemoryLimit, Without
@@ -316,6 +317,102 @@ def select(
         search.load(data, parties, holding, graph, fits, memory_limit, networked)
         search.plan(sums, cells)
         search.run(given, began)
+
+
+# ---- discriminant analysis -----------------------------------------------------------------------
+
+
+class DiscriminantOutput(Output, EngineSettings, DiscriminantSettings, kept=False):
+    output: Path | None = changed(help="Write the classifier here (HDF5): a model for 'predict'.")
+    n_folds: int | None = unset("Cross-validate: parts of the rows of each class, each held out "
+        "once from a choice among the same models.", flags="--folds", least=2)  # fmt: skip
+
+
+def discriminant(
+    data: DataFiles,
+    memory_limit: MemoryLimit = None,
+    *,
+    out: Annotated[DiscriminantOutput, Without("shards")],
+    parties: Annotated[NumberFiles, Without("family")],
+    holding: Annotated[HoldingSettings, Without("split workers worker_rows")],
+    graph: GraphSettings,
+    fits: Annotated[
+        SearchedFit,
+        Without("n_components covariance_type weight_concentration_prior fix penalty n_factors"),
+    ],
+    sums: Annotated[SumSettings, Without("hubs")],
+    given: Given,
+) -> None:
+    """Fit a classifier of labelled rows: a Gaussian mixture of each class.
+
+    As mclust's MclustDA and EDDA do, over agents that hold features: 'vpem predict' then tells
+    classes. Labels are those of the data (--label-column), and all agents know them. With --folds
+    the error on rows that were not fitted is found, by rows dealt out class by class.
+
+    Example: vpem discriminant data/wine.h5 -k 1-2 --covariance diag,tied --folds 5
+
+    Example: vpem discriminant data/wine.h5 --type edda --agents 3 -o classes.h5
+    """
+    with Screen(out.quiet) as screen:
+        import numpy as np
+
+        from vpem.files.matrix import select_rows
+        from vpem.files.temporaries import check_ending
+        from vpem.fits.discriminant import fit_discriminant, held_out_classes
+        from vpem.fits.estimators.discriminant import numbers_of, types_of
+
+        if out.output is not None:
+            check_ending(out.output, "models")
+        task = runner.Task(screen, out, "models", out)
+        networked = graph.is_asked or sums.is_asked
+        source = task.load(data, parties, holding, graph, fits, memory_limit, networked)
+        if (labels := source.labels) is None:
+            raise InputError(
+                f"{source.source} has no labels; name their column with --label-column"
+            )
+        task.connect(sums)
+        X, weights, about = task.data()
+        choice: Any = {
+            "model_type": out.model_type,
+            "n_components": numbers_of(out.n_components),
+            "covariance_type": types_of(out.covariance_type),
+            **about,
+        }
+
+        def fit_to(rows: Any = None) -> Any:
+            some = [one if rows is None or one is None else select_rows(one, [rows])
+                    for one in (X, labels, weights)]  # fmt: skip
+            return fit_discriminant(
+                some[0], some[1], task.local, task.settings, sample_weight=some[2],
+                callback=progress, **choice,
+            )  # fmt: skip
+
+        held: Report = {}
+        with task.working(ProgressLine, source.X) as progress:
+            fitted = fit_to()
+            own = np.asarray(fitted.classes)[fitted.predict_classes(X, fits.missing).argmax(axis=1)]
+            held["training_error"] = float(np.mean(own != labels))
+            if out.n_folds is not None:
+                folds = held_out_classes(fit_to, X, labels, out.n_folds, fits.seed, fits.missing)
+                wrong = [part for _, part in folds]
+                rates = [float(part.mean()) for part in wrong]
+                held["folds"] = rates
+                held["held_out_error"] = float(np.concatenate(wrong).mean())
+                held["held_out_standard_error"] = float(np.std(rates, ddof=1) / len(rates) ** 0.5)
+        task.in_data_units(fitted)
+        for name, one in zip(fitted.classes, fitted.chosen, strict=True):
+            many = plural(one["n_components"], "component")
+            screen.say(f"class {name}: {many}, {one['covariance_type']}, BIC {one['bic']:.2f}")
+        screen.say(
+            f"classification error of the rows that were fitted {held['training_error']:.4f}"
+        )
+        if out.n_folds is not None:
+            screen.say(
+                f"of held-out rows {held['held_out_error']:.4f}, standard error "
+                f"{held['held_out_standard_error']:.4f}, in {out.n_folds} folds"
+            )
+        options = task.options(given, fitted, covariance=out.covariance_type)
+        task.finish_fit(fitted, options, **{"classification": held})
 
 
 # ---- several numbers of components in one fit ----------------------------------------------------

@@ -352,6 +352,23 @@ def labels_of(report: Report) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
+def classes_in(report: Report, n_components: int) -> tuple[list[str], NDArray[np.float64]] | None:
+    """Return the classes of a model in a file, and which components (K, C) are theirs; or None."""
+    about = report.get("discriminant")
+    if about is None:
+        return None
+    names, numbers = (
+        about.get(one) if isinstance(about, dict) else None for one in ("classes", "class_of")
+    )
+    if (
+        not isinstance(names, list) or not isinstance(numbers, list) or len(numbers) != n_components
+        or not all(isinstance(one, str) for one in names) or len({*names}) < len(names)
+        or {*numbers} != {*range(len(names))} or not all(type(one) is int for one in numbers)
+    ):  # fmt: skip
+        raise InputError("the model's report of its classes does not agree with its components")
+    return names, np.eye(len(names))[numbers]
+
+
 def as_table(described: Sequence[Report], noun: str = "component", noisy: bool = False) -> Table:
     """Return a table for a reader, of what `Answer.describe` says.
 
@@ -421,8 +438,14 @@ class Agreement:
         return {"labels" if name == "classes" else name: one for name, one in vars(self).items()}
 
 
-def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreement:
-    """Compare clusters (M,), numbered from 0, with labels (M,): what the rows are known to be."""
+def compare(
+    labels: ArrayLike, clusters: ArrayLike, n_clusters: int, names: Sequence[str] = ()
+) -> Agreement:
+    """Compare clusters (M,), numbered from 0, with labels (M,): what the rows are known to be.
+
+    Clusters that have ``names`` are right where the label is their name; others by the best
+    one-to-one mapping.
+    """
     from scipy.optimize import linear_sum_assignment
 
     truth = np.asarray(labels)
@@ -433,6 +456,12 @@ def compare(labels: ArrayLike, clusters: ArrayLike, n_clusters: int) -> Agreemen
     confusion = np.zeros((len(classes), n_clusters), dtype=np.intp)
     np.add.at(confusion, (codes, numbers), 1)
     rows, columns = linear_sum_assignment(confusion, maximize=True)
+    if names:
+        from vpem.fits.labels import label_name
+
+        own = {label_name(name): row for row, name in enumerate(classes.tolist())}
+        columns = np.array([at for at, name in enumerate(names) if name in own], dtype=np.intp)
+        rows = np.array([own[names[at]] for at in columns], dtype=np.intp)
     return Agreement(
         accuracy=float(confusion[rows, columns].sum() / len(truth)),
         adjusted_rand_index=adjusted_rand_index(confusion),

@@ -290,7 +290,7 @@ class KnownLabels:
             )
         shares = np.full((n_samples, n_components), np.nan)
         shares[there] = codes[:, None] == np.arange(n_components)
-        return shares, [_named(name) for name in names.tolist()]
+        return shares, [label_name(name) for name in names.tolist()]
 
     def of_components(self, names: Sequence[str], n_components: int, model: str) -> KnownLabels:
         """Return labels as probabilities of components that have these names, in a model."""
@@ -323,7 +323,7 @@ def _there(values: AnyArray) -> NDArray[np.bool_]:
     return ~np.array(unknown, dtype=np.bool_)
 
 
-def _named(label: Any) -> str:
+def label_name(label: Any) -> str:
     """Return a label as people write it: 2, not 2.0."""
     whole = isinstance(label, float) and label == int(label)
     return str(int(label) if whole else label)

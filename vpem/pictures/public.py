@@ -54,7 +54,7 @@ def load(path: PathLike, kind: type[T] | None = None) -> Any:
 
     Returns
     -------
-    VPEM, DistributedGaussianMixture, FedEM or DistributedKMeans
+    VPEM, DistributedGaussianMixture, FedEM, DiscriminantAnalysis or DistributedKMeans
         Of a model or a clustering: fitted, so that it predicts (`read_model` has what is in the
         file). Of a fit of SAEM what `read_saem` returns, of an imputation its matrix
         (`vpem.files.results.Imputed`), of data a `Dataset`, `Observations` or `Individuals`;
@@ -92,6 +92,10 @@ def _opened(path: PathLike) -> Any:
                 f"{path} is a model of features after a power transform, which estimators do not "
                 "make; open it with vpem.read_model"
             )
+        if "discriminant" in model.report:
+            from vpem.fits.estimators.discriminant import discriminant_of
+
+            return discriminant_of(model)
         return estimator_of(model)
     if encoding == StoredClustering.encoding:
         from vpem.fits.estimators.clustering import kmeans_of

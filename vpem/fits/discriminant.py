@@ -1,0 +1,355 @@
+"""Discriminant analysis: a Gaussian mixture of each class, over agents that hold features.
+
+MclustDA of Fraley and Raftery (2002), "Model-Based Clustering, Discriminant Analysis, and Density
+Estimation", section 4: a mixture a class, of its own number of components and covariance family.
+EDDA of Bensmail and Celeux (1996): one component a class, and one family for all. Either is one
+mixture whose components have classes, whose weights are those of their classes times their own.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vpem.checks import AnyArray, Matrix
+from vpem.errors import InputError, NumericalError, Setting, VpemWarning, check_choice, shorten
+from vpem.files.matrix import select_rows
+from vpem.fits.labels import KnownLabels, label_name
+from vpem.fits.prepare import weighed
+from vpem.fits.results import Fit
+from vpem.fits.selection.trials import folds_of
+from vpem.fits.vpem import fit_vpem
+from vpem.network.ledger import Ledger
+from vpem.network.schema import Report
+from vpem.settings import COVARIANCE_TYPES, WEIGHT_PRIORS, DiscriminantSettings, FitSettings
+from vpem.sums.connect import Network
+from vpem.terms.mixture import Mixture, is_diagonal
+from vpem.terms.rows import rows_with_values
+
+Cells = Sequence[tuple[int, str]]
+"""Numbers of components and covariance types to choose from."""
+
+
+@dataclass(kw_only=True)
+class DiscriminantFit(Fit):
+    """A mixture whose components have classes.
+
+    Attributes
+    ----------
+    model_type : str
+        "mclustda" or "edda".
+    classes : ndarray of shape (C,)
+        Labels, ascending.
+    class_of : ndarray of shape (K,)
+        The number of the class of each component.
+    chosen : list of dict
+        Of each class the number of components, the covariance type, and BIC (of all classes in
+        EDDA); lower is better.
+    n_free : int
+        Parameters of the classes' mixtures, without the shares of the classes, as mclust counts.
+
+    Notes
+    -----
+    ``mixture`` and ``log_likelihood`` are of rows without their labels.
+    """
+
+    model_type: str
+    classes: AnyArray
+    class_of: NDArray[np.intp]
+    chosen: list[Report]
+    n_free: int
+
+    @property
+    def n_parameters(self) -> int:
+        return self.n_free
+
+    def predict_classes(self, X: Matrix, missing: str = "refuse") -> NDArray[np.float64]:
+        """Return the probability of each class, shape (M, C)."""
+        return (
+            self.mixture.predict_proba(X, missing=missing)
+            @ np.eye(len(self.classes))[self.class_of]
+        )
+
+    def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
+        about = {
+            "model_type": self.model_type,
+            "classes": [label_name(one) for one in self.classes.tolist()],
+            "class_of": self.class_of.tolist(),
+            "chosen": self.chosen,
+        }
+        report = super().describe(feature_names, holders)
+        return report | {"algorithm": "discriminant", "discriminant": about}
+
+
+def fit_discriminant(
+    X: Matrix,
+    labels: ArrayLike,
+    network: Network,
+    settings: FitSettings | None = None,
+    *,
+    model_type: str = DiscriminantSettings.model_type,
+    n_components: Sequence[int] = (1, 2, 3, 4, 5),
+    covariance_type: Sequence[str] = COVARIANCE_TYPES,
+    sample_weight: ArrayLike | None = None,
+    feature_names: Sequence[str] | None = None,
+    callback: Callable[[Any], None] | None = None,
+    **changes: object,
+) -> DiscriminantFit:
+    """Fit a mixture to each class, over agents that hold features.
+
+    All agents know the labels, and each class's mixture is fitted as `vpem.fit_vpem` does. Of the
+    numbers of components and covariance types those of lowest BIC are kept; those that cannot be
+    fitted are passed over, as are degenerate ones where others are not.
+
+    Parameters
+    ----------
+    X : array of shape (M, d)
+        Rows.
+    labels : array of shape (M,)
+        The class of each row.
+    network : Network
+        From `vpem.connect`, in one process.
+    settings : FitSettings, optional
+        Of each mixture; its number of components and covariance type have no effect.
+    model_type : {"mclustda", "edda"}
+        A mixture a class, or one component a class with a common covariance type.
+    n_components, covariance_type : sequence
+        What to choose from by BIC. EDDA has one component a class.
+    sample_weight : array of shape (M,), optional
+        Weights of rows.
+    feature_names : sequence of str, optional
+        For messages.
+    callback : callable, optional
+        Told of each iteration.
+    **changes
+        Settings that differ.
+
+    Returns
+    -------
+    DiscriminantFit
+
+    Raises
+    ------
+    InputError
+        If rows have no label, labels and rows differ in number, or no mixture of a class can be
+        fitted.
+    """
+    began = time.perf_counter()
+    settings = FitSettings.resolve(settings, **changes)
+    _refuse(settings, network)
+    check_choice("model_type", model_type, ("mclustda", "edda"))
+    y = np.asarray(labels)
+    if y.shape != (len(X),):
+        raise InputError(f"{len(X)} rows need as many labels, got shape {y.shape}")
+    codes, names = KnownLabels(y).parsed(len(X), max(len(X), 1))
+    if np.isnan(codes).any():
+        row = int(np.argmax(np.isnan(codes).any(axis=1)))
+        raise InputError(
+            f"row {row} has no label, but each row belongs to a class; leave it out, or fit all "
+            "rows with labels of some, 'vpem fit --labels'"
+        )
+    n_classes, classes, ledger = len(names), np.unique(y), Ledger(network.graph)
+    number_of = codes.argmax(axis=1)
+    known = {"feature_names": feature_names, "callback": callback}
+    weights = None if sample_weight is None else np.asarray(sample_weight)
+    if model_type == "edda":
+        cells = [(n_classes, kind) for kind in covariance_type]
+        fit, bic = _best(X, weights, network, settings, cells, ledger, number_of, **known)
+        fits, shares = [fit], np.ones(1)
+        class_of, n_free = np.arange(n_classes), fit.n_parameters - (n_classes - 1)
+        chosen = [_choice(fit, 1, bic)] * n_classes
+    else:
+        cells = [(k, kind) for k in n_components for kind in covariance_type]
+        fits, chosen = [], []
+        for number, name in enumerate(names):
+            rows = np.flatnonzero(number_of == number)
+            some, theirs = select_rows(X, [rows]), None if weights is None else weights[rows]
+            try:
+                fit, bic = _best(some, theirs, network, settings, cells, ledger, **known)
+            except InputError as error:
+                raise InputError(f"class {name}, of {len(rows)} rows: {error}") from None
+            fits.append(fit)
+            chosen.append(_choice(fit, fit.mixture.n_components, bic))
+        totals = np.array([fit.total_weight for fit in fits])
+        shares = totals / totals.sum()
+        class_of = np.repeat(np.arange(n_classes), [fit.mixture.n_components for fit in fits])
+        n_free = sum(fit.n_parameters for fit in fits)
+    mixture = joined([fit.mixture for fit in fits], shares)
+    total, used = _total(mixture, X, weights, settings.missing)
+    n_roots = len(fits[0].root_log_likelihood)
+    whole = {one.name: getattr(fits[0], one.name) for one in fields(Fit)}
+    whole |= {
+        "mixture": mixture,
+        "mixtures": [],
+        "history": np.full((1, fits[0].history.shape[1]), total),
+        "root_log_likelihood": np.full(n_roots, total),
+        "total_weight": used,
+        "n_samples": len(X),
+        "converged": all(fit.converged for fit in fits),
+        "total_iterations": sum(fit.total_iterations for fit in fits),
+        "degenerate": _degenerate(fits),
+        "copies": [],
+        "init_rows": None,
+        "recoveries": [],
+        "lost": [],
+        "ledger": ledger,
+        "communication": ledger.summary(),
+        "seconds": time.perf_counter() - began,
+        "labels_for_fit": {
+            "agent": 0, "n_rows": len(X), "names": [names[one] for one in class_of],
+            "rows": (mixture.assembled_weights * used).tolist(),
+        },
+    }  # fmt: skip
+    return DiscriminantFit(
+        **whole,
+        model_type=model_type,
+        classes=classes,
+        class_of=class_of,
+        chosen=chosen,
+        n_free=n_free,
+    )
+
+
+def _refuse(settings: FitSettings, network: Network) -> None:
+    """Raise InputError for what a mixture of each class cannot have."""
+    if network.agents.apart:
+        raise InputError(
+            "discriminant analysis is for one process: with several each would have to know the "
+            "label of every row, which one party has; leave out ", Setting("engine")
+        )  # fmt: skip
+    if settings.weight_concentration_prior_type in WEIGHT_PRIORS:
+        raise InputError(
+            Setting("weight_concentration_prior_type", settings.weight_concentration_prior_type),
+            " finds how many components are in use, but of each class BIC chooses; take ",
+            Setting("weight_concentration_prior_type", "map"), ", or leave it out",
+        )  # fmt: skip
+    for name in ("n_factors", "fix"):
+        if getattr(settings, name):
+            raise InputError(
+                Setting(name), " is of one mixture, but each class has its own; leave it out"
+            )
+    if not isinstance(settings.init, str):
+        raise InputError(
+            Setting("init"),
+            " starts one mixture, but each class has its own; give the name of a start",
+        )
+
+
+def _best(
+    X: Matrix,
+    weights: AnyArray | None,
+    network: Network,
+    settings: FitSettings,
+    cells: Cells,
+    ledger: Ledger,
+    numbers: NDArray[np.intp] | None = None,
+    **known: Any,
+) -> tuple[Fit, float]:
+    """Return the fit of lowest BIC, with its BIC; messages of all are counted.
+
+    With ``numbers`` of classes (M,) components are these.
+    """
+    best: tuple[tuple[bool, float], Fit, list[Any]] | None = None
+    reasons = []
+    for k, kind in cells:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", VpemWarning)
+            one = settings.changed(n_components=k, covariance_type=kind)
+            try:
+                fit = fit_vpem(
+                    X, network, one, sample_weight=weights, labels_for_fit=numbers, **known
+                )
+                bic = fit.bic
+                if numbers is not None:  # of rows alone, as the other type's
+                    total, used = _total(fit.mixture, X, weights, settings.missing)
+                    bic = (fit.n_parameters - (k - 1)) * float(np.log(used)) - 2 * total
+            except (InputError, NumericalError) as error:
+                reasons.append(f"{k} {kind}: {error}")
+                continue
+        assert fit.ledger is not None
+        ledger.add(fit.ledger)
+        rank = bool(fit.degenerate) and settings.floor_fits != "keep", bic
+        if np.isfinite(bic) and (best is None or rank < best[0]):
+            best = rank, fit, [one.message for one in heard]
+    if best is None:
+        raise InputError(
+            f"no mixture could be fitted; the first, {reasons[0] if reasons else cells}"
+        )
+    (_, bic), fit, messages = best
+    for message in messages:
+        warnings.warn(message, stacklevel=4)
+    return fit, bic
+
+
+def _choice(fit: Fit, n_components: int, bic: float) -> Report:
+    return {
+        "n_components": n_components,
+        "covariance_type": fit.mixture.covariance_type,
+        "bic": bic,
+    }
+
+
+def _total(
+    mixture: Mixture, X: Matrix, weights: AnyArray | None, missing: str
+) -> tuple[float, float]:
+    """Return the log-likelihood of rows, and what those that have a value weigh."""
+    scores = mixture.score_samples(X, missing=missing)
+    return weighed(scores, rows_with_values(X, missing), weights)
+
+
+def _degenerate(fits: Sequence[Fit]) -> list[int]:
+    begins = np.cumsum([0, *(fit.mixture.n_components for fit in fits)]).tolist()
+    return [begin + k for begin, fit in zip(begins, fits, strict=False) for k in fit.degenerate]
+
+
+def joined(mixtures: Sequence[Mixture], shares: NDArray[np.float64]) -> Mixture:
+    """Return the mixture of mixtures over the same hubs, each with a share; one is as it is."""
+    first, *others = mixtures
+    if not others:
+        return first
+    kind = "diag" if all(is_diagonal(one.covariance_type) for one in mixtures) else "full"
+    alike = [one.convert_to(first.blocks, kind, first.scaling) for one in mixtures]
+    weights = np.concatenate(
+        [share * one.weights for share, one in zip(shares, alike, strict=True)], axis=1
+    )
+    if kind == "diag":
+        covariances = np.concatenate([one.covariances for one in alike])
+    else:
+        views = zip(*(one.covariance_blocks for one in alike), strict=True)
+        covariances = np.concatenate([np.empty(0), *(np.concatenate(v).ravel() for v in views)])
+    means = np.concatenate([one.means for one in alike])
+    return replace(alike[0], weights=weights, means=means, covariances=covariances)
+
+
+def held_out_classes(
+    fit: Callable[[NDArray[np.intp]], DiscriminantFit],
+    X: Matrix,
+    labels: ArrayLike,
+    n_folds: int,
+    seed: int,
+    missing: str = "refuse",
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
+    """Yield the rows of each fold, and which of them a fit to the others takes for another class.
+
+    Rows of each class are dealt out by themselves, so that no fold lacks one; each ``fit`` chooses
+    again.
+    """
+    y = np.asarray(labels)
+    groups = [np.flatnonzero(y == one) for one in np.unique(y)]
+    if min(map(len, groups)) < n_folds:
+        few = shorten(str(y[rows[0]]) for rows in groups if len(rows) < n_folds)
+        raise InputError(
+            Setting("n_folds", n_folds), f" need as many rows of each class; few are of {few}"
+        )
+    deals = [[rows[part] for part in folds_of(len(rows), n_folds, seed)] for rows in groups]
+    for parts in zip(*deals, strict=True):
+        fold = np.sort(np.concatenate(parts))
+        found = fit(np.setdiff1d(np.arange(len(y)), fold))
+        shares = found.predict_classes(select_rows(X, [fold]), missing)
+        yield fold, found.classes[shares.argmax(axis=1)] != y[fold]
