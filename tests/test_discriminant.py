@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused():
         fit_discriminant(X, np.where(np.arange(150) == 3, -1, Y), network)
     with pytest.raises(InputError, match="has one component a class"):
         DiscriminantAnalysis("edda", 2).fit(X, Y)
-    with pytest.raises(InputError, match="of each class BIC chooses"):
+    with pytest.raises(InputError, match="each class has its own, whose size BIC"):
         DiscriminantAnalysis(weight_concentration_prior_type="dirichlet_process").fit(X, Y)
     with pytest.raises(InputError, match=r"class 0, of 2 rows: no mixture could be fitted"):
         DiscriminantAnalysis(n_components=3).fit(X[48:52], Y[48:52])
@@ -132,7 +132,7 @@ def test_in_a_shell(tmp_path, monkeypatch, capsys):
     assert report["discriminant"]["classes"] == ["0", "1", "2"]
     evaluated = done(capsys, *["evaluate", "c.h5", "d.csv", "--label-column", "y", "--json"]).json
     assert evaluated["accuracy"] == pytest.approx(1 - held["training_error"])
-    found = done(capsys, *["predict", "c.h5", "d.csv", "--drop", "y", "--proba", "--json"]).json
+    found = done(capsys, *["predict", "c.h5", "d.csv", "--proba", "--json"]).json
     assert sum(found["counts"]) == 150
     assert len(found["counts"]) == 3
     assert np.mean(np.array(found["classes"]).astype(int) == Y) == evaluated["accuracy"]

@@ -380,7 +380,7 @@ def discriminant(
         }
 
         def fit_to(rows: Any = None) -> Any:
-            some = [one if rows is None or one is None else select_rows(one, [rows])
+            some: list[Any] = [one if rows is None or one is None else select_rows(one, [rows])
                     for one in (X, labels, weights)]  # fmt: skip
             return fit_discriminant(
                 some[0], some[1], task.local, task.settings, sample_weight=some[2],
@@ -412,7 +412,7 @@ def discriminant(
                 f"{held['held_out_standard_error']:.4f}, in {out.n_folds} folds"
             )
         options = task.options(given, fitted, covariance=out.covariance_type)
-        task.finish_fit(fitted, options, **{"classification": held})
+        task.finish_fit(fitted, options, classification=held)
 
 
 # ---- several numbers of components in one fit ----------------------------------------------------

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,6 @@ from vpem.settings import COVARIANCE_TYPES, WEIGHT_PRIORS, DiscriminantSettings,
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture, is_diagonal
 from vpem.terms.rows import rows_with_values
-
-Cells = Sequence[tuple[int, str]]
-"""Numbers of components and covariance types to choose from."""
 
 
 @dataclass(kw_only=True)
@@ -71,10 +69,8 @@ class DiscriminantFit(Fit):
 
     def predict_classes(self, X: Matrix, missing: str = "refuse") -> NDArray[np.float64]:
         """Return the probability of each class, shape (M, C)."""
-        return (
-            self.mixture.predict_proba(X, missing=missing)
-            @ np.eye(len(self.classes))[self.class_of]
-        )
+        members = np.eye(len(self.classes))[self.class_of]
+        return self.mixture.predict_proba(X, missing=missing) @ members
 
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         about = {
@@ -154,65 +150,75 @@ def fit_discriminant(
             f"row {row} has no label, but each row belongs to a class; leave it out, or fit all "
             "rows with labels of some, 'vpem fit --labels'"
         )
-    n_classes, classes, ledger = len(names), np.unique(y), Ledger(network.graph)
-    number_of = codes.argmax(axis=1)
+    number_of, ledger = codes.argmax(axis=1), Ledger(network.graph)
+    pooled, weights = (
+        model_type == "edda",
+        None if sample_weight is None else np.asarray(sample_weight),
+    )
     known = {"feature_names": feature_names, "callback": callback}
-    weights = None if sample_weight is None else np.asarray(sample_weight)
-    if model_type == "edda":
-        cells = [(n_classes, kind) for kind in covariance_type]
-        fit, bic = _best(X, weights, network, settings, cells, ledger, number_of, **known)
-        fits, shares = [fit], np.ones(1)
-        class_of, n_free = np.arange(n_classes), fit.n_parameters - (n_classes - 1)
-        chosen = [_choice(fit, 1, bic)] * n_classes
-    else:
-        cells = [(k, kind) for k in n_components for kind in covariance_type]
-        fits, chosen = [], []
-        for number, name in enumerate(names):
-            rows = np.flatnonzero(number_of == number)
-            some, theirs = select_rows(X, [rows]), None if weights is None else weights[rows]
-            try:
-                fit, bic = _best(some, theirs, network, settings, cells, ledger, **known)
-            except InputError as error:
-                raise InputError(f"class {name}, of {len(rows)} rows: {error}") from None
-            fits.append(fit)
-            chosen.append(_choice(fit, fit.mixture.n_components, bic))
-        totals = np.array([fit.total_weight for fit in fits])
-        shares = totals / totals.sum()
-        class_of = np.repeat(np.arange(n_classes), [fit.mixture.n_components for fit in fits])
-        n_free = sum(fit.n_parameters for fit in fits)
-    mixture = joined([fit.mixture for fit in fits], shares)
-    total, used = _total(mixture, X, weights, settings.missing)
-    n_roots = len(fits[0].root_log_likelihood)
-    whole = {one.name: getattr(fits[0], one.name) for one in fields(Fit)}
-    whole |= {
-        "mixture": mixture,
-        "mixtures": [],
-        "history": np.full((1, fits[0].history.shape[1]), total),
-        "root_log_likelihood": np.full(n_roots, total),
-        "total_weight": used,
-        "n_samples": len(X),
-        "converged": all(fit.converged for fit in fits),
-        "total_iterations": sum(fit.total_iterations for fit in fits),
-        "degenerate": _degenerate(fits),
-        "copies": [],
-        "init_rows": None,
-        "recoveries": [],
-        "lost": [],
-        "ledger": ledger,
-        "communication": ledger.summary(),
-        "seconds": time.perf_counter() - began,
-        "labels_for_fit": {
-            "agent": 0, "n_rows": len(X), "names": [names[one] for one in class_of],
+    groups, counts = (
+        [(f"class {name}", number_of == c) for c, name in enumerate(names)],
+        n_components,
+    )
+    if pooled:
+        groups, counts = [("classes", np.ones(len(X), dtype=bool))], [len(names)]
+    fits: list[Fit] = []
+    for what, there in groups:
+        rows = np.flatnonzero(there)
+        some, theirs = select_rows(X, [rows]), None if weights is None else weights[rows]
+        numbers = number_of if pooled else None
+        try:
+            one = _best(
+                some,
+                theirs,
+                network,
+                settings,
+                product(counts, covariance_type),
+                numbers,
+                ledger,
+                **known,
+            )
+        except InputError as error:
+            raise InputError(f"{what}, of {len(rows)} rows: {error}") from None
+        fits.append(one)
+    sizes = [1] * len(names) if pooled else [fit.mixture.n_components for fit in fits]
+    totals = np.array([fit.total_weight for fit in fits])
+    mixture = joined([fit.mixture for fit in fits], totals / totals.sum())
+    total, used = total_of(mixture, X, weights, settings.missing)
+    shared = (len(names) - 1) * pooled * float(np.log(used))  # of the classes' shares
+    class_of = np.repeat(np.arange(len(names)), sizes)
+    begins = np.cumsum([0, *sizes]).tolist()
+    return DiscriminantFit(
+        model_type=model_type,
+        classes=np.unique(y),
+        class_of=class_of,
+        chosen=[
+            {
+                "n_components": k,
+                "covariance_type": one.mixture.covariance_type,
+                "bic": one.bic - shared,
+            }
+            for k, one in zip(sizes, fits * (len(names) if pooled else 1), strict=True)
+        ],
+        n_free=sum(fit.n_parameters for fit in fits) - (len(names) - 1) * pooled,
+        mixture=mixture,
+        network=network,
+        history=np.full((1, fits[0].history.shape[1]), total),
+        root_log_likelihood=np.full(len(fits[0].root_log_likelihood), total),
+        total_weight=used,
+        n_samples=len(X),
+        converged=all(fit.converged for fit in fits),
+        total_iterations=sum(fit.total_iterations for fit in fits),
+        degenerate=[at + k for at, fit in zip(begins, fits, strict=False) for k in fit.degenerate],
+        ledger=ledger,
+        communication=ledger.summary(),
+        seconds=time.perf_counter() - began,
+        labels_for_fit={
+            "agent": 0,
+            "n_rows": len(X),
+            "names": [names[one] for one in class_of],
             "rows": (mixture.assembled_weights * used).tolist(),
         },
-    }  # fmt: skip
-    return DiscriminantFit(
-        **whole,
-        model_type=model_type,
-        classes=classes,
-        class_of=class_of,
-        chosen=chosen,
-        n_free=n_free,
     )
 
 
@@ -223,89 +229,67 @@ def _refuse(settings: FitSettings, network: Network) -> None:
             "discriminant analysis is for one process: with several each would have to know the "
             "label of every row, which one party has; leave out ", Setting("engine")
         )  # fmt: skip
-    if settings.weight_concentration_prior_type in WEIGHT_PRIORS:
+    prior = settings.weight_concentration_prior_type
+    given = {
+        "weight_concentration_prior_type": prior in WEIGHT_PRIORS,
+        "init": not isinstance(settings.init, str),
+        "n_factors": settings.n_factors,
+        "fix": settings.fix,
+    }
+    for name in (name for name, is_given in given.items() if is_given):
         raise InputError(
-            Setting("weight_concentration_prior_type", settings.weight_concentration_prior_type),
-            " finds how many components are in use, but of each class BIC chooses; take ",
-            Setting("weight_concentration_prior_type", "map"), ", or leave it out",
-        )  # fmt: skip
-    for name in ("n_factors", "fix"):
-        if getattr(settings, name):
-            raise InputError(
-                Setting(name), " is of one mixture, but each class has its own; leave it out"
-            )
-    if not isinstance(settings.init, str):
-        raise InputError(
-            Setting("init"),
-            " starts one mixture, but each class has its own; give the name of a start",
+            Setting(name),
+            " is of one mixture, but each class has its own, whose size BIC chooses; leave it out",
         )
 
 
 def _best(
-    X: Matrix,
+    X: Any,
     weights: AnyArray | None,
     network: Network,
     settings: FitSettings,
-    cells: Cells,
+    cells: Iterable[tuple[int, str]],
+    numbers: NDArray[np.intp] | None,
     ledger: Ledger,
-    numbers: NDArray[np.intp] | None = None,
     **known: Any,
-) -> tuple[Fit, float]:
-    """Return the fit of lowest BIC, with its BIC; messages of all are counted.
+) -> Fit:
+    """Return the fit of lowest BIC; messages of all are counted.
 
-    With ``numbers`` of classes (M,) components are these.
+    With ``numbers`` of classes (M,) components are these, and likelihoods those of rows alone.
     """
     best: tuple[tuple[bool, float], Fit, list[Any]] | None = None
     reasons = []
     for k, kind in cells:
+        one = settings.changed(n_components=k, covariance_type=kind)
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", VpemWarning)
-            one = settings.changed(n_components=k, covariance_type=kind)
             try:
                 fit = fit_vpem(
                     X, network, one, sample_weight=weights, labels_for_fit=numbers, **known
                 )
-                bic = fit.bic
-                if numbers is not None:  # of rows alone, as the other type's
-                    total, used = _total(fit.mixture, X, weights, settings.missing)
-                    bic = (fit.n_parameters - (k - 1)) * float(np.log(used)) - 2 * total
+                if numbers is not None:
+                    fit.root_log_likelihood[:] = total_of(fit.mixture, X, weights, one.missing)[0]
             except (InputError, NumericalError) as error:
                 reasons.append(f"{k} {kind}: {error}")
                 continue
         assert fit.ledger is not None
         ledger.add(fit.ledger)
-        rank = bool(fit.degenerate) and settings.floor_fits != "keep", bic
-        if np.isfinite(bic) and (best is None or rank < best[0]):
-            best = rank, fit, [one.message for one in heard]
+        rank = bool(fit.degenerate) and settings.floor_fits != "keep", fit.bic
+        if np.isfinite(fit.bic) and (best is None or rank < best[0]):
+            best = rank, fit, [each.message for each in heard]
     if best is None:
-        raise InputError(
-            f"no mixture could be fitted; the first, {reasons[0] if reasons else cells}"
-        )
-    (_, bic), fit, messages = best
-    for message in messages:
+        raise InputError(f"no mixture could be fitted; the first, {next(iter(reasons), 'none')}")
+    for message in best[2]:
         warnings.warn(message, stacklevel=4)
-    return fit, bic
+    return best[1]
 
 
-def _choice(fit: Fit, n_components: int, bic: float) -> Report:
-    return {
-        "n_components": n_components,
-        "covariance_type": fit.mixture.covariance_type,
-        "bic": bic,
-    }
-
-
-def _total(
+def total_of(
     mixture: Mixture, X: Matrix, weights: AnyArray | None, missing: str
 ) -> tuple[float, float]:
     """Return the log-likelihood of rows, and what those that have a value weigh."""
     scores = mixture.score_samples(X, missing=missing)
     return weighed(scores, rows_with_values(X, missing), weights)
-
-
-def _degenerate(fits: Sequence[Fit]) -> list[int]:
-    begins = np.cumsum([0, *(fit.mixture.n_components for fit in fits)]).tolist()
-    return [begin + k for begin, fit in zip(begins, fits, strict=False) for k in fit.degenerate]
 
 
 def joined(mixtures: Sequence[Mixture], shares: NDArray[np.float64]) -> Mixture:
@@ -345,7 +329,8 @@ def held_out_classes(
     if min(map(len, groups)) < n_folds:
         few = shorten(str(y[rows[0]]) for rows in groups if len(rows) < n_folds)
         raise InputError(
-            Setting("n_folds", n_folds), f" need as many rows of each class; few are of {few}"
+            Setting("n_folds", n_folds),
+            f" need as many rows of each class, of which {few} has fewer; give fewer",
         )
     deals = [[rows[part] for part in folds_of(len(rows), n_folds, seed)] for rows in groups]
     for parts in zip(*deals, strict=True):
