@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vpem.errors import InputError, VpemError, VpemWarning, printable
+from vpem.errors import InputError, Setting, VpemError, VpemWarning, printable
 from vpem.fits.settings import parse_covariances, parse_numbers
 from vpem.pictures.contents import number, plural
 from vpem.records import changed, unless, unset
@@ -358,12 +358,14 @@ def discriminant(
 
         from vpem.files.matrix import select_rows
         from vpem.files.temporaries import check_ending
-        from vpem.fits.discriminant import fit_discriminant, held_out_classes
+        from vpem.fits.discriminant import ONE_PROCESS, fit_discriminant, held_out_classes
         from vpem.fits.estimators.discriminant import numbers_of, types_of
 
         if out.output is not None:
             check_ending(out.output, "models")
         task = runner.Task(screen, out, "models", out)
+        if task.where.engine.apart:
+            raise InputError(Setting("engine"), *ONE_PROCESS)
         networked = graph.is_asked or sums.is_asked
         source = task.load(data, parties, holding, graph, fits, memory_limit, networked)
         if (labels := source.labels) is None:

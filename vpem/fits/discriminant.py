@@ -67,6 +67,11 @@ class DiscriminantFit(Fit):
     def n_parameters(self) -> int:
         return self.n_free
 
+    @property
+    def n_iter(self) -> int:
+        """Iterations of all mixtures that were kept."""
+        return self.total_iterations
+
     def predict_classes(self, X: Matrix, missing: str = "refuse") -> NDArray[np.float64]:
         """Return the probability of each class, shape (M, C)."""
         members = np.eye(len(self.classes))[self.class_of]
@@ -222,13 +227,16 @@ def fit_discriminant(
     )
 
 
+ONE_PROCESS = (
+    " has several processes, each of which would have to know the label of every row, which one "
+    "party has; leave it out",
+)
+
+
 def _refuse(settings: FitSettings, network: Network) -> None:
     """Raise InputError for what a mixture of each class cannot have."""
     if network.agents.apart:
-        raise InputError(
-            "discriminant analysis is for one process: with several each would have to know the "
-            "label of every row, which one party has; leave out ", Setting("engine")
-        )  # fmt: skip
+        raise InputError(Setting("engine"), *ONE_PROCESS)
     prior = settings.weight_concentration_prior_type
     given = {
         "weight_concentration_prior_type": prior in WEIGHT_PRIORS,
