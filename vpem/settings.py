@@ -436,8 +436,8 @@ class DiscriminantSettings(Settings, heading="Model", kept=False):
         "1-5, 1,2,4.", flags="-k --components", often=True, idle=beside(
             " is for mixtures: {model_type=edda} has one component a class; leave it out",
             model_type="edda"))
-    covariance_type: Any = setting("all", "Covariance types of which BIC chooses, with commas, or "
-        "all.", flags="--covariance", words=("all", *COVARIANCE_TYPES), often=True)
+    covariance_type: Any = setting("all", "Covariance types of which BIC chooses, by either "
+        "name, with commas, or all.", flags="--covariance", words=("all", *COVARIANCES), often=True)
 
 
 class SaemSettings(Settings, heading="Method"):

@@ -359,7 +359,7 @@ def discriminant(
         from vpem.files.matrix import select_rows
         from vpem.files.temporaries import check_ending
         from vpem.fits.discriminant import ONE_PROCESS, fit_discriminant, held_out_classes
-        from vpem.fits.estimators.discriminant import numbers_of, types_of
+        from vpem.fits.estimators.discriminant import numbers_of
 
         if out.output is not None:
             check_ending(out.output, "models")
@@ -377,7 +377,7 @@ def discriminant(
         choice: Any = {
             "model_type": out.model_type,
             "n_components": numbers_of(out.n_components),
-            "covariance_type": types_of(out.covariance_type),
+            "covariance_type": parse_covariances(out.covariance_type, task.settings),
             **about,
         }
 

@@ -28,9 +28,9 @@ from vpem.fits.selection.trials import folds_of
 from vpem.fits.vpem import fit_vpem
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
-from vpem.settings import COVARIANCE_TYPES, WEIGHT_PRIORS, DiscriminantSettings, FitSettings
+from vpem.settings import MCLUST, WEIGHT_PRIORS, DiscriminantSettings, FitSettings
 from vpem.sums.connect import Network
-from vpem.terms.mixture import Mixture, is_diagonal
+from vpem.terms.mixture import Mixture
 from vpem.terms.rows import rows_with_values
 
 
@@ -96,7 +96,7 @@ def fit_discriminant(
     *,
     model_type: str = DiscriminantSettings.model_type,
     n_components: Sequence[int] = (1, 2, 3, 4, 5),
-    covariance_type: Sequence[str] = COVARIANCE_TYPES,
+    covariance_type: Sequence[str] = tuple(MCLUST.values()),
     sample_weight: ArrayLike | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Any], None] | None = None,
@@ -282,7 +282,8 @@ def _best(
                 continue
         assert fit.ledger is not None
         ledger.add(fit.ledger)
-        rank = bool(fit.degenerate) and settings.floor_fits != "keep", fit.bic
+        # Rounded, since several families are the same for one component: the first is kept.
+        rank = bool(fit.degenerate) and settings.floor_fits != "keep", round(fit.bic, 6)
         if np.isfinite(fit.bic) and (best is None or rank < best[0]):
             best = rank, fit, [each.message for each in heard]
     if best is None:
@@ -305,7 +306,7 @@ def joined(mixtures: Sequence[Mixture], shares: NDArray[np.float64]) -> Mixture:
     first, *others = mixtures
     if not others:
         return first
-    kind = "diag" if all(is_diagonal(one.covariance_type) for one in mixtures) else "full"
+    kind = "diag" if all(one.is_diagonal for one in mixtures) else "full"
     alike = [one.convert_to(first.blocks, kind, first.scaling) for one in mixtures]
     weights = np.concatenate(
         [share * one.weights for share, one in zip(shares, alike, strict=True)], axis=1

@@ -13,15 +13,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from vpem.checks import Floats
-from vpem.errors import InputError, check_choice
+from vpem.errors import InputError
 from vpem.files.models import Model
 from vpem.fits.answer import classes_in
 from vpem.fits.discriminant import DiscriminantFit, fit_discriminant
 from vpem.fits.estimators.base import AGENTS, OnGraph, Rows, stored_in, with_settings
 from vpem.fits.labels import label_name
-from vpem.fits.settings import parse_numbers
-from vpem.records import setting, words_in
-from vpem.settings import COVARIANCE_TYPES, DiscriminantSettings, FitSettings, SumSettings
+from vpem.fits.settings import parse_covariances, parse_numbers
+from vpem.records import setting
+from vpem.settings import DiscriminantSettings, FitSettings, SumSettings
 from vpem.sums.connect import connect
 from vpem.terms.mixture import Mixture
 
@@ -33,17 +33,6 @@ def numbers_of(n_components: Any) -> list[int]:
     if not isinstance(n_components, str):
         n_components = ",".join(map(str, n_components))
     return parse_numbers("n_components", n_components, least=1)
-
-
-def types_of(covariance_type: Any) -> list[str]:
-    """Return covariance types: "all", "full,diag", or several."""
-    if isinstance(covariance_type, str):
-        covariance_type = words_in("covariance_type", covariance_type)
-    names = [
-        check_choice("covariance_type", str(one), ("all", *COVARIANCE_TYPES))
-        for one in covariance_type
-    ]
-    return list(COVARIANCE_TYPES) if "all" in names else list(dict.fromkeys(names))
 
 
 @with_settings(
@@ -154,10 +143,12 @@ class DiscriminantAnalysis(ClassifierMixin, OnGraph):
         settings = self._settings(
             FitSettings, seed=seed, dtype=data.dtype, n_components=1, covariance_type="full"
         )
+        types = choices.covariance_type
+        types = types if isinstance(types, str) else ",".join(map(str, types))
         fit = fit_discriminant(
             data, codes, network, settings, model_type=choices.model_type,
             n_components=numbers_of(choices.n_components),
-            covariance_type=types_of(choices.covariance_type),
+            covariance_type=parse_covariances(types, settings),
             sample_weight=self._weights_of(X, sample_weight),
             feature_names=self._given_names, callback=self._lines(),
         )  # fmt: skip
