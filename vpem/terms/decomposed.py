@@ -30,6 +30,9 @@ SETTLED = 1e-12
 MOST = 1000
 """Such iterations at most; any of them lowers what is minimised."""
 
+AGAIN = 30
+"""The same of axes where those of the last M-step are known, from which the next goes on."""
+
 ON_AXES = ("VEI", "EVI")
 """Families whose orientation is that of the axes: covariances are variances."""
 
@@ -176,7 +179,7 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
     value, turned, spreads = _along(S, shares, axes, equal)
     width = S.shape[-1]
     upper = np.triu_indices(width, 1)
-    for _ in range(MOST):
+    for _ in range(MOST if before is None else AGAIN):
         weights = shares
         if equal:
             weights = shares * np.exp(np.log(spreads).mean(axis=1))
