@@ -286,13 +286,8 @@ def as_ranges(numbers: Iterable[int]) -> list[str]:
 
 
 def parse_names(what: str, text: str, choices: Iterable[str]) -> list[str]:
-    """Read names with commas between ("full,diag"), each once, in the order they are typed.
-
-    "all" are all of them.
-    """
+    """Read names with commas between ("full,diag"), each once, in the order they are typed."""
     allowed = list(choices)
-    if text.strip() == "all":
-        return allowed
     return list(
         dict.fromkeys(check_choice(what, word.strip(), allowed) for word in text.split(","))
     )

@@ -260,6 +260,9 @@ SEARCHED: Lines = {
 """How a search went."""
 
 
+ABREAST = 5
+"""Covariance types beside each other, which fit into a narrow terminal."""
+
 GRID_FROM = 3
 """Covariance types from which on a table has a column for each, where hops are the same."""
 
@@ -275,8 +278,6 @@ def _grid(report: Report) -> Iterator[Table]:
         value = form.format(cell[criterion]) if sound else "NA"
         value += "*" * (cell["status"] == "not converged")
         rows.setdefault(cell["n_components"], {})[cell["covariance_type"]] = value
-    heads = ["K", *families]
-    lines = [[k, *(values.get(one, "") for one in families)] for k, values in rows.items()]
     counts = {
         "NA: {}, degenerate": sum(bool(cell.get("degenerate")) for cell in cells),
         "NA: {}, failed": sum(cell["status"] == "failed" for cell in cells),
@@ -284,7 +285,12 @@ def _grid(report: Report) -> Iterator[Table]:
     }
     notes = [text.format(plural(count, "model")) for text, count in counts.items() if count]
     caption = f"{name} ({report['better']} is better)"
-    yield Table(lines, heads, caption, heads, note="; ".join(notes))
+    for first in range(0, len(families), ABREAST):
+        some = families[first : first + ABREAST]
+        lines = [[k, *(values.get(one, "") for one in some)] for k, values in rows.items()]
+        last = first + ABREAST >= len(families)
+        heads = ["K", *some]
+        yield Table(lines, heads, caption, heads, note="; ".join(notes) if last else "")
     sign = -1 if criterion == "heldout" else 1
     sound_ones = [
         at for at in range(len(cells)) if cells[at]["status"] == "converged"

@@ -20,9 +20,9 @@ from vpem.fits.estimators.base import Rows
 from vpem.fits.results import Fit
 from vpem.fits.selection.bootstrap import Errors, Resampling, bootstrap_errors, check_components
 from vpem.fits.selection.search import choose
-from vpem.fits.settings import parse_names
+from vpem.fits.settings import parse_covariances
 from vpem.network.schema import Report
-from vpem.settings import COVARIANCE_TYPES
+from vpem.settings import FitSettings
 
 
 @dataclass
@@ -75,10 +75,10 @@ class Inferring:
             If no model could be fitted.
         """
         named = covariance_type if isinstance(covariance_type, str) else ",".join(covariance_type)
-        types = parse_names("covariance_type", named, COVARIANCE_TYPES)
+        estimator: Any = self
+        types = parse_covariances(named, estimator._settings(FitSettings, seed=0))
         counts = [check_int("n_components", k, least=1) for k in n_components]
         cells: list[Report] = []
-        estimator: Any = self
         best = None
         table: dict[str, dict[int, float]] = {one: {} for one in types}
         for k, one in product(counts, types):
