@@ -264,6 +264,12 @@ CASES: dict[str, dict[str, Lines]] = {
         "rows": f"select people.csv --label-column label --split rows --workers 3 -k 1-2 "
         f"--prior map --jobs 1 {FEW} --json",
         "two at a time": f"select people.csv --label-column label -k 1-2 --jobs 2 {FEW} --json",
+        "families": f"select data/wine.h5 -k 2-3 --covariance all --jobs 1 {FEW} --scale standard",
+        "standard errors": "bootstrap people.csv --label-column label --covariance diag "
+        f"--replicates 9 --jobs 1 {FEW} --json",
+        "components tested": "bootstrap people.csv --label-column label --covariance diag --test "
+        f"--replicates 9 --jobs 1 {FEW} --json",
+        "discriminant": f"discriminant data/wine.h5 -k 1-2 --covariance diag,VEI {FEW} --json",
     },
     "resume": {
         "fit": (
