@@ -71,7 +71,8 @@ def test_a_field_of_a_record_of_fit_is_in_its_help_its_reference_and_its_complet
         assert all(flag in shown for flag in flags_of(one))
         words = known.choices or known.words
         if words:
-            assert [one.value for one in param.shell_complete(None, "")] == list(words)
+            offered = [*words, *(code for code in known.also if code not in words)]
+            assert [one.value for one in param.shell_complete(None, "")] == offered
 
 
 def test_a_field_of_a_record_of_fit_is_in_configurations_variables_and_models(
