@@ -379,7 +379,7 @@ select   commands.select:select  Fit a grid of models and choose the best by a c
 bootstrap commands.bootstrap:bootstrap Find standard errors, or test the number of components.
 discriminant commands.select:discriminant  Fit a classifier: a Gaussian mixture of each class.
 kmeans   commands.fit:kmeans     Cluster rows by k-means; rows or features are distributed.
-fedem    commands.fit:fedem      Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.
+fedem    commands.fit:fedem      Fit a mixture to rows of workers by FedEM or VR-FedEM.
 impute   commands.impute:impute  Impute a matrix from the parts of it that observers saw.
 saem     commands.saem:saem      Fit a model with latent variables by stochastic EM (SAEM).
 predict  commands.model:predict  Assign rows to components or centres; predict individuals.
@@ -387,7 +387,7 @@ score    commands.model:score    Compute log-likelihood, BIC and AIC of data und
 show     commands.model:show_any Show a model, or another file that vpem has written.
 sample   commands.model:sample   Draw rows from a model, each labelled with its component.
 evaluate commands.model:evaluate Compare components or clusters with labels.
-plot     commands.model:plot     Draw a model: its components, how they differ, how the fit went.
+plot     commands.model:plot     Draw a model: its components, their differences, and the fit.
 report   commands.model:report   Write a page on a model: how well it fits, with all pictures.
 relay    study.party:relay       Pass sealed messages on between members of a study.
 doctor   commands.doctor:doctor  Check this installation: problems, with advice, then facts.
@@ -396,7 +396,7 @@ help     app:show_help           Show the help of a command.
 data     commands.data:app       Import, fetch, simulate, split and describe datasets.
 model    commands.model:app      Show and export fitted models.
 topology commands.topology:app   Look at networks of agents.
-party    study.party:app         Take part in studies: keys, requests, policies, logs of messages.
+party    study.party:app         Take part in studies: keys, requests, policies, logs.
 study    study.study:app         Make, sign and show studies: who takes part, and what is run.
 """
 """Names, homes and summaries of commands and groups: the help of vpem loads none of them."""

@@ -277,7 +277,7 @@ def fedem(
     out: FedOutput,
     given: Given,
 ) -> None:
-    """Fit a Gaussian mixture to rows of workers by FedEM or VR-FedEM.
+    """Fit a mixture to rows of workers by FedEM or VR-FedEM.
 
     Workers send quantized corrections of their mean statistics to a server, not all of them in
     every iteration and not of all their rows; memories make up for differences between workers.

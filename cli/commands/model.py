@@ -274,7 +274,7 @@ def plot(
     *,
     settings: Annotated[PictureSettings, Without(f"{NOT_DATA} {NOT_DRAWN}")],
 ) -> None:
-    """Draw a model: its components, how they differ, how the fit went.
+    """Draw a model: its components, their differences, and the fit.
 
     Colours are distinct to the colour-blind, and in grey by lines, marks, hatches or numbers.
 

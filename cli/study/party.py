@@ -107,7 +107,7 @@ def warn_of_refusals(study: Study, screen: Screen, so_far: bool = False) -> None
 
 
 app = typer.Typer(
-    help="Take part in studies: keys, requests, policies, logs of messages.\n\n"
+    help="Take part in studies: keys, requests, policies, logs.\n\n"
     "Example: vpem party init --name lab"
 )
 
