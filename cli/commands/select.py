@@ -343,7 +343,7 @@ def discriminant(
     sums: Annotated[SumSettings, Without("hubs")],
     given: Given,
 ) -> None:
-    """Fit a classifier of labelled rows: a Gaussian mixture of each class.
+    """Fit a classifier: a Gaussian mixture of each class.
 
     As mclust's MclustDA and EDDA do, over agents that hold features: 'vpem predict' then tells
     classes. Labels are those of the data (--label-column), and all agents know them. With --folds
