@@ -85,6 +85,8 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.sums.connect import connect as connect
     from vpem.sums.connect import connect_workers as connect_workers
     from vpem.terms.families.kinds import Kinds as Kinds
+    from vpem.terms.merging import Merging as Merging
+    from vpem.terms.merging import merge_components as merge_components
     from vpem.terms.mixture import Mixture as Mixture
 
 __version__ = "0.1.0"
@@ -144,6 +146,7 @@ _HOMES = {
         ),
         "vpem.sums.connect": ("connect", "connect_workers"),
         "vpem.terms.families.kinds": ("Kinds",),
+        "vpem.terms.merging": ("Merging", "merge_components"),
         "vpem.terms.mixture": ("Mixture",),
     }.items()
     for name in names

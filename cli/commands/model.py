@@ -28,6 +28,8 @@ from .use import (
     INDIVIDUALS,
     OF_COLUMNS,
     RUNNING,
+    ContributionSettings,
+    MergeSettings,
     PredictSettings,
     StoredFile,
     TraceFile,
@@ -576,30 +578,6 @@ ALIKE = {
 """What is said of two models that have something else in each."""
 
 
-class ContributionSettings(
-    UseSettings, kept=False,
-    rows=[(
-        "labels", lambda given: bool(given.get("apart")) and given["labels"] != "labels",
-        "{labels} are compared with the components of rows without each party, which only the root "
-        "of its hub knows; leave it out, or read all parties' files in one process",
-    )],
-):  # fmt: skip
-    """By which rows parties are judged, where these live, and where figures go."""
-
-    output: Path | None = changed(
-        help="Write all figures here, a row for each party and feature: .csv, .parquet or .h5."
-    )
-    engine: str = changed(
-        help="simulator: one process holds all agents. mpi: each party is a rank of its own, or "
-        "some share one (mpiexec -n 3 {command} ... --engine mpi; needs vpem[mpi]).",
-        choices=("simulator", "mpi"),
-        idle=None,
-    )
-    digits: int = changed(  # of files of an earlier --show-config
-        hidden=True, idle=beside(" has no effect here: no figure is rounded; leave it out")
-    )
-
-
 @app.command("contribution")
 def contribution(
     model: ModelFile,
@@ -627,6 +605,34 @@ def contribution(
     Example: vpem model contribution model.h5 data/breast_cancer.h5 --json
     """
     _run(UseRequest("model contribution", model, data, settings))
+
+
+@app.command("merge")
+def merge(
+    model: ModelFile,
+    data: DataFile,
+    plot: Annotated[
+        Path | None, WRITTEN, typer.Option(help="Draw the tree of merges here: .png, .svg or .pdf.")
+    ] = None,
+    *,
+    settings: Annotated[
+        MergeSettings,
+        Without(
+            f"drawn labels label_column shards study member listen log {INDIVIDUALS} {OF_A_FIT}"
+        ),
+    ],
+) -> None:
+    """Merge components that are hard to tell apart to clusters, and print the tree of merges.
+
+    Each merge joins the two clusters by which the entropy of the rows' responsibilities falls most
+    (mclust's clustCombi). The model stays as it is; 'vpem predict --merge-to' labels rows at a
+    level. Parties send what they send for 'vpem predict'.
+
+    Example: vpem model merge model.h5 data/breast_cancer.h5
+
+    Example: vpem model merge model.h5 data/breast_cancer.h5 --plot tree.png -o clusters.csv
+    """
+    _run(UseRequest("model merge", model, data, settings, labels=False), plot)
 
 
 MARKS = {

@@ -39,7 +39,8 @@ from vpem.fits.spread_rows import SpreadRows, describe_score, responsibilities
 from vpem.pictures.contents import AGREED, SCORED, table_of
 from vpem.records import Table
 from vpem.settings import MISSINGS
-from vpem.terms.rows import check_missing, check_values
+from vpem.terms.merging import merge_components, merged, name_groups, read_groups
+from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves
 from vpem.terms.units import power_rows, power_rows_back
 
@@ -86,6 +87,12 @@ class RowFile(StoredFile):
     facts: Report = {"holds": "rows"}  # noqa: RUF012
     classes: Sequence[str] = ()
     """Of a classifier: what its labels stand for."""
+
+    groups: tuple[tuple[int, ...], ...] = ()  # components that are merged to clusters, if any are
+
+    @property
+    def n_labels(self) -> int:
+        return len(self.classes) or len(self.groups) or int(self.stored.n_components)
 
     @abstractmethod
     def assign(self, proba: bool = False) -> Assigned:
@@ -274,9 +281,7 @@ class RowFile(StoredFile):
         if output.json:
             report = {
                 "n_samples": count,
-                "counts": np.bincount(
-                    columns["label"], minlength=len(self.classes) or self.stored.n_components
-                ),
+                "counts": np.bincount(columns["label"], minlength=self.n_labels),
                 "output": output.output,
                 **facts,
             }
@@ -372,13 +377,68 @@ class MixtureFile(RowFile):
 
     def assign(self, proba: bool = False) -> Assigned:
         shares = responsibilities(self.stored.mixture, self.X, self.missing)
-        found = classes_in(self.stored.report, self.stored.n_components)
+        found, level = self._classes(), self.settings.merge_to
         if found is not None:
             self.classes, shares = found[0], shares @ found[1]
+        elif level is not None:
+            groups = read_groups(level, self.stored.n_components)
+            if isinstance(groups, int):
+                groups = self._merging(shares).groups(groups)
+                self.say(f"clusters are these components: {name_groups(groups)}")
+            self.groups, shares = groups, merged(shares, groups)
         columns = columns_of(shares) if proba else {"label": shares.argmax(axis=1)}
         named = {"class": np.array(self.classes)[columns["label"]]} if found is not None else {}
         shown = {"labels": columns["label"], **({"proba": shares} if proba else {})}
         return {**columns, **named}, shown | ({"classes": named["class"]} if named else {})
+
+    def _classes(self) -> Any:
+        """Return what `classes_in` finds; of a classifier nothing is merged."""
+        found = classes_in(self.stored.report, self.stored.n_components)
+        merges = self.request.command == "model merge" or self.settings.merge_to is not None
+        if found is not None and merges:
+            raise InputError(
+                f"{self.path} is a classifier, whose components belong to known classes; those "
+                "of a mixture that was fitted without them are merged"
+            )
+        return found
+
+    def _merging(self, shares: Any) -> Any:
+        """Merge components by rows that have a value, with their weights."""
+        there = self.X.seen() if self.apart else rows_with_values(self.X, self.missing)
+        weights = self.source.sample_weight
+        return merge_components(shares, there * (1.0 if weights is None else weights))
+
+    def merge(self, request: UseRequest, plot: Path | None) -> str:
+        settings = request.settings
+        if plot is not None:
+            from vpem.pictures.assignments import draw_merges
+            from vpem.pictures.figure import check_picture
+
+            check_picture(plot, settings.force)
+        self.load(request)
+        self._classes()
+        merging = self._merging(responsibilities(self.stored.mixture, self.X, self.missing))
+        request.leave_it_to_the_first()
+        if plot is not None:
+            draw_merges(merging).save(plot, force=settings.force)
+            self.say(f"wrote {plot}")
+        if settings.output is not None:
+            home = Home.whole(self.source.ids, len(self.X), counted=self.source.counted)
+            columns = {f"clusters_{count}": labels for count, labels in merging.levels()}
+            settings.write(home.columns(columns), "vpem-predictions")
+        if settings.json or settings.output is None:
+            report = {"n_samples": len(self.X), **merging.describe(), **self.of_data()}
+            report |= {"output": settings.output, "plot": plot}
+            last, lines = merging.entropy, []
+            for one, entry in zip(merging.merges, report["merges"], strict=True):
+                both = (name_groups((group,)) for group in (one.one, one.other))
+                cells = f"{one.entropy:.6g}", f"{last - one.entropy:.6g}"
+                lines.append((str(one.n_clusters), *both, *cells, name_groups(entry["groups"])))
+                last = one.entropy
+            heads = "clusters", "merged", "with", "entropy", "fall", "clusters of components"
+            table = Table(lines, heads, "Merges", ("clusters", "entropy", "fall"))
+            request.tell(report, MERGED, table)
+        return "labels"
 
     def contribution(self, request: UseRequest) -> str:
         self.load(request)
@@ -451,6 +511,12 @@ CONTRIBUTED: Lines = {
     "log-likelihood": "{log_likelihood:.6f} per sample",
     "entropy of the mixing weights": "{entropy:.4f}",
     "adjusted Rand index with labels": "{adjusted_rand_index:.4f}",
+}
+
+MERGED: Lines = {
+    "rows": "{n_samples}",
+    "components": "{n_components}",
+    "entropy": "{entropy:.6g} nats",
 }
 
 PARTIES: Lines = {

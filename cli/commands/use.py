@@ -166,11 +166,15 @@ class UseSettings(
     """All options about a fit at work; each command has some."""
 
     proba: bool = False
+    merge_to: str | None = None
 
 
 class PredictSettings(
     UseSettings, kept=False,
     rows=[
+        ("merge_to", *beside(
+            " merges components of a mixture over rows, which {model} is not; leave it out",
+            holds=("individuals", "documents", "entries", "iterates"))),
         ("times", *not_both("latents", "times")),
         ("population", *not_both("latents", "population")),
         ("residuals", lambda given: any(given[one] for one in ("latents", "population", "times")),
@@ -200,6 +204,15 @@ class PredictSettings(
             classes=False,
         ),
     )
+    merge_to: str | None = unset(
+        "Merge components to so many clusters, by the entropy of these rows ('vpem model merge'); "
+        "or merge those that are given, 0+2,1. Clusters are numbered by their first component.",
+        local=True,
+        idle=beside(
+            " merges components of a mixture, of which {model} has none; leave it out",
+            classes=False,
+        ),
+    )
     individual: list[str] | None = changed(
         help="Fits of SAEM: this individual only, of DATA or, without DATA, of the fit. Several: "
         "repeat it."
@@ -207,6 +220,38 @@ class PredictSettings(
     covariates: str | None = changed(
         help="Fits of SAEM: dose=amt reads the column amt as the dose (default: as fitted); "
         "without DATA, with --population, dose=4.5 is the dose."
+    )
+
+
+class ContributionSettings(
+    UseSettings, kept=False,
+    rows=[(
+        "labels", lambda given: bool(given.get("apart")) and given["labels"] != "labels",
+        "{labels} are compared with the components of rows without each party, which only the root "
+        "of its hub knows; leave it out, or read all parties' files in one process",
+    )],
+):  # fmt: skip
+    """By which rows parties are judged, where these live, and where figures go."""
+
+    output: Path | None = changed(
+        help="Write all figures here, a row for each party and feature: .csv, .parquet or .h5."
+    )
+    engine: str = changed(
+        help="simulator: one process holds all agents. mpi: each party is a rank of its own, or "
+        "some share one (mpiexec -n 3 {command} ... --engine mpi; needs vpem[mpi]).",
+        choices=("simulator", "mpi"),
+        idle=None,
+    )
+    digits: int = changed(  # of files of an earlier --show-config
+        hidden=True, idle=beside(" has no effect here: no figure is rounded; leave it out")
+    )
+
+
+class MergeSettings(ContributionSettings, kept=False):
+    """By which rows components are merged, and where labels go."""
+
+    output: Path | None = changed(
+        help="Write the cluster of each row with 1, 2, ... all clusters here: .csv, .parquet, .h5."
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import vpem
 from vpem.checks import Indices, Matrix, as_kept, check_int
@@ -48,6 +48,7 @@ from vpem.terms.density import as_rows_of
 from vpem.terms.factors import FactorMixture
 from vpem.terms.families.family import RANGES
 from vpem.terms.families.mixture import MixedMixture
+from vpem.terms.merging import Merging, merge_components
 from vpem.terms.mixture import Mixture
 from vpem.terms.priors import Prior, wishart_sizes
 from vpem.terms.units import Scaling, power_rows, power_rows_back
@@ -96,6 +97,13 @@ class Predicting:
     def project(self, X: Matrix, share: float = 1.0) -> NDArray[np.float64]:
         """Return scores (M, p) where components differ most (`vpem.Mixture.directions`)."""
         return np.asarray(self.mixture.project(self.moved(X)[0], share))
+
+    def merge_components(
+        self, X: Matrix, sample_weight: ArrayLike | None = None, *, missing: str = "refuse"
+    ) -> Merging:
+        """Return the tree by which components merge to clusters; see `vpem.merge_components`."""
+        rows = self.moved(X)[0]
+        return merge_components(self.mixture.predict_proba(rows, missing=missing), sample_weight)
 
     def sample(self, n_samples: int, seed: int = 0) -> tuple[NDArray[np.float64], Indices]:
         """Draw rows (n_samples, d), and the component (n_samples,) of each."""

@@ -22,6 +22,7 @@ from vpem.pictures.figure import (
     new_figure,
     one_panel,
     tidy,
+    whole_numbers,
     words,
 )
 from vpem.pictures.saved import EvaluationData, Saved, SavedFit, SavedMixture, numbers
@@ -29,6 +30,8 @@ from vpem.terms.lowrank.observations import ENTRY_LAWS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from vpem.terms.merging import Merging
 
 
 ROWS_OF_MAP = 4_000
@@ -149,6 +152,41 @@ def draw_confusion(saved: SavedFit, rows: EvaluationData, ax: Axes | None = None
     axes.set_title(f"{figures} (outlined: matched)", fontsize=10)
     plain = figures.replace("\n", " ")
     return Picture(figure, f"Rows of {n_labels} labels in {k} {noun}s: {plain}.", notes)
+
+
+def draw_merges(merging: Merging) -> Picture:
+    """Draw the tree, as high as the entropy that merges have taken away, and what each leaves."""
+    k, order = merging.n_components, merging.leaves()
+    figure = new_figure(WIDTH, 4.4)
+    tree, curve = figure.subplots(1, 2, width_ratios=[1.4, 1])
+    places: dict[tuple[int, ...], tuple[float, float]] = {
+        (one,): (float(order.index(one)), 0.0) for one in order
+    }
+    for merge in merging.merges:
+        (left, low), (right, other) = (places.pop(one) for one in (merge.one, merge.other))
+        high = max(merging.entropy - merge.entropy, 0.0)
+        tree.plot([left, left, right, right], [low, high, high, other], color=CURVE, linewidth=1.6)
+        place = ((left + right) / 2, high)
+        places[tuple(sorted(merge.one + merge.other))] = place
+        if k <= NAMED:
+            tree.annotate(
+                str(merge.n_clusters), place, xytext=(0, -3), textcoords="offset points",
+                ha="center", va="top", fontsize=8, color=INK,
+            )  # fmt: skip
+    tree.set_xticks(range(k), [str(one) for one in order], fontsize=9 if k <= NAMED else 6)
+    mark_components(tree, order, "x")
+    tree.margins(y=0.08)
+    tree.set_ylim(bottom=0)
+    tree.set(xlabel="component", ylabel="entropy that merges took away (nats)")
+    tree.set_title("clusters that each merge leaves", fontsize=10)
+    curve.plot(range(1, k + 1), merging.entropies, color=CURVE, marker="o", markersize=4)
+    curve.set(xlabel="clusters", ylabel="entropy (nats)")
+    curve.set_ylim(bottom=0)
+    whole_numbers(curve.xaxis)
+    tidy(tree, "y")
+    tidy(curve)
+    last = ", ".join(f"{e:.3g} with {n}" for n, e in enumerate(merging.entropies[:5], 1))
+    return Picture(figure, f"Tree of the merges of {k} components, and entropy in nats: {last}.")
 
 
 NAMED = 16

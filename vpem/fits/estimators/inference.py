@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,6 +23,7 @@ from vpem.fits.selection.search import choose
 from vpem.fits.settings import parse_covariances
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
+from vpem.terms.merging import Merging, merge_components
 
 
 @dataclass
@@ -42,6 +43,23 @@ class _Refit:
 
 class Inferring:
     """Estimator that has a ``fit_`` after `fit`, and parameters by scikit-learn's rules."""
+
+    predict_proba: Callable[[Rows], Any]
+
+    def merge_components(self, X: Rows, sample_weight: ArrayLike | None = None) -> Merging:
+        """Merge components to clusters by entropy, two at a time; see `vpem.merge_components`.
+
+        Parameters
+        ----------
+        X : array of shape (M, d)
+        sample_weight : array of shape (M,), optional
+
+        Returns
+        -------
+        Merging
+            Its ``predict(n_clusters)`` labels these rows.
+        """
+        return merge_components(self.predict_proba(X), sample_weight)
 
     def select(
         self,
