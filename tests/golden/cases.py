@@ -343,6 +343,7 @@ CASES: dict[str, dict[str, Lines]] = {
         "contribution": "model contribution cycle.m.h5 data/breast_cancer.h5 --json",
         "contribution as text": "model contribution together.m.h5 left.csv middle.csv right.csv "
         "--parties --align ids -o c.csv",
+        "merges": "model merge wine.m.h5 data/wine.h5 --json",
         "best": "model best wine.m.h5 factors.m.h5 --criterion bic --json",
         "best as text": "model best wine.m.h5 wine.m.h5",
         "export": ("model export wine.m.h5 -o m.npz", "model export cycle.m.h5 -o m.json"),
