@@ -120,6 +120,15 @@ def test_what_cannot_be_is_refused():
         DiscriminantAnalysis(n_components=3).fit(X[48:52], Y[48:52])
 
 
+def test_rows_with_gaps_have_the_numbers_of_all_rows():
+    network = connect(make_graph("star", 2), contiguous(4, 2))
+    for value, missing in ((np.nan, "refuse"), (np.inf, "marginalize")):
+        rows = X.copy()
+        rows[120, 2] = value
+        with pytest.raises(InputError, match="row 120, feature 2 is"):
+            fit_discriminant(rows, Y, network, missing=missing)
+
+
 def test_in_a_shell(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.savetxt(

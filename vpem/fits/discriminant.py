@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import AnyArray, Matrix
+from vpem.checks import AnyArray, Matrix, check_finite
 from vpem.errors import InputError, NumericalError, Setting, VpemWarning, check_choice, shorten
 from vpem.files.matrix import select_rows
 from vpem.fits.labels import KnownLabels, label_name
-from vpem.fits.prepare import weighed
+from vpem.fits.prepare import MARGINALIZE, weighed
 from vpem.fits.results import Fit
 from vpem.fits.selection.trials import folds_of
 from vpem.fits.vpem import fit_vpem
@@ -31,7 +31,7 @@ from vpem.network.schema import Report
 from vpem.settings import MCLUST, WEIGHT_PRIORS, DiscriminantSettings, FitSettings
 from vpem.sums.connect import Network
 from vpem.terms.mixture import Mixture
-from vpem.terms.rows import rows_with_values
+from vpem.terms.rows import check_missing, rows_with_values
 
 
 @dataclass(kw_only=True)
@@ -155,16 +155,16 @@ def fit_discriminant(
             f"row {row} has no label, but each row belongs to a class; leave it out, or fit all "
             "rows with labels of some, 'vpem fit --labels'"
         )
+    if settings.missing == "refuse":  # here, where rows have the numbers that the user knows
+        check_finite(X, feature_names, MARGINALIZE)
+    else:
+        check_missing(X, feature_names)
     number_of, ledger = codes.argmax(axis=1), Ledger(network.graph)
-    pooled, weights = (
-        model_type == "edda",
-        None if sample_weight is None else np.asarray(sample_weight),
-    )
+    pooled = model_type == "edda"
+    weights = None if sample_weight is None else np.asarray(sample_weight)
     known = {"feature_names": feature_names, "callback": callback}
-    groups, counts = (
-        [(f"class {name}", number_of == c) for c, name in enumerate(names)],
-        n_components,
-    )
+    groups = [(f"class {name}", number_of == c) for c, name in enumerate(names)]
+    counts = n_components
     if pooled:
         groups, counts = [("classes", np.ones(len(X), dtype=bool))], [len(names)]
     fits: list[Fit] = []
@@ -173,16 +173,8 @@ def fit_discriminant(
         some, theirs = select_rows(X, [rows]), None if weights is None else weights[rows]
         numbers = number_of if pooled else None
         try:
-            one = _best(
-                some,
-                theirs,
-                network,
-                settings,
-                product(counts, covariance_type),
-                numbers,
-                ledger,
-                **known,
-            )
+            cells = product(counts, covariance_type)
+            one = _best(some, theirs, network, settings, cells, numbers, ledger, **known)
         except InputError as error:
             raise InputError(f"{what}, of {len(rows)} rows: {error}") from None
         fits.append(one)
