@@ -22,7 +22,7 @@ def fitted(X, k=1, **more):
 @each("kind", ["weighted", "parametric"])
 def test_errors_of_one_component_are_those_of_textbooks(kind):
     X = two_clusters(200, gap=0.0)
-    found = fitted(X).bootstrap(X, kind=kind, n_replicates=200)
+    found = fitted(X).bootstrap(X, kind=kind, n_replicates=120)
     n, variances = len(X), X.var(axis=0)
     assert found.standard_errors["weights"] == pytest.approx([0.0])
     assert found.standard_errors["means"][0] == pytest.approx(np.sqrt(variances / n), rel=0.2)
@@ -58,6 +58,27 @@ def test_replicates_by_hand_and_the_same_for_features_and_rows():
     assert of_rows[order[1]] == pytest.approx(found.standard_errors["means"][order[0]], rel=0.05)
 
 
+def test_random_weights_add_up_to_those_of_the_rows():
+    """Priors and floors weigh as much in a refit as in the fit."""
+    X = two_clusters(20)
+    given = np.linspace(0, 9, 20)
+    drawn = Resampling(None, X, given, fitted(X).mixture_, "weighted", 0).draw(0)[1]
+    assert drawn.sum() == pytest.approx(given.sum())
+    assert drawn[0] == 0
+
+
+def test_each_hub_draws_its_features_from_a_stream_of_its_own():
+    X = two_clusters(50)
+    mixture = fitted(X, 2).mixture_
+    values = Resampling(None, X, None, mixture, "parametric", 5).draw(2)[0]
+    streams = np.random.default_rng([5, 3, 2]).spawn(4)
+    labels = streams[0].choice(2, size=50, p=mixture.assembled_weights)
+    means, variances = mixture.assembled_means, mixture.assembled_covariances
+    for j, own in enumerate(streams[1:]):
+        drawn = means[labels, j] + np.sqrt(variances[labels, j, j]) * own.standard_normal(50)
+        assert values[:, j] == pytest.approx(drawn)
+
+
 def test_components_that_switched_are_matched():
     X = two_clusters()
     model = fitted(X, 2)
@@ -76,10 +97,10 @@ def test_components_that_switched_are_matched():
 def test_the_test_stops_at_the_first_that_is_not_rejected():
     X = two_clusters()
     model = fitted(X, covariance_type="diag")
-    first, second = model.test_components(X, range(1, 5), n_replicates=30)
+    first, second = model.test_components(X, range(1, 5), n_replicates=19)
     ratio = 2 * len(X) * (fitted(X, 2, covariance_type="diag").score(X) - model.score(X))
     assert first["statistic"] == pytest.approx(ratio, rel=1e-6)
-    assert (first["n_larger"], first["p_value"], first["n_components"]) == (0, 1 / 31, 1)
+    assert (first["n_larger"], first["p_value"], first["n_components"]) == (0, 1 / 20, 1)
     assert second["p_value"] > 0.05
     if second["stopped_early"]:
         assert second["p_value"] == ENOUGH / second["n_replicates"]
@@ -94,6 +115,11 @@ def test_what_the_bootstrap_refuses():
         model.bootstrap(X, kind="jackknife")
     with pytest.raises(InputError, match="n_replicates"):
         model.bootstrap(X, n_replicates=1)
+    for wrong in (0, 1.5, "two"):
+        with pytest.raises(InputError, match="n_jobs"):
+            model.bootstrap(X, n_replicates=2, n_jobs=wrong)
+        with pytest.raises(InputError, match="n_jobs"):
+            model.test_components(X, [1], n_replicates=2, n_jobs=wrong)
     with pytest.raises(InputError, match="without factors"):
         fitted(X, 1, n_factors=1).bootstrap(X)
 
@@ -102,7 +128,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X = two_clusters()
     np.savetxt("x.csv", X, delimiter=",", header="a,b,c", comments="")
-    words = ("bootstrap", "x.csv", "--agents", 3, "--replicates", 20, "--covariance", "diag")
+    words = ("bootstrap", "x.csv", "--agents", 3, "--replicates", 5, "--covariance", "diag")
     one, two = (done(capsys, *words, "-j", jobs, "--json").json for jobs in (1, 2))
     assert one["standard_errors"] == two["standard_errors"]
     assert np.shape(one["standard_errors"]["covariances"]) == (2, 3)

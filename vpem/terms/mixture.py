@@ -471,7 +471,10 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         return terms, there @ (-0.5 * np.log(2 * np.pi) - np.log(scaling.scale))
 
     def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
-        drawn = rng.standard_normal((len(labels), self.n_features))
+        return self.spread(labels, rng.standard_normal((len(labels), self.n_features)))
+
+    def spread(self, labels: Indices, drawn: Doubles) -> Doubles:
+        """Return rows of these components (m, d), of standard normals in block order, not kept."""
         if self.is_diagonal:
             variances = np.broadcast_to(self.covariances, self.means.shape)
             drawn *= np.sqrt(variances)[labels]

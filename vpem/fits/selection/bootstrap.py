@@ -1,8 +1,8 @@
 """The bootstrap: standard errors and intervals of a mixture, and tests of its components.
 
 Rows are weighed at random, or drawn from the fitted model: component labels from a seed that all
-know, then by each agent its own features, so that nobody sees more than in a fit. Every refit
-begins at the fit, and its components are matched with the fit's.
+know, then the features of each hub from a stream of its own, so that nobody sees more than in a
+fit. Every refit begins at the fit, and its components are matched with the fit's.
 """
 
 from __future__ import annotations
@@ -89,15 +89,19 @@ class Resampling:
 
     def draw(self, number: int) -> tuple[Any, Doubles | None]:
         """Return the rows of a replicate, and what they weigh."""
-        streams = np.random.default_rng([self.seed, BOOTSTRAP, number]).spawn(2)
+        widths = self.fitted.blocks.widths
+        streams = np.random.default_rng([self.seed, BOOTSTRAP, number]).spawn(1 + len(widths))
         if self.kind == "weighted":
-            drawn = streams[0].exponential(size=len(self.X))
+            weights = np.ones(len(self.X))
             if self.sample_weight is not None:
-                drawn *= self.sample_weight
-            return self.X, drawn * (len(drawn) / drawn.sum())
-        k, shares = self.fitted.n_components, self.fitted.assembled_weights
-        labels = streams[0].choice(k, size=len(self.X), p=shares)
-        values = self.fitted.drawn(labels, streams[1])
+                weights = np.asarray(self.sample_weight, dtype=np.float64)
+            drawn = weights * streams[0].exponential(size=len(weights))
+            return self.X, drawn * (weights.sum() / drawn.sum())
+        k, n, shares = self.fitted.n_components, len(self.X), self.fitted.assembled_weights
+        labels = streams[0].choice(k, size=n, p=shares)
+        of_hubs = zip(streams[1:], widths, strict=True)
+        noise = np.hstack([own.standard_normal((n, width)) for own, width in of_hubs])
+        values = self.fitted.spread(labels, noise)
         return np.where(np.isnan(self.X), np.nan, values).astype(self.X.dtype), None
 
     def run(self, number: int) -> Outcome:
@@ -189,6 +193,7 @@ def bootstrap_errors(
     1994). "parametric": rows are drawn from the model (McLachlan and Peel 2000, section 2.16).
     """
     n_replicates = check_int("n_replicates", n_replicates, least=2)
+    n_jobs = check_int("n_jobs", n_jobs, least=1)
     level = check_number("level", level, least=0.0, most=1.0, above=True)
     outcomes = list(resampling.replicates(n_replicates, n_jobs, tell))
     done = [one for one in outcomes if one["status"] == "done"]
@@ -234,7 +239,8 @@ def check_components(
         Of each test ``n_components``, ``statistic``, ``p_value``, ``n_replicates`` that were used,
         ``n_larger``, ``n_left_out`` and ``stopped_early``.
     """
-    check_int("n_replicates", n_replicates, least=2)
+    n_replicates = check_int("n_replicates", n_replicates, least=2)
+    n_jobs = check_int("n_jobs", n_jobs, least=1)
     check_number("significance", significance, least=0.0, most=1.0, above=True)
     tests: list[Report] = []
     fits: dict[int, Fit] = {}
