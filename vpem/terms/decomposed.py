@@ -18,10 +18,11 @@ and no covariance is singular.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 
-from vpem.checks import Doubles
+from vpem.checks import Doubles, Indices
 from vpem.network.partition import Blocks
 
 SETTLED = 1e-12
@@ -174,11 +175,11 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
     starts = [total, *S]
     if before is not None:
         starts.append((before / np.trace(before, axis1=1, axis2=2)[:, None, None]).sum(axis=0))
-    found = [np.linalg.eigh(one)[1] for one in starts]
-    axes = min(found, key=lambda one: _along(S, shares, one, equal)[0])
+    found = np.linalg.eigh(np.stack(starts))[1]
+    axes = found[np.argmin(_along(S, shares, found, equal)[0])]
     value, turned, spreads = _along(S, shares, axes, equal)
     width = S.shape[-1]
-    upper = np.triu_indices(width, 1)
+    upper, unit = _above_diagonal(width)
     for _ in range(MOST if before is None else AGAIN):
         weights = shares
         if equal:
@@ -198,7 +199,7 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
         length = 1.0
         while length > 1e-6:
             half = 0.5 * length * steps
-            ahead = axes @ np.linalg.solve(np.eye(width) - half, np.eye(width) + half)
+            ahead = axes @ np.linalg.solve(unit - half, unit + half)
             there = _along(S, shares, ahead, equal)
             if there[0] <= value - 1e-4 * length * promised:
                 break
@@ -211,17 +212,24 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
     return np.asarray((axes * spreads[:, None]) @ axes.T)
 
 
+@cache
+def _above_diagonal(width: int) -> tuple[tuple[Indices, Indices], Doubles]:
+    """Places of pairs of axes, and the unit matrix."""
+    return np.triu_indices(width, 1), np.eye(width)
+
+
 def _along(
     S: Doubles, shares: Doubles, axes: Doubles, equal: bool
-) -> tuple[float, Doubles, Doubles]:
-    """What is minimised over axes, per row; and D^T S_k D with their diagonals."""
-    turned = axes.T @ S @ axes
-    spreads = np.diagonal(turned, axis1=1, axis2=2)
-    logs = np.log(spreads).sum(axis=1)
+) -> tuple[Doubles, Doubles, Doubles]:
+    """What is minimised over axes (..., w, w), per row; and D^T S_k D with their diagonals."""
+    axes = axes[..., None, :, :]
+    turned = axes.swapaxes(-1, -2) @ S @ axes
+    spreads = np.diagonal(turned, axis1=-2, axis2=-1)
+    logs = np.log(spreads).sum(axis=-1)
     if equal:
         width = S.shape[-1]
-        top = logs.max()
-        value = top + width * np.log(shares @ np.exp((logs - top) / width))
+        top = logs.max(axis=-1, keepdims=True)
+        value = top[..., 0] + width * np.log(np.exp((logs - top) / width) @ shares)
     else:
-        value = shares @ logs
-    return float(value), turned, spreads
+        value = logs @ shares
+    return value, turned, spreads
