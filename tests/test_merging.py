@@ -82,7 +82,9 @@ def test_what_are_no_responsibilities_is_refused(proba, words):
         merge_components(proba)
 
 
-@pytest.mark.parametrize("text", ["", "x", "0", "4", "0+1", "0+1,1+2", "0,1,2,3", "-1", "1.5", "+"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "0", "4", "0+1", "0+1,1+2", "0,1,2,3", "-1", "1.5", "+", "9" * 5000]
+)
 def test_groups_that_cannot_be_are_refused(text):
     with pytest.raises(InputError, match="merge_to"):
         read_groups(text, 3)

@@ -21,6 +21,9 @@ from vpem.records import Shown, words_in
 Groups = tuple[tuple[int, ...], ...]
 """Components of each cluster; clusters are in the order of their first component."""
 
+MOST_DIGITS = 10
+"""Of the number of a component."""
+
 UNEVEN = 1e-4
 """By how much responsibilities of a row may miss 1."""
 
@@ -198,7 +201,8 @@ def read_groups(text: str, n_components: int) -> Groups | int:
     """Read how components are merged: a number of clusters, or 0+2,1, which names all of each."""
     words = [str(word).split("+") for word in words_in("merge_to", text)]
     setting = Setting("merge_to", text)
-    if not words or not all(one.strip().isdecimal() for word in words for one in word):
+    numbers = [one.strip() for word in words for one in word]
+    if not words or not all(one.isdecimal() and len(one) < MOST_DIGITS for one in numbers):
         raise InputError(setting, " must be a number of clusters, such as 3, or all components, "
                          "merged ones joined by +, such as 0+2,1")  # fmt: skip
     groups: Sequence[tuple[int, ...]] = [tuple(sorted(map(int, word))) for word in words]
