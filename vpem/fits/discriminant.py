@@ -12,13 +12,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vpem.checks import AnyArray, Matrix, check_finite
+from vpem.checks import AnyArray, Matrix, check_data, check_finite
 from vpem.errors import InputError, NumericalError, Setting, VpemWarning, check_choice, shorten
 from vpem.files.matrix import select_rows
 from vpem.fits.labels import KnownLabels, label_name
@@ -155,10 +156,10 @@ def fit_discriminant(
             f"row {row} has no label, but each row belongs to a class; leave it out, or fit all "
             "rows with labels of some, 'vpem fit --labels'"
         )
-    if settings.missing == "refuse":  # here, where rows have the numbers that the user knows
-        check_finite(X, feature_names, MARGINALIZE)
-    else:
-        check_missing(X, feature_names)
+    refuse = partial(check_finite, advice=MARGINALIZE)
+    finite = refuse if settings.missing == "refuse" else check_missing
+    # Here, where rows have the numbers that the user knows.
+    X = check_data(X, int(network.blocks.widths.sum()), feature_names, finite=finite)
     number_of, ledger = codes.argmax(axis=1), Ledger(network.graph)
     pooled = model_type == "edda"
     weights = None if sample_weight is None else np.asarray(sample_weight)
