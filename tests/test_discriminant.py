@@ -8,7 +8,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 import vpem
 from vpem import DiscriminantAnalysis, InputError, connect, make_graph
-from vpem.fits.discriminant import fit_discriminant
+from vpem.fits.discriminant import fit_discriminant, held_out_classes
 from vpem.network.partition import contiguous
 
 from .cli_support import done, run
@@ -126,7 +126,7 @@ def test_rows_with_gaps_have_the_numbers_of_all_rows():
         rows = X.copy()
         rows[120, 2] = value
         with pytest.raises(InputError, match="row 120, feature 2 is"):
-            fit_discriminant(rows, Y, network, missing=missing)
+            fit_discriminant(rows.tolist(), Y, network, missing=missing)
 
 
 def test_in_a_shell(tmp_path, monkeypatch, capsys):
@@ -139,6 +139,10 @@ def test_in_a_shell(tmp_path, monkeypatch, capsys):
     held = report["classification"]
     assert len(held["folds"]) == 5
     assert held["held_out_error"] == pytest.approx(np.mean(held["folds"]))
+    scored = done(capsys, *["score", "c.h5", "d.csv", "--json"]).json
+    assert [scored[one] for one in ("n_parameters", "bic")] == pytest.approx(
+        [report["n_parameters"], report["bic"]]
+    )
     assert 0 < held["held_out_error"] < 0.1
     assert report["discriminant"]["classes"] == ["0", "1", "2"]
     evaluated = done(capsys, *["evaluate", "c.h5", "d.csv", "--label-column", "y", "--json"]).json
@@ -150,3 +154,25 @@ def test_in_a_shell(tmp_path, monkeypatch, capsys):
     assert (
         "has no labels" in run(capsys, *["discriminant", "d.csv", "--covariance", "diag"]).sentence
     )
+
+
+def test_errors_of_weighted_rows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    weights = np.where(np.arange(150) % 2, 3, 1)
+    table = np.column_stack([X, Y, weights])
+    np.savetxt("d.csv", table, delimiter=",", header="a,b,c,d,y,w", comments="", fmt="%g")
+    line = "discriminant d.csv --label-column y --sample-weight w --type edda --covariance diag"
+    held = done(capsys, *f"{line} --folds 2 --json".split()).json["classification"]
+    model = DiscriminantAnalysis("edda", covariance_type="diag").fit(X, Y, weights)
+    assert held["training_error"] == pytest.approx(1 - model.score(X, Y, weights))
+    network = connect(make_graph("star", 1), contiguous(4, 1))
+    kept = {"model_type": "edda", "covariance_type": ["diag"]}
+
+    def fit(rows):
+        return fit_discriminant(X[rows], Y[rows], network, sample_weight=weights[rows], **kept)
+
+    wrong = np.zeros(150, dtype=bool)
+    for fold, missed in held_out_classes(fit, X, Y, 2, 0):
+        wrong[fold] = missed
+    assert held["held_out_error"] == pytest.approx(np.average(wrong, weights=weights))
+    assert held["held_out_error"] != pytest.approx(wrong.mean())

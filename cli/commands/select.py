@@ -393,13 +393,19 @@ def discriminant(
         with task.working(ProgressLine, source.X) as progress:
             fitted = fit_to()
             own = np.asarray(fitted.classes)[fitted.predict_classes(X, fits.missing).argmax(axis=1)]
-            held["training_error"] = float(np.mean(own != labels))
+            held["training_error"] = float(np.average(own != labels, weights=weights))
             if out.n_folds is not None:
                 folds = held_out_classes(fit_to, X, labels, out.n_folds, fits.seed, fits.missing)
-                wrong = [part for _, part in folds]
-                rates = [float(part.mean()) for part in wrong]
+                counts = np.ones(len(labels)) if weights is None else np.asarray(weights)
+                wrong, sizes = zip(
+                    *((counts[fold] @ part, counts[fold].sum()) for fold, part in folds),
+                    strict=True,
+                )
+                if not all(sizes):
+                    raise InputError("all rows of a fold weigh 0; give fewer --folds")
+                rates = [float(part / size) for part, size in zip(wrong, sizes, strict=True)]
                 held["folds"] = rates
-                held["held_out_error"] = float(np.concatenate(wrong).mean())
+                held["held_out_error"] = float(sum(wrong) / sum(sizes))
                 held["held_out_standard_error"] = float(np.std(rates, ddof=1) / len(rates) ** 0.5)
         task.in_data_units(fitted)
         for name, one in zip(fitted.classes, fitted.chosen, strict=True):
