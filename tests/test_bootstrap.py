@@ -115,6 +115,9 @@ def test_what_the_bootstrap_refuses():
         model.bootstrap(X, kind="jackknife")
     with pytest.raises(InputError, match="n_replicates"):
         model.bootstrap(X, n_replicates=1)
+    known = VPEM(2, random_state=0).fit(X, labels_for_fit=[0, 1] + [None] * 38)
+    with pytest.raises(InputError, match="without labels of rows"):
+        known.bootstrap(X, n_replicates=2)
     for wrong in (0, 1.5, "two"):
         with pytest.raises(InputError, match="n_jobs"):
             model.bootstrap(X, n_replicates=2, n_jobs=wrong)

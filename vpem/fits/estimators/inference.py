@@ -163,6 +163,11 @@ class Inferring:
             If an argument cannot be used, or hardly any replicate is sound.
         """
         mixture, data = self._fitted(X)
+        if getattr(self.fit_, "labels_for_fit", None) is not None:
+            raise InputError(
+                "the bootstrap takes fits without labels of rows, which refits would not have; "
+                "fit again without labels_for_fit"
+            )
         weights = self._weights_of(X, sample_weight)
         model = clone(self).set_params(random_state=self._seed())
         resampling = Resampling(_Refit(model), data, weights, mixture, kind, model.random_state)
