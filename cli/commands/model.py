@@ -622,7 +622,7 @@ def merge(
         ),
     ],
 ) -> None:
-    """Merge components that are hard to tell apart to clusters, and print the tree of merges.
+    """Merge components to clusters by entropy, and show the tree.
 
     Each merge joins the two clusters by which the entropy of the rows' responsibilities falls most
     (mclust's clustCombi). The model stays as it is; 'vpem predict --merge-to' labels rows at a
