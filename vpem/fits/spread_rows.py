@@ -321,9 +321,8 @@ def describe_score(
     else:
         scores, there = mixture.score_samples(X, missing=missing), rows_with_values(X, missing)
     total, used = weighed(scores + slopes, there, sample_weight)
-    # Each class of a classifier has a family of its own, which the joint mixture does not know.
-    told = stored.report.get("n_parameters") if "discriminant" in stored.report else None
-    free = told if type(told) is int and told > 0 else mixture.n_parameters
+    stated = stored.report.get("n_parameters") if "discriminant" in stored.report else None
+    free = stated if type(stated) is int and stated > 0 else mixture.n_parameters
     return {
         "n_samples": len(X),
         "n_without_values": len(X) - int(there.sum()),
