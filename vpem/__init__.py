@@ -84,6 +84,8 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.settings import SumSettings as SumSettings
     from vpem.sums.connect import connect as connect
     from vpem.sums.connect import connect_workers as connect_workers
+    from vpem.terms.families.covariates import logit_coefficients as logit_coefficients
+    from vpem.terms.families.covariates import logit_errors as logit_errors
     from vpem.terms.families.kinds import Kinds as Kinds
     from vpem.terms.merging import Merging as Merging
     from vpem.terms.merging import merge_components as merge_components
@@ -145,6 +147,7 @@ _HOMES = {
             "SumSettings",
         ),
         "vpem.sums.connect": ("connect", "connect_workers"),
+        "vpem.terms.families.covariates": ("logit_coefficients", "logit_errors"),
         "vpem.terms.families.kinds": ("Kinds",),
         "vpem.terms.merging": ("Merging", "merge_components"),
         "vpem.terms.mixture": ("Mixture",),

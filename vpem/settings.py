@@ -84,7 +84,7 @@ MCLUST = {"EII": "tied-spherical", "VII": "spherical", "EEI": "tied-diag", "VEI"
 are equal (E), vary (V), or are those of spheres and axes (I)."""
 COVARIANCES = (*COVARIANCE_TYPES, *rules.DECOMPOSED)
 FAMILY_NAMES = ("gaussian", "t", "log-normal", "categorical", "bernoulli", "poisson",
-                "negative-binomial", "exponential", "gamma")
+                "negative-binomial", "exponential", "gamma", "covariate")
 INITS = ("random", "k-means++", "kmeans", "farthest")
 SMALL_EM = "small-em"
 CLUSTER_INITS = ("k-means++", "random", "farthest")

@@ -46,6 +46,7 @@ from vpem.records import Shown
 from vpem.settings import COVARIANCES, MISSINGS, WEIGHT_PRIORS
 from vpem.terms.density import as_rows_of
 from vpem.terms.factors import FactorMixture
+from vpem.terms.families.covariates import logit_coefficients
 from vpem.terms.families.family import RANGES
 from vpem.terms.families.mixture import MixedMixture
 from vpem.terms.merging import Merging, merge_components
@@ -459,7 +460,7 @@ def _check_parameters(mixture: Any) -> None:
                 raise InputError("a covariance is too near zero")
             return
         means = mixture.assembled_means
-        values, _ = mixture.sample(mixture.n_components, np.random.default_rng(0))
+        values = mixture.drawn(np.arange(mixture.n_components), np.random.default_rng(0))
         terms, _ = mixture.terms_of(values, np.isfinite(values))
     if not all(np.isfinite(numbers).all() for numbers in (means, values, terms)):
         raise InputError("a parameter cannot be computed with")
@@ -577,6 +578,9 @@ def model_as_json(model: Model) -> Report:
             "n_levels": list(mixture.kinds.n_levels),
             "levels": levels,
         }
+    found = logit_coefficients(mixture)
+    if found is not None:
+        kinds["covariates"] = {"coefficients": found.tolist()}
     posterior: Report = {}
     if mixture.is_proper:
         prior = mixture.prior

@@ -108,8 +108,16 @@ def used_rows(rows: AllRows, n_samples: int, there: NDArray[np.bool_] | None, we
     return weighs, kept, n_used, kept if rows.masked else np.flatnonzero(rows.mine(used))
 
 
-def refuse_with_kinds(settings: FitSettings, *, private: bool) -> None:
+def refuse_with_kinds(settings: FitSettings, *, private: bool, covariates: bool = False) -> None:
     refuse_first(
+        (covariates and settings.accelerate is not None, (
+            "{accelerate} moves mixing weights and coefficients of covariates apart from each "
+            "other, though they belong together; leave it out",
+        )),
+        (covariates and settings.batch_size is not None, (
+            "{batch_size} finds parameters from statistics of some rows, but coefficients of "
+            "covariates need all rows; leave it out",
+        )),
         (settings.step_size is not None, (
             "{step_size} keeps statistics in the parameters alone, which forget the levels of a "
             "category or count that a batch lacks; leave it out, for batches that replace their "

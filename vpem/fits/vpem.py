@@ -67,6 +67,7 @@ from vpem.steps.starts import (
 from vpem.steps.summing import agree_on_units
 from vpem.sums.connect import Network
 from vpem.sums.sum import Sum
+from vpem.terms.families.covariates import SEVERAL_HUBS
 from vpem.terms.families.kinds import LAWS, Kinds
 from vpem.terms.families.mixed import MixedTerms
 from vpem.terms.features import FeatureTerms
@@ -216,7 +217,7 @@ def fit_vpem(
         raise refused(Setting("penalty", settings.penalty), OF_ROWS[1])
     private = privacy is not None and privacy.is_asked
     if isinstance(kinds, Kinds) and not kinds.is_gaussian:
-        refuse_with_kinds(settings, private=private)
+        refuse_with_kinds(settings, private=private, covariates="covariate" in kinds.present)
     if privacy is not None and private:
         refuse_labels(labels_for_fit)
         refuse_trace(callback)
@@ -313,6 +314,10 @@ def _terms(
     """Return the terms of Gaussian features, or of several families, and of labels."""
     terms: Any
     if prepared.kinds is not None:
+        hubs = prepared.kinds.features("covariate", network.blocks).blocks.widths
+        engine = network.total.holders.engine
+        if sum(engine.allgather(int(np.count_nonzero(hubs)))) > 1:
+            raise InputError(SEVERAL_HUBS)
         assert settings.n_threads is not None
         terms = MixedTerms(
             prepared.X,

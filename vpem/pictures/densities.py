@@ -164,6 +164,9 @@ def draw_marginals(
             f"{others(MOST_PANELS)}"
         )
         columns = sorted(saved.answer.telling[:PANELS].tolist())
+    families = saved.families
+    if features is None and families is not None:
+        columns = [j for j in columns if families[j] != "covariate"]
     X = labels = None
     if rows is not None:
         X = rows.sample(ROWS_OF_HISTOGRAM)
@@ -182,7 +185,6 @@ def draw_marginals(
     figure = new_figure(*size, None)
     panels = figure.subplots(high, wide, squeeze=False)
     heights: list[str] = []
-    families = saved.families
     for place, axes in enumerate(panels.flat):
         if place >= len(columns):
             axes.set_axis_off()

@@ -30,6 +30,7 @@ from vpem.network.ledger import KINDS
 from vpem.network.schema import Report
 from vpem.pictures.figure import BAND, PALE, colour, halo, hatch, words
 from vpem.saem.formats import FIT
+from vpem.terms.families.covariates import logit_coefficients
 from vpem.terms.families.kinds import LAWS
 from vpem.terms.mixture import Mixture, is_diagonal
 
@@ -375,6 +376,8 @@ def densities_of(
     The grid is fine where components are narrow.
     """
     family = "gaussian" if saved.families is None else saved.families[j]
+    if family == "covariate":
+        raise InputError(f"{saved.feature_names[j]} is a covariate, which has no density")
     assert parts.variances is not None
     law = LAWS[family]
     means, deviations = parts.means[:, j], np.sqrt(parts.variances[:, j])
@@ -499,6 +502,12 @@ class SavedMixture(SavedFit):
         lines = {"mixing weight": [f"{weight:.4f}" for weight in self.mixture.assembled_weights]}
         if len(weights) > 1:
             lines["spread over roots"] = [f"{value:.2g}" for value in np.ptp(weights, axis=0)]
+        found = logit_coefficients(self.mixture)
+        if found is not None:
+            both = zip(self.feature_names, self.families or (), strict=True)
+            moving = [f"logit of {name}" for name, family in both if family == "covariate"]
+            names = ["intercept", *moving]
+            lines |= {n: [f"{one:.4f}" for one in of] for n, of in zip(names, found.T, strict=True)}
         return lines
 
     def agents_of_features(self) -> NDArray[np.intp] | None:

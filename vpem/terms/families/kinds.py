@@ -15,6 +15,7 @@ from vpem.records import Shown
 from vpem.settings import FAMILY_NAMES
 from vpem.terms.families.categories import Bernoulli, Categorical
 from vpem.terms.families.counts import Exponential, Gamma, NegativeBinomial, Poisson
+from vpem.terms.families.covariates import Covariate
 from vpem.terms.families.family import Family, Features
 from vpem.terms.families.located import GaussianLaw, LogNormalLaw
 from vpem.terms.families.student import StudentLaw
@@ -31,6 +32,7 @@ LAWS: dict[str, Family] = {
         NegativeBinomial(),
         Exponential(),
         Gamma(),
+        Covariate(),
     )
 }
 """All families, by their names."""

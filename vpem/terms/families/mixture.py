@@ -213,6 +213,14 @@ class MixedMixture(Density, facts="{n_components:component}, {n_features:feature
             parts.append(replace(part, tables=tables, core=core))
         return replace(self, weights=self.weights[:, order], parts=tuple(parts))
 
+    def sample(self, n_samples: int, rng: np.random.Generator) -> tuple[Doubles, Indices]:
+        if "covariate" in self.kinds.present:
+            raise InputError(
+                "covariates have no distribution from which rows could be drawn; draw from a model "
+                "without them"
+            )
+        return super().sample(n_samples, rng)
+
     def drawn(self, labels: Indices, rng: np.random.Generator) -> Doubles:
         drawn = np.empty((len(labels), self.n_features))
         for part in self.parts:

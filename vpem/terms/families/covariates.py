@@ -1,0 +1,310 @@
+"""Covariates: columns that are no features, but move the mixing weights.
+
+With concomitant variables z (Dayton and Macready 1988) mixing weights are a multinomial logit,
+``pi_k(z) = exp(eta_k) / sum_l exp(eta_l)`` with ``eta_k = a_k + b_k' z`` and ``eta_1 = 0``. All
+roots add ``log pi_k`` to the sum, so what the hub of the covariates adds is the rest,
+``log pi_k(z) - log pi_k``: nothing new is sent. At the maximum the mean of ``pi_k(z)`` over rows is
+that of the responsibilities, so mixing weights mean what they always do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from scipy.special import logsumexp, softmax
+
+from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.errors import InputError
+from vpem.terms.families.family import (
+    Cells,
+    Columns,
+    Features,
+    Independent,
+    IndependentTerms,
+    Part,
+    Table,
+    Tables,
+)
+
+if TYPE_CHECKING:
+    from vpem.terms.families.mixed import MixedTerms
+
+MOST_STEPS = 100
+"""Newton steps of an M-step. It takes a few, unless covariates separate components."""
+LEAST_WEIGHT = 1e-300
+"""Mixing weights that are less count as this much."""
+
+
+class CovariateTerms(IndependentTerms):
+    """Rows of covariates, all of one hub."""
+
+    def __init__(
+        self, law: Independent, columns: Columns, features: Features, whole: MixedTerms
+    ) -> None:
+        super().__init__(law, columns, features, whole)
+        self.row_weights = whole.row_weights
+        if any(np.isnan(self.rows.read(run)).any() for run in self.rows.runs()):
+            raise InputError(INCOMPLETE)
+
+    @property
+    def pooled(self) -> Tables:
+        """Parameters (1, C) of all rows in one component."""
+        return self._describe(self._moments())
+
+    def _moments(self) -> Cells:
+        """Statistics of all rows in one component."""
+        statistics = Cells(self.law.empty(self.features, 1))
+        for run in self.rows.runs():
+            weights = self._weights_of(run)[None, :, None]
+            some = (self.rows.read(run), weights, self.n_threads)
+            self.law.add_moments(statistics.tables, None, self.features, *some)
+        return statistics
+
+    def _weights_of(self, run: slice) -> Doubles:
+        if self.row_weights is None:
+            return np.ones(run.stop - run.start)
+        return self.row_weights[run]
+
+    def _describe(self, statistics: Cells) -> Tables:
+        """Means and variances of the covariates in each component; of an empty one, of all rows."""
+        tables = statistics.tables
+        seen, total, squares = (tables[name] for name in ("seen", "total", "squares"))
+        some = np.maximum(seen, LEAST_WEIGHT)
+        means = total / some
+        variances = np.maximum(squares / some - np.square(means), 0.0)
+        neutral = np.zeros_like(means)
+        return {
+            "means": means, "variances": variances, "coefficients": neutral,
+            "intercepts": neutral.copy(), "log_weights": neutral.copy(),
+        }  # fmt: skip
+
+    def update(self, statistics: Cells, weights: Doubles, row: float | None = None) -> Part:
+        """M-step: Newton steps to the logit of the responsibilities, whose sums are sufficient."""
+        tables, seen = self._describe(statistics), statistics.tables["seen"]
+        shares = np.maximum(seen / seen.sum(axis=0), LEAST_WEIGHT)
+        centre = self.pooled
+        scale = np.sqrt(centre["variances"][0])
+        scale[scale == 0] = 1.0
+        shift = centre["means"][0]
+        sums = np.hstack(
+            [seen[:, :1], (statistics.tables["total"] - seen * shift) / scale]
+        )  # (K, 1 + q)
+        start = np.zeros_like(sums)
+        start[:, 0] = np.log(shares[:, 0])
+        if self.latest is not None and len(self.latest["eta"]) == len(sums):
+            eta = self.latest["eta"]
+            start = np.hstack([eta[:, :1] + (eta[:, 1:] @ shift)[:, None], eta[:, 1:] * scale])
+        found = self._climb(start - start[0], sums, shift, scale)
+        slopes = found[:, 1:] / scale
+        tables["coefficients"] = slopes
+        tables["intercepts"] = np.repeat((found[:, 0] - slopes @ shift)[:, None], len(shift), 1)
+        tables["log_weights"] = np.log(shares)
+        return Part(self.law, self.features, tables)
+
+    def _climb(self, at: Doubles, sums: Doubles, shift: Doubles, scale: Doubles) -> Doubles:
+        """Coefficients (K, 1 + q) of most likelihood, of covariates in units of their own."""
+        value, gradient, information = self._likelihood(at, sums, shift, scale)
+        for _ in range(MOST_STEPS):
+            step = np.linalg.lstsq(information, gradient.ravel(), rcond=1e-12)[0]
+            gain = float(step @ gradient.ravel())
+            if not gain > 1e-22 * max(1.0, abs(value)):
+                break
+            length = 1.0
+            while length > 1e-6:
+                tried = at.copy()
+                tried[1:] += length * step.reshape(gradient.shape)
+                found = self._likelihood(tried, sums, shift, scale)
+                if found[0] >= value - 1e-14 * abs(value):
+                    break
+                length /= 2
+            else:
+                break
+            at, (value, gradient, information) = tried, found
+        return at
+
+    def _likelihood(
+        self, at: Doubles, sums: Doubles, shift: Doubles, scale: Doubles
+    ) -> tuple[float, Doubles, Doubles]:
+        """``sum_k a_k' S_k - sum_i w_i log sum_k exp(a_k' x_i)``, gradient, information."""
+        k, p = at.shape
+        value, gradient = float((at * sums).sum()), sums[1:].copy()
+        information = np.zeros((k - 1, p, k - 1, p))
+        for run in self.rows.runs():
+            z = (self.rows.read(run).astype(np.float64) - shift) / scale
+            x, weights = np.hstack([np.ones((len(z), 1)), z]), self._weights_of(run)
+            eta = x @ at.T
+            value -= float(weights @ logsumexp(eta, axis=1))
+            chances = softmax(eta, axis=1)[:, 1:]
+            weighted = chances * weights[:, None]
+            gradient -= weighted.T @ x
+            for c in range(k - 1):
+                for d in range(c + 1):
+                    both = weighted[:, c] * ((c == d) - chances[:, d])
+                    information[c, :, d] += (x * both[:, None]).T @ x
+                    information[d, :, c] = information[c, :, d].T
+        size = (k - 1) * p
+        return value, gradient, information.reshape(size, size)
+
+    def start(self, centres: Table, weights: Doubles) -> Part:
+        """Mixing weights that no covariate moves."""
+        tables = {name: np.repeat(one, len(centres), 0) for name, one in self.pooled.items()}
+        return Part(self.law, self.features, tables)
+
+    def reseeded(self, part: Part, component: int, centre: Table) -> Part:
+        """Begin again without what covariates say of any component: they add up to 1 over all."""
+        return self.start(part.tables["means"], np.empty(0))
+
+    def take_rows(
+        self, rows: slice | Indices, following: slice | None = None, weights: Doubles | None = None
+    ) -> Self:
+        chosen = super().take_rows(rows, following, weights)
+        if isinstance(rows, slice) and self.row_weights is not None:
+            weights = self.row_weights[rows]
+        chosen.row_weights = weights
+        return chosen
+
+
+SEVERAL_HUBS = (
+    "covariates are of several hubs, but the mixing weights need them together; give them to one "
+    "agent, or to agents whose hubs are one"
+)
+INCOMPLETE = (
+    "a covariate has missing values, and nothing says how it is distributed; fill them in first, "
+    "or leave these rows out"
+)
+
+
+class Covariate(Independent):
+    """Columns that move the mixing weights: a multinomial logit."""
+
+    name = "covariate"
+    domains: ClassVar[dict[str, str]] = {
+        "means": "any", "variances": "positive", "coefficients": "any", "intercepts": "any",
+        "log_weights": "any",
+    }  # fmt: skip
+    """Coefficients (K, q) are of what is not the same in all cells; intercepts and logarithms of
+    the mixing weights stand in every cell of a component."""
+    sums: ClassVar[dict[str, int]] = {"seen": 1, "total": 1, "squares": 1}
+    terms = CovariateTerms
+    near_normal = staticmethod(np.zeros_like)  # they form no clusters
+
+    def ready(self, parameters: Tables, features: Features) -> dict[str, Floats]:
+        intercepts = parameters["intercepts"][:, :1]
+        eta = np.hstack([intercepts, parameters["coefficients"]])
+        return {"eta": eta, "log_weights": parameters["log_weights"][:, 0]}
+
+    def add_terms(
+        self, ready: dict[str, Floats], features: Features, data: Floats, out: Floats,
+        n_threads: int,
+    ) -> None:  # fmt: skip
+        """Add ``-2 (log pi_k(z) - log pi_k)``; nothing before the first M-step."""
+        eta, log_weights = ready["eta"], ready["log_weights"]
+        if not log_weights.any() and not eta.any():
+            return
+        scores = data.astype(np.float64) @ eta[:, 1:].T + eta[:, 0]
+        scores -= logsumexp(scores, axis=1, keepdims=True) + log_weights
+        out[int(features.blocks.widths.argmax())] += -2 * scores
+
+    def add_moments(
+        self, statistics: Tables, ready: dict[str, Floats] | None, features: Features, data: Floats,
+        responsibilities: Floats, n_threads: int,
+    ) -> None:  # fmt: skip
+        root = int(features.blocks.widths.argmax()) if len(responsibilities) > 1 else 0
+        shares, values = responsibilities[root].T.astype(np.float64), data.astype(np.float64)
+        statistics["seen"] += shares.sum(axis=1, keepdims=True)
+        statistics["total"] += shares @ values
+        statistics["squares"] += shares @ np.square(values)
+
+    def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
+        raise NotImplementedError  # it needs the rows: `CovariateTerms.update`
+
+    def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
+        if not there.all():
+            raise InputError(INCOMPLETE)
+        return super().terms_of(part, values, there)
+
+    def tables_over(self, part: Part, features: Features, origin: Indices) -> Tables:
+        if len(origin) < part.features.n_features:
+            raise InputError(
+                "the mixing weights of this model need all of its covariates, of which some are "
+                "left out; keep all, or none"
+            )
+        return super().tables_over(part, features, origin)
+
+    def n_parameters(self, part: Part) -> int:
+        n_free: int = part.tables["coefficients"][1:].size
+        return n_free
+
+    def variances(self, part: Part) -> Table:
+        return part.tables["variances"]
+
+    def draw(self, part: Part, labels: Indices, rng: np.random.Generator) -> Table:
+        """The means: nothing says how covariates are distributed."""
+        return part.tables["means"][labels]
+
+
+def logit_coefficients(mixture: Any) -> Doubles | None:
+    """Return how covariates move the mixing weights of a mixture: a multinomial logit.
+
+    Parameters
+    ----------
+    mixture : Mixture
+        Of a fit (``fit.mixture``) or a model.
+
+    Returns
+    -------
+    ndarray of shape (K, 1 + q) or None
+        Intercept and a slope for each covariate, in the order and units of the data; those of the
+        first component, the reference, are 0. None if the mixture has no covariates.
+    """
+    for part in mixture.parts if mixture.kinds is not None else ():
+        if part.family == Covariate.name:
+            tables, position = part.tables, part.features.blocks.position
+            slopes = tables["coefficients"][:, position]
+            found: Doubles = np.hstack([tables["intercepts"][:, :1], slopes])
+            found -= found[0].copy()
+            return found
+    return None
+
+
+def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) -> Doubles:
+    """Return standard errors of `logit_coefficients`, from their observed information.
+
+    Other parameters count as known. The information is that of the logit less that of the labels,
+    which are not observed (Louis 1982): over rows, of responsibilities r_i and ``x_i = [1, z_i]``,
+    ``sum_i w_i (D(pi_i) - pi_i pi_i' - D(r_i) + r_i r_i') (x) x_i x_i'``.
+
+    Parameters
+    ----------
+    mixture : Mixture
+        With covariates.
+    X : ndarray of shape (M, d)
+        The rows it was fitted to, features and covariates.
+    sample_weight : ndarray of shape (M,), optional
+        Weight of each row.
+
+    Returns
+    -------
+    ndarray of shape (K, 1 + q)
+        0 of the first component, the reference.
+
+    Raises
+    ------
+    InputError
+        If the mixture has no covariates.
+    """
+    at = logit_coefficients(mixture)
+    if at is None:
+        raise InputError("this model has no covariates")
+    columns = mixture.kinds.columns_of(Covariate.name)
+    x = np.column_stack([np.ones(len(X)), X[:, columns]])
+    weights = np.ones(len(X)) if sample_weight is None else sample_weight
+    size = at[1:].size
+    information = np.zeros((size, size))
+    for sign, shares in ((1, softmax(x @ at.T, axis=1)), (-1, mixture.predict_proba(X))):
+        p = shares[:, 1:]
+        both = p[:, :, None] * (np.eye(len(at) - 1) - p[:, None, :]) * weights[:, None, None]
+        information += sign * np.einsum("ikl,ip,iq->kplq", both, x, x).reshape(size, size)
+    variances = np.diagonal(np.linalg.pinv(information)).reshape(at[1:].shape)
+    return np.vstack([np.zeros(x.shape[1]), np.sqrt(np.maximum(variances, 0))])
