@@ -106,6 +106,11 @@ def test_of_several_hubs_or_missing_they_are_refused():
             n_components=2,
             kinds=KINDS,
         )
+    with pytest.raises(InputError, match="all columns are covariates"):
+        fit_vpem(
+            X[:, :2], connect(make_graph("star", 1), from_lists([[0, 1]], 2), hops=0),
+            n_components=2, kinds=Kinds(("covariate",) * 2),
+        )  # fmt: skip
     X[3, 4] = np.nan
     with pytest.raises(InputError, match="covariate has missing"):
         fit_vpem(

@@ -316,8 +316,12 @@ def _terms(
     if prepared.kinds is not None:
         hubs = prepared.kinds.features("covariate", network.blocks).blocks.widths
         engine = network.total.holders.engine
-        if sum(engine.allgather(int(np.count_nonzero(hubs)))) > 1:
+        found = int(np.count_nonzero(hubs)), network.blocks.n_features - int(hubs.sum())
+        n_hubs, n_features = np.sum(engine.allgather(found), axis=0)
+        if n_hubs > 1:
             raise InputError(SEVERAL_HUBS)
+        if n_hubs and not n_features:
+            raise InputError("all columns are covariates; at least one must be a feature")
         assert settings.n_threads is not None
         terms = MixedTerms(
             prepared.X,
