@@ -50,16 +50,12 @@ class CovariateTerms(IndependentTerms):
     @property
     def pooled(self) -> Tables:
         """Parameters (1, C) of all rows in one component."""
-        return self._describe(self._moments())
-
-    def _moments(self) -> Cells:
-        """Statistics of all rows in one component."""
         statistics = Cells(self.law.empty(self.features, 1))
         for run in self.rows.runs():
             weights = self._weights_of(run)[None, :, None]
             some = (self.rows.read(run), weights, self.n_threads)
             self.law.add_moments(statistics.tables, None, self.features, *some)
-        return statistics
+        return self._describe(statistics)
 
     def _weights_of(self, run: slice) -> Doubles:
         if self.row_weights is None:
@@ -73,11 +69,8 @@ class CovariateTerms(IndependentTerms):
         some = np.maximum(seen, LEAST_WEIGHT)
         means = total / some
         variances = np.maximum(squares / some - np.square(means), 0.0)
-        neutral = np.zeros_like(means)
-        return {
-            "means": means, "variances": variances, "coefficients": neutral,
-            "intercepts": neutral.copy(), "log_weights": neutral.copy(),
-        }  # fmt: skip
+        others = {name: np.zeros_like(means) for name in [*self.law.domains][2:]}
+        return {"means": means, "variances": variances, **others}
 
     def update(self, statistics: Cells, weights: Doubles, row: float | None = None) -> Part:
         """M-step: Newton steps to the logit of the responsibilities, whose sums are sufficient."""
@@ -87,9 +80,7 @@ class CovariateTerms(IndependentTerms):
         scale = np.sqrt(centre["variances"][0])
         scale[scale == 0] = 1.0
         shift = centre["means"][0]
-        sums = np.hstack(
-            [seen[:, :1], (statistics.tables["total"] - seen * shift) / scale]
-        )  # (K, 1 + q)
+        sums = np.hstack([seen[:, :1], (statistics.tables["total"] - seen * shift) / scale])
         start = np.zeros_like(sums)
         start[:, 0] = np.log(shares[:, 0])
         if self.latest is not None and len(self.latest["eta"]) == len(sums):
@@ -183,8 +174,7 @@ class Covariate(Independent):
         "means": "any", "variances": "positive", "coefficients": "any", "intercepts": "any",
         "log_weights": "any",
     }  # fmt: skip
-    """Coefficients (K, q) are of what is not the same in all cells; intercepts and logarithms of
-    the mixing weights stand in every cell of a component."""
+    """Intercepts and logarithms of mixing weights stand in every cell of a component."""
     sums: ClassVar[dict[str, int]] = {"seen": 1, "total": 1, "squares": 1}
     terms = CovariateTerms
     near_normal = staticmethod(np.zeros_like)  # they form no clusters
