@@ -109,6 +109,7 @@ class Merging(Shown, facts="{n_components:component}"):
         return order
 
     def describe(self) -> Report:
+        """Return the tree of merges as JSON has it."""
         merges = [
             {"merged": [list(one.one), list(one.other)], "n_clusters": one.n_clusters,
              "entropy": one.entropy, "groups": [list(g) for g in self.groups(one.n_clusters)]}
