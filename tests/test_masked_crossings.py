@@ -366,7 +366,8 @@ TALKERS = {
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment joining observing opening",
     "vpem/fits": "contribution feature_kmeans fedem labels likely_hubs local_rows "
-    "mixture_imputation observers parts prepare privacy row_kmeans rows spread spread_rows",
+    "mixture_imputation observers parts prepare privacy row_kmeans rows spread spread_rows "
+    "vpem",
     "vpem/fits/selection": "search trials",
     "vpem/saem": "individuals results saem",
     "vpem/saem/formats": "individuals",

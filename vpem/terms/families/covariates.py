@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import logsumexp, softmax
 
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError
@@ -118,6 +117,8 @@ class CovariateTerms(IndependentTerms):
         self, at: Doubles, sums: Doubles, shift: Doubles, scale: Doubles
     ) -> tuple[float, Doubles, Doubles]:
         """``sum_k a_k' S_k - sum_i w_i log sum_k exp(a_k' x_i)``, gradient, information."""
+        from scipy.special import logsumexp, softmax
+
         k, p = at.shape
         value, gradient = float((at * sums).sum()), sums[1:].copy()
         information = np.zeros((k - 1, p, k - 1, p))
@@ -189,6 +190,8 @@ class Covariate(Independent):
         n_threads: int,
     ) -> None:  # fmt: skip
         """Add ``-2 (log pi_k(z) - log pi_k)``; nothing before the first M-step."""
+        from scipy.special import logsumexp
+
         eta, log_weights = ready["eta"], ready["log_weights"]
         if not log_weights.any() and not eta.any():
             return
@@ -284,6 +287,8 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     InputError
         If the mixture has no covariates.
     """
+    from scipy.special import softmax
+
     at = logit_coefficients(mixture)
     if at is None:
         raise InputError("this model has no covariates")
