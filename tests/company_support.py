@@ -118,7 +118,7 @@ def publish(company):
 
 
 def make_company(
-    folder, names, options, *, server=None, result="all", timeout=20.0, name="heart", doors=True
+    folder, names, options, *, server=None, result="all", timeout=60.0, name="heart", doors=True
 ):
     """Make a study, and a folder for each of its members.
 
