@@ -160,27 +160,27 @@ def bootstrap(
         problem = task.problem_of(Problem, task.data())
         refit = _Refit(problem, min(task.networks), fits.covariance_type, fits.n_init)
         n_jobs = processors() if settings.n_jobs is None else settings.n_jobs
-        X, weights, how = problem.X, problem.sample_weight, settings
+        X, weights = problem.X, problem.sample_weight
         with stopping(lambda: "nothing was kept"), task.working(_Drawn) as progress:
             progress.start()
             if settings.test:
                 if weights is not None:
                     raise InputError("rows drawn from a model have no weights: leave them out")
                 tests = check_components(
-                    refit, X, counts, seed=fits.seed, n_replicates=how.n_replicates,
-                    significance=how.significance, n_jobs=n_jobs, tell=progress,
+                    refit, X, counts, seed=fits.seed, n_replicates=settings.n_replicates,
+                    significance=settings.significance, n_jobs=n_jobs, tell=progress,
                 )  # fmt: skip
                 last = tests[-1]
-                kept = not last["p_value"] <= how.significance
+                kept = not last["p_value"] <= settings.significance
                 found: Report = {
-                    "tests": tests, "significance": how.significance,
+                    "tests": tests, "significance": settings.significance,
                     "n_components": last["n_components"] if kept else None,
                 }  # fmt: skip
             else:
                 fit = refit(X, weights, counts[0])
-                resampling = Resampling(refit, X, weights, fit.mixture, how.kind, fits.seed)
+                resampling = Resampling(refit, X, weights, fit.mixture, settings.kind, fits.seed)
                 errors: Errors = bootstrap_errors(
-                    resampling, how.n_replicates, how.level, n_jobs, progress
+                    resampling, settings.n_replicates, settings.level, n_jobs, progress
                 )
                 found = {"n_components": counts[0], **vars(errors)}
 

@@ -359,7 +359,6 @@ def discriminant(
         from vpem.files.matrix import select_rows
         from vpem.files.temporaries import check_ending
         from vpem.fits.discriminant import ONE_PROCESS, fit_discriminant, held_out_classes
-        from vpem.fits.estimators.discriminant import numbers_of
 
         if out.output is not None:
             check_ending(out.output, "models")
@@ -376,7 +375,7 @@ def discriminant(
         X, weights, about = task.data()
         choice: Any = {
             "model_type": out.model_type,
-            "n_components": numbers_of(out.n_components),
+            "n_components": parse_numbers("--components", str(out.n_components), least=1),
             "covariance_type": parse_covariances(out.covariance_type, task.settings),
             **about,
         }

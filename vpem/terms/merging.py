@@ -160,6 +160,7 @@ def merge_components(proba: ArrayLike, sample_weight: ArrayLike | None = None) -
     k = shares.shape[1]
     columns = [np.ascontiguousarray(column) for column in shares.T]
     own = [_entropy(column, weights) for column in columns]
+    before = sum(own)
     falls = np.full((k, k), -np.inf)  # of the entropy, if two clusters are merged
 
     def compare(i: int, j: int) -> None:
@@ -184,7 +185,7 @@ def merge_components(proba: ArrayLike, sample_weight: ArrayLike | None = None) -
         for other in left:
             if other != i:
                 compare(min(i, other), max(i, other))
-    return Merging(shares, sum(_entropy(column, weights) for column in shares.T), tuple(merges))
+    return Merging(shares, before, tuple(merges))
 
 
 def _entropy(shares: Doubles, weights: Doubles) -> float:

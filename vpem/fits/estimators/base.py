@@ -248,6 +248,10 @@ AGENTS = (
     "Who holds which features: that many contiguous nearly equal parts, the features of each "
     'agent, {"lab": ["ast", "alt"], ...}, by names of columns or numbers, or a vpem.Partition.'
 )
+ALL_OR_EACH = (
+    f"{AGENTS} None: one agent holds all, or each one feature where ``graph`` or ``hops`` ask "
+    "for a network."
+)
 """What estimators say of these parameters."""
 
 OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")

@@ -17,7 +17,7 @@ from vpem.errors import InputError
 from vpem.files.models import Model
 from vpem.fits.answer import classes_in
 from vpem.fits.discriminant import DiscriminantFit, fit_discriminant
-from vpem.fits.estimators.base import AGENTS, OnGraph, Rows, stored_in, with_settings
+from vpem.fits.estimators.base import ALL_OR_EACH, OnGraph, Rows, stored_in, with_settings
 from vpem.fits.labels import label_name
 from vpem.fits.settings import parse_covariances, parse_numbers
 from vpem.records import setting
@@ -82,11 +82,7 @@ class DiscriminantAnalysis(ClassifierMixin, OnGraph):
     ['sick', 'well']
     """
 
-    agents: object = setting(
-        None,
-        f"{AGENTS} None: one agent holds all, or each one feature where ``graph`` or ``hops`` ask "
-        "for a network.",
-    )
+    agents: object = setting(None, ALL_OR_EACH)
     graph: Any = setting(
         None, "The communication graph: a topology's name, a networkx.Graph or a vpem.Graph."
     )

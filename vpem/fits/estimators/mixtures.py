@@ -25,7 +25,7 @@ from vpem.files.traces import Trace
 from vpem.fits.contribution import Contribution, contribution
 from vpem.fits.estimators import streams
 from vpem.fits.estimators.base import (
-    AGENTS,
+    ALL_OR_EACH,
     WORKERS,
     OnGraph,
     Rows,
@@ -385,11 +385,7 @@ class VPEM(FittedByEM):
     [0.5, 0.5]
     """
 
-    agents: object = setting(
-        None,
-        f"{AGENTS} None: one agent holds all, or each one feature where ``graph`` or ``hops`` ask "
-        "for a network.",
-    )
+    agents: object = setting(None, ALL_OR_EACH)
     graph: Any = setting(
         None,
         "The communication graph: a topology's name, a networkx.Graph or a vpem.Graph. A star, "

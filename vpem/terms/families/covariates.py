@@ -46,34 +46,15 @@ class CovariateTerms(IndependentTerms):
         if any(np.isnan(self.rows.read(run)).any() for run in self.rows.runs()):
             raise InputError(INCOMPLETE)
 
-    @property
-    def pooled(self) -> Tables:
-        """Parameters (1, C) of all rows in one component."""
-        statistics = Cells(self.law.empty(self.features, 1))
-        for run in self.rows.runs():
-            weights = self._weights_of(run)[None, :, None]
-            some = (self.rows.read(run), weights, self.n_threads)
-            self.law.add_moments(statistics.tables, None, self.features, *some)
-        return self._describe(statistics)
-
     def _weights_of(self, run: slice) -> Doubles:
         if self.row_weights is None:
             return np.ones(run.stop - run.start)
         return self.row_weights[run]
 
-    def _describe(self, statistics: Cells) -> Tables:
-        """Means and variances of the covariates in each component; of an empty one, of all rows."""
-        tables = statistics.tables
-        seen, total, squares = (tables[name] for name in ("seen", "total", "squares"))
-        some = np.maximum(seen, LEAST_WEIGHT)
-        means = total / some
-        variances = np.maximum(squares / some - np.square(means), 0.0)
-        others = {name: np.zeros_like(means) for name in [*self.law.domains][2:]}
-        return {"means": means, "variances": variances, **others}
-
     def update(self, statistics: Cells, weights: Doubles, row: float | None = None) -> Part:
         """M-step: Newton steps to the logit of the responsibilities, whose sums are sufficient."""
-        tables, seen = self._describe(statistics), statistics.tables["seen"]
+        tables = self.law.update(statistics.tables, self.features, self.pooled)
+        seen = statistics.tables["seen"]
         shares = np.maximum(seen / seen.sum(axis=0), LEAST_WEIGHT)
         centre = self.pooled
         scale = np.sqrt(centre["variances"][0])
@@ -210,7 +191,12 @@ class Covariate(Independent):
         statistics["squares"] += shares @ np.square(values)
 
     def update(self, statistics: Tables, features: Features, pooled: Tables | None) -> Tables:
-        raise NotImplementedError  # it needs the rows: `CovariateTerms.update`
+        """Means and variances in each component; what moves the weights needs rows, and is 0."""
+        some = np.maximum(statistics["seen"], LEAST_WEIGHT)
+        means = statistics["total"] / some
+        variances = np.maximum(statistics["squares"] / some - np.square(means), 0.0)
+        others = {name: np.zeros_like(means) for name in [*self.domains][2:]}
+        return {"means": means, "variances": variances, **others}
 
     def terms_of(self, part: Part, values: Doubles, there: Mask) -> Floats:
         if not there.all():
