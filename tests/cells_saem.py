@@ -29,6 +29,9 @@ from .thread_engine import together
 DATA = Path(__file__).resolve().parents[1] / "data" / "oxford_boys.csv"
 BOYS = read_individuals(DATA)
 NAMES = ("east", "north", "west")
+TOP = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
+"""Maximum likelihood of the boys: intercept, slope, variances and covariance, residual variance."""
+
 HELD = from_worker_of_row(np.arange(26) % 7 % 3, NAMES)
 SHORT = {"n_iter": 8, "burn_in": 4, "n_conditional": 2, "n_importance": 10}
 ENOUGH = {"n_iter": 100, "burn_in": 20, "tol": 0.0, "n_chains": 20}
