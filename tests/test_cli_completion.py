@@ -8,7 +8,16 @@ import pytest
 
 import vpem_cli
 from vpem import settings
+from vpem.files import examples
+from vpem.network.codecs import CODECS, parse_codec
+from vpem.pictures import page
+from vpem.records import describe_field
+from vpem.saem.models import model
+from vpem.saem.models.population import COVARIANCES
+from vpem.saem.samplers import AUTO, SAMPLERS
 from vpem_cli.app import command
+from vpem_cli.commands import model as models
+from vpem_cli.commands.saem import ModelSettings
 from vpem_cli.names import is_flag, key_of, leaves
 from vpem_cli.options import OFFERED
 
@@ -74,15 +83,12 @@ def test_bash_is_told(completed, words, wanted):
     assert set(completed(words).split()) == wanted
 
 
-def test_zsh_is_told_with_help(completed):
+def test_zsh_and_fish_are_told_with_help(completed):
     told = completed("fit --compress qsgd", "zsh")
     assert told.startswith("_arguments")
     assert "qsgd:8bits" in told.replace("\\", "")
     assert completed("fit --graph ", "zsh").strip() == "_files"
     assert "Fit a Gaussian mixture" in completed("fi", "zsh")
-
-
-def test_fish_is_told_with_help(completed):
     assert set(completed("fit --covariance diag", "fish").split()) == {"diag"}
     assert completed("model sh", "fish").startswith("show\t")
 
@@ -103,7 +109,7 @@ def test_completion_loads_nothing_that_takes_long():
     assert not loaded & {"numpy", "scipy", "h5py", "pydantic", "networkx", "rich.console"}
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@each("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_every_shell(capsys, monkeypatch, shell):
     monkeypatch.setenv("_VPEM_COMPLETE", f"source_{shell}")
     monkeypatch.setitem(sys.modules, "rich", sys.modules.get("rich"))
@@ -118,52 +124,19 @@ def test_values_of_the_environment_do_not_disturb(completed, monkeypatch):
     assert set(completed("fit --scale ").split()) == {"none", "standard", "power"}
 
 
-# ---- choices ------------------------------------------------------------------------------------
-
-
-def from_the_library():
-    """What the library takes, by the names of the choices."""
-    from vpem.files import examples
-    from vpem.pictures import page
-    from vpem_cli.commands import model
-
-    return {
-        "data copy name": examples.EXAMPLES,
-        "data fetch name": examples.OPEN,
-        "plot kind": page.KINDS,
-        "model best criterion": model.CRITERIA,
-        "topology describe source": settings.TOPOLOGIES,
-    }
-
-
 def test_choices_are_those_of_the_library():
-    wanted = from_the_library()
+    wanted = {
+        "data copy name": examples.EXAMPLES, "data fetch name": examples.OPEN,
+        "plot kind": page.KINDS, "model best criterion": models.CRITERIA,
+        "topology describe source": settings.TOPOLOGIES,
+    }  # fmt: skip
     for name, words in wanted.items():
         assert set(OFFERED[name]) == set(words), name
     assert set(OFFERED) - set(wanted) == {"study change if_lost"}
-
-
-def offered(param):
-    """What a shell is told of a parameter."""
-    return [one.value for one in param.shell_complete(None, "")]
-
-
-def test_choices_of_settings_are_those_of_the_library():
-    from vpem.records import describe_field
-    from vpem.saem.models import model
-    from vpem.saem.models.population import COVARIANCES
-    from vpem.saem.samplers import AUTO, SAMPLERS
-    from vpem_cli.commands.saem import ModelSettings
-
     assert tuple(model.MODELS) == settings.SAEM_MODELS
     assert (AUTO, *SAMPLERS) == settings.SAMPLERS
     covariance = ModelSettings.settings_by_name["covariance"]
     assert describe_field(covariance).choices == COVARIANCES
-
-
-def test_codecs_are_read_and_of_every_kind():
-    from vpem.network.codecs import CODECS, parse_codec
-
     assert {word.partition(":")[0] for word in settings.CODECS} == set(CODECS)
     assert all(parse_codec(word) for word in settings.CODECS)
 
@@ -171,7 +144,8 @@ def test_codecs_are_read_and_of_every_kind():
 def test_defaults_are_among_the_choices():
     for path, member in LEAVES.items():
         for param in member.params:
-            words = () if path == ("help",) else offered(param)
+            offered = [one.value for one in param.shell_complete(None, "")]
+            words = () if path == ("help",) else offered
             if words and isinstance(param.default, str):
                 assert param.default in words, (path, key_of(param))
             assert not (words and is_flag(param))

@@ -5,8 +5,6 @@ import io
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,14 +51,6 @@ def examples(path):
     return [shlex.split(line.removeprefix("Example: ")) for line in lines]
 
 
-def test_the_commands():
-    assert {" ".join(path) for path in HELP} >= {
-        "", "fit", "predict", "score", "sample", "evaluate", "data", "data import",
-        "data simulate", "data describe", "data list", "data copy", "demo", "model", "model show",
-        "model export", "kmeans", "fedem", "impute", "saem", "topology", "topology describe",
-    }  # fmt: skip
-
-
 @over(path=HELP, flag=["--help", "-h", "--help-all", None])
 def test_help_has_usage_options_and_an_example(capsys, path, flag):
     result = done(capsys, *path, flag) if flag else done(capsys, "help", *path)
@@ -104,7 +94,7 @@ def test_help_is_short_and_all_of_it_a_flag_away(capsys, monkeypatch, path):
     assert f"{len(known) - len(shown)} more options: vpem {' '.join(path)} --help-all" in text
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "told"),
     [("Maximum number of iterations.", "Maximum number of iterations."),
      ("One. Two. Default: 4. But 5.", "One.  [default: 4]"),
@@ -183,28 +173,16 @@ def home(tmp_path_factory):
     rng = np.random.default_rng(0)
     table = np.column_stack([rng.standard_normal((50, 8)), np.arange(50) % 2])
     np.savetxt(home / "pulsars.csv", table, delimiter=",")
+    few = ["--max-iter", "3"]
+    made = [examples((name,))[0][1:] for name in ("fit", "kmeans")]  # others' examples need them
+    made.append([*examples(("saem",))[0][1:], "--iterations", "60"])
+    made += [["fit", "data/wine.h5", "--agents", "2", *few, "-o", "vpem.h5"],
+             ["fit", "data/wine.h5", *few, "-o", "em.h5"]]  # fmt: skip
+    made += [["fedem", "data/wine.h5", "--workers", "2", *few, "--tol", "0", "--seed", f"{seed}",
+              "--trace", f"seed{seed}.jsonl"] for seed in range(3)]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
-        assert vpem_cli.run([*examples(("fit",))[0][1:], "--quiet"]) == 0
-        for name in ("saem", "kmeans"):  # used by examples of other commands
-            assert (
-                vpem_cli.run(
-                    [
-                        *examples((name,))[0][1:],
-                        "--quiet",
-                        *(["--iterations", "60"] if name == "saem" else []),
-                    ]
-                )
-                == 0
-            )
-        for name, words in (("vpem", ("--agents", 2)), ("em", ())):  # held against each other
-            line = ["fit", "data/wine.h5", *words, "--max-iter", 3, "-o", f"{name}.h5", "--quiet"]
-            assert vpem_cli.run(list(map(str, line))) == 0
-        for seed in range(3):
-            line = ["fedem", "data/wine.h5", "--workers", 2, "--max-iter", 3, "--tol", 0]
-            line += ["--seed", seed, "--trace", f"seed{seed}.jsonl", "--quiet"]
-            assert vpem_cli.run(list(map(str, line))) == 0
-    assert (home / "model.h5").exists()
+        assert [vpem_cli.run([*words, "--quiet"]) for words in made] == [0] * len(made)
     (home / "fits").mkdir()
     for number in range(2):
         shutil.copy(home / "model.h5", home / f"fits/{number}.h5")
@@ -275,17 +253,6 @@ def test_the_version(capsys):
 
     for flag in ("--version", "-V"):
         assert done(capsys, flag).out == f"vpem {__version__}\n"
-
-
-def test_a_module_is_run_as_the_command_is():
-    told = subprocess.run(
-        [sys.executable, "-m", "vpem", "help", "modle"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert told.returncode == 2
-    assert told.stderr.endswith(
-        "no such command: modle (did you mean 'model'?); see 'vpem --help'\n"
-    )
 
 
 # ---- names in Python ----------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Options: from files and the environment, shown by --show-config, and as sentences name them."""
 
 import inspect
-import json
 import pickle
 import re
 import subprocess
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 import vpem
-import vpem_cli.app
 from vpem.checks import check_int
 from vpem.errors import FileError, InputError, Setting, VpemWarning
 from vpem.files.json_text import as_toml
@@ -79,6 +77,8 @@ def test_every_command_shows_its_options_and_reads_them_again(capsys, folder, pa
     again = done(capsys, *path, "--config", written(result.out), "--show-config").out
     assert re.sub(" # .*", "", again) == re.sub(" # .*", "", result.out)
     assert result.err == ""
+    if "json" in keys:
+        assert done(capsys, *path, "--show-config", "--json").json["options"]
 
 
 def test_no_two_options_have_the_same_variable_and_none_has_one_of_the_library():
@@ -129,29 +129,25 @@ def test_command_line_environment_file_default(capsys, folder, monkeypatch):
 
 
 def test_a_command_runs_as_if_the_words_were_typed(capsys, folder, monkeypatch):
+    """The file may be what was shown, or be named by a variable, and hold several commands."""
     words = ["-k", "3", "--topology", "path", "--hops", "1", "--max-iter", "4", "--tol", "1.0"]
     typed = done(capsys, "fit", "d.h5", *words, "--json", "-q").json
-    monkeypatch.setenv("VPEM_FIT_HOPS", "1")
+    written(done(capsys, "fit", "d.h5", *words, "--show-config").out, "shown.toml")
     written('[fit]\ndata = ["d.h5"]\ncomponents = 3\ntopology = "path"\nmax-iter = 4\ntol = 1\n'
-            'json = true\nquiet = true\n')  # fmt: skip
+            'json = true\nquiet = true\n[data.simulate]\nsamples = 20\n[score]\n')  # fmt: skip
+    shown = done(capsys, "fit", "--config", "shown.toml", "--json").json
+    monkeypatch.setenv("VPEM_FIT_HOPS", "1")
     told = done(capsys, "fit", "--config", "c.toml").json
     for name in ("log_likelihood", "hops", "topology", "n_iter", "mixing_weights"):
-        assert told[name] == typed[name]
-
-
-def test_what_was_shown_runs_the_same(capsys, folder):
-    words = ["fit", "d.h5", "-k", "3", "--max-iter", "4", "--tol", "1", "-q"]
-    typed = done(capsys, *words, "--json").json
-    written(done(capsys, *words, "--show-config").out)
-    told = done(capsys, "fit", "--config", "c.toml", "--json").json
-    assert told["log_likelihood"] == typed["log_likelihood"]
-
-
-def test_the_file_may_be_named_by_a_variable_and_hold_several_commands(capsys, folder, monkeypatch):
-    written("[fit]\nhops = 1\n[data.simulate]\nsamples = 20\n[score]\n")
+        assert told[name] == typed[name] == shown[name]
     monkeypatch.setenv("VPEM_DATA_SIMULATE_CONFIG", "c.toml")
     done(capsys, "data", "simulate", "-o", "s.h5")
     assert done(capsys, "data", "describe", "s.h5", "--json").json["n_samples"] == 20
+    # What was typed needs no source, and help answers whatever the file holds.
+    monkeypatch.setenv("VPEM_FIT_SEED", "3")
+    for hops in ("-1", "x"):
+        assert " is from " not in run(capsys, "fit", "d.h5", "--hops", hops).sentence
+    assert done(capsys, "fit", "--help", "--config", "nowhere.toml").out.startswith("Usage")
 
 
 def test_flags_are_turned_off_again(capsys, folder, monkeypatch):
@@ -184,22 +180,12 @@ def shown_lists(capsys, *words):
     return tomllib.loads(out)["predict"]["individual"]
 
 
-def test_help_answers_whatever_the_file_holds(capsys, folder):
-    assert done(capsys, "fit", "--help", "--config", "nowhere.toml").out.startswith("Usage")
-
-
 # ---- what is refused ----------------------------------------------------------------------------
 
 
 def test_no_variables_of_a_command_begin_like_those_of_another():
     starts = [variable_of(path) for path, _ in LEAVES]
     assert not [(a, b) for a in starts for b in starts if a != b and b.startswith(a)]
-
-
-def test_what_was_typed_needs_no_source(capsys, folder, monkeypatch):
-    monkeypatch.setenv("VPEM_FIT_SEED", "3")
-    assert " is from " not in run(capsys, "fit", "d.h5", "--hops", "-1").sentence
-    assert " is from " not in run(capsys, "fit", "d.h5", "--hops", "x").sentence
 
 
 @each(
@@ -291,12 +277,6 @@ def test_ranks_that_were_told_differently_end_with_one_sentence(folder):
     )
 
 
-def test_a_file_that_is_missing_is_told_once(folder):
-    found = run_cli(2, "fit", "d.h5", "--config", "nowhere.toml")
-    assert found.returncode == 2
-    assert found.stderr.count("'nowhere.toml' does not exist") == 1
-
-
 # ---- suggestions --------------------------------------------------------------------------------
 
 
@@ -314,17 +294,10 @@ def test_every_command_suggests_the_option_that_was_meant(capsys, path, member):
             assert result.sentence.endswith(f"; see 'vpem {' '.join(path)} --help'")
 
 
-@each(("path", "member"), LEAVES)
-def test_values_are_shown_as_json_where_it_is_taken(capsys, folder, path, member):
-    if any("--json" in param.opts for param in member.params):
-        assert json.loads(done(capsys, *path, "--show-config", "--json").out)["options"]
-
-
 # ---- names in messages ---------------------------------------------------------------------------
 
 
 PARAMETERS = ("radius", "n_init", "tol", "max_iter", "worst radius", "n components", "force=True")
-COMMANDS = list(leaves(vpem_cli.app.command()))
 
 # ---- names of users -----------------------------------------------------------------------------
 
@@ -379,7 +352,7 @@ WORDS = {
 
 def numeric():
     """Yield every option of every command that takes a number."""
-    for path, member in COMMANDS:
+    for path, member in LEAVES:
         for param in member.params:
             option = param.param_type_name == "option" and not is_flag(param)
             if option and kinds_of(member, param) & {int, float}:

@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import h5py
 import numpy as np
 import pytest
 
@@ -133,67 +132,6 @@ def test_the_same_rows_are_the_same_picture(capsys, monkeypatch, model, data, tm
     assert "Rows of 2 labels in 2 components" in other.json["description"]
 
 
-def test_an_old_file_says_what_it_lacks_and_the_rest_is_drawn(capsys, model, tmp_path):
-    old = read_model(model)
-    del old.report["communication"]["by_link"], old.report["edges"]
-    write_model(tmp_path / "old.h5", old)
-    path = tmp_path / "p.png"
-    result = run(capsys, "plot", tmp_path / "old.h5", "--kind", "graph", "-o", path)
-    assert result.code == 2
-    assert "does not say who was linked to whom" in result.sentence
-    result = done(capsys, "plot", tmp_path / "old.h5", "--kind", "communication", "-o", path)
-    assert result.err.splitlines()[1].startswith("note: ")
-    assert "does not say how much each link carried" in result.err
-
-
-PICTURE, PAGE = ("-o", "{out}/p.png"), ("-o", "{out}/r.html")
-REFUSED = [
-    (("plot", "{model}", "--kind", "grph", *PICTURE), "did you mean 'graph'"),
-    (("plot", "{model}", "-o", "{out}/p.jpg"), "pictures are written to .png, .svg or .pdf files"),
-    (("plot", "{model}", "-o", "{out}/there.png"), "exists"),
-    (("plot", "{model}", "-o", "{model}"), "is the input"),
-    (("plot", "{out}/m.h5", "{out}/m-graph.png", "--kind", "graph", "--force"), "is the input"),
-    (("plot", "{out}/none.h5", *PICTURE), "none.h5"),
-    (("plot", "{data}", *PICTURE), "holds a dataset, which"),
-    (("plot", "{out}/found.h5", *PICTURE), "found.h5 holds predictions"),
-    (("plot", "{out}/text.h5", *PICTURE), "HDF5"),
-    (("plot", "{model}", "--kind", "marginals", "--features", "", *PICTURE),
-     "must be named once each"),
-    (("plot", "{model}", "--kind", "confusion", *PICTURE), "give the data after the model"),
-    (("plot", "{model}", "--labels", "classes", *PICTURE), "--labels is about the data"),
-    (("plot", "{model}", "--dataset", "X", *PICTURE), "--dataset is about the data"),
-    (("plot", "{model}", "--kind", "graph", "--features", "age", *PICTURE),
-     "--features are for profile, marginals, pairs and boundaries, not for graph"),
-    (("plot", "{model}", "{out}/other.h5", "--kind", "pairs", *PICTURE), "age"),
-    (("plot", "{kmeans}", "--kind", "sparsity", *PICTURE), "holds clusters"),
-    (("plot", "{kmeans}", "{out}/holes.h5", "--kind", "pairs", *PICTURE), "missing|NaN|nan"),
-    (("report", "{model}", "-o", "{out}/r.pdf"), "reports are written to .html or .htm files"),
-    (("report", "{model}", "-o", "{out}/there.html"), "exists"),
-    (("report", "{model}", "{out}/none.h5", *PAGE), "none.h5"),
-    (("report", "{model}", "--labels", "x", *PAGE), "--labels is about the data"),
-]  # fmt: skip
-
-
-def test_what_is_wrong_is_said_and_nothing_is_written(capsys, home, model, data, tmp_path):
-    for name in ("there.png", "there.html", "text.h5"):
-        (tmp_path / name).write_text("mine")
-    with h5py.File(tmp_path / "found.h5", "w") as file:
-        file.attrs["encoding-type"] = "vpem-predictions"
-    shutil.copy(model, tmp_path / "m.h5")
-    shutil.copy(data, tmp_path / "m-graph.png")
-    make_labelled(tmp_path / "other.h5", ("height", "weight"))
-    source = read_dataset(data)
-    source.X[3, 1] = np.nan
-    write_dataset(tmp_path / "holes.h5", source)
-    places = {"model": model, "data": data, "out": tmp_path, "kmeans": fitted(home, "kmeans")}
-    before = listing(tmp_path), model.read_bytes()
-    for words, sentence in REFUSED:
-        result = run(capsys, *(word.format(**places) for word in words))
-        assert (result.code, result.out) == (2, ""), words
-        assert re.search(sentence, result.sentence), (words, result.sentence)
-        assert (listing(tmp_path), model.read_bytes()) == before, words
-
-
 # ---- pages ---------------------------------------------------------------------------------------
 
 HOSTILE = ("<script>alert(1)</script>", "\"' onerror=alert(1) x='", "</td></table><img src=x>",
@@ -266,11 +204,7 @@ def test_the_page_says_what_the_model_says(home, written):
         assert told in words, told
 
 
-@each(
-    "words",
-    ["fit -k 2 --topology cycle --hops 1", "fit -k 2 --split rows --workers 3", "kmeans -k 3",
-     "fedem -k 2 --workers 3 --max-iter 3"],
-)  # fmt: skip
+@each("words", ["fit -k 2 --topology cycle --hops 1", "kmeans -k 3"])
 def test_a_fit_and_its_file_say_the_same(capsys, tmp_path, words):
     name, *options = words.split()
     data = tmp_path / "data.h5"
@@ -309,24 +243,6 @@ def test_all_begins_with_a_sentence_of_what_was_found(home, name, said):
     assert saved.feature_names[saved.answer.telling[0]] in contents.lead
 
 
-def test_results_come_first_and_settings_last(written):
-    listed = [attrs["href"][1:] for attrs in Page(written).all("a")]
-    sections = [name for name in listed if not name.startswith("picture-")]
-    assert sections == ["warnings", "components", "quality", "parameters", "course", "hubs",
-                        "sent", "fitted", "command"]  # fmt: skip
-    assert listed[2:4] == ["picture-profile", "picture-projection"]
-
-
-def test_the_only_pair_of_two_features_is_drawn_once(capsys, tmp_path):
-    data, model = make_labelled(tmp_path / "two.h5", names=("age", "weight")), tmp_path / "m.h5"
-    done(capsys, "fit", data, "--agents", "1", "-k", "2", "-o", model)
-    drawn = [
-        kind for section in contents_of(read_saved(model)).sections for kind in section.pictures
-    ]
-    assert "projection" in drawn
-    assert "pairs" not in drawn
-
-
 def test_the_page_needs_nothing_else(written):
     page = Page(written)
     assert not {tag for tag, _ in page.elements} & {
@@ -354,14 +270,19 @@ def test_the_page_needs_nothing_else(written):
 
 
 def test_headings_and_anchors_are_in_order(written):
+    """Results come first, and settings last."""
     page = Page(written)
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1
-    assert levels.count(1) == 1
+    assert (levels[0], levels.count(1)) == (1, 1)
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     there = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
     assert len(there) == len(set(there))
-    assert {attrs["href"][1:] for attrs in page.all("a")} <= set(there)
+    listed = [attrs["href"][1:] for attrs in page.all("a")]
+    assert set(listed) <= set(there)
+    sections = [name for name in listed if not name.startswith("picture-")]
+    assert sections == ["warnings", "components", "quality", "parameters", "course", "hubs",
+                        "sent", "fitted", "command"]  # fmt: skip
+    assert listed[2:4] == ["picture-profile", "picture-projection"]
     assert page.all("html")[0]["lang"] == "en"
     assert all("scope" in attrs for attrs in page.all("th"))
     assert "@media print" in written

@@ -22,6 +22,8 @@ from vpem_cli.names import leaves, name_of
 from .cli_support import AGENTS, HELD, NAMES, ROOT, done, kinds_of, make_data, overlapping, run
 from .study_support import folder_of, make_study
 from .tables import each
+from .test_cli_impute import write_birds, write_what_cannot_be_imputed
+from .test_cli_saem_use import fits_of_individuals
 
 HEAD = re.compile(r"\[(?:([\w/]+)\$ )?(?:(\w+\.\w+): )?([\w{].*)\]")
 """Folder, file to write, and command line of some rows."""
@@ -81,6 +83,11 @@ TEXTS = {
     "old.csv": "precious",
     "old.npz": "precious",
     "old.json": "precious",
+    "old.png": "precious",
+    "old.html": "precious",
+    "four.csv": "id,time,value\n1,1,3\n1,2,2\n2,1,4\n2,2,2\n",
+    "klinik.csv": "Kennung;A;B;Art;Ort\np0;1,5;2;x;3\np1;3;4,5;y;3\np2;2;2,5;x;3\n",
+    "people.csv": "name,age,height,sick\nann,30,1.7,yes\nbob,41,1.8,no\ncid,52,1.9,no\n",
     "two.json": "[[0, 1], [2, 3, 4, 5]]",
     "alone.json": '{"clinic": [0, 1]}',
     "party0.json": '{"party0": [0, 1]}',
@@ -128,6 +135,8 @@ def write_data(X, labels):
     gaps = X.copy()
     gaps[3, 1] = gaps[9, 4] = np.nan
     write_dataset("gaps.h5", Dataset(gaps, NAMES))
+    with h5py.File("found.h5", "w") as file:
+        file.attrs["encoding-type"] = "vpem-predictions"
     for name, columns in zip(AGENTS, HELD, strict=True):
         names, own = tuple(NAMES[j] for j in columns), labels if name == "clinic" else None
         ids = np.array([f"p{row:03d}" for row in range(len(X))])
@@ -154,6 +163,8 @@ def write_fits():
         Path(cut).write_bytes(content[: len(content) // 2])
     Path("link.h5").symlink_to("d.h5")
     Path("m.json").write_bytes(Path("m.h5").read_bytes())
+    Path("m-graph.png").write_bytes(Path("d.h5").read_bytes())
+    vpem("fit klinik.csv --decimal , -k 1 -o klinik.h5")
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +183,10 @@ def home(tmp_path_factory):
         make_data(Path("numbers.h5"), named=False)
         write_data(*overlapping(60))
         write_fits()
+        fits_of_individuals(folder_of(home, "saem"))
+        with chdir(folder_of(home, "impute")):
+            write_birds()
+            write_what_cannot_be_imputed()
         make_study(folder_of(home, "study"), "lab")
         Path("study/lab/x.csv").write_text("id,iron\nb,1\n")
         folder_of(home, "alone")

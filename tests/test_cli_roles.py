@@ -96,11 +96,12 @@ def test_no_option_takes_the_place_of_another(capsys, tmp_path, aside, command):
         assert listing(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["it.h5", "{}/it.h5", "hard.h5"])
+@each("name", ["it.h5", "{}/it.h5", "hard.h5"])
 def test_names_of_one_file(capsys, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    make_data(tmp_path / "it.h5")
-    (tmp_path / "hard.h5").hardlink_to("it.h5")
+    if not (tmp_path / "it.h5").exists():
+        make_data(tmp_path / "it.h5")
+        (tmp_path / "hard.h5").hardlink_to("it.h5")
     before = listing(tmp_path)
     result = run(capsys, "data", "repack", "it.h5", "-o", name.format(tmp_path), "--force")
     assert (result.code, "is the input it.h5 (SOURCE)" in result.sentence) == (2, True)
@@ -108,12 +109,6 @@ def test_names_of_one_file(capsys, tmp_path, monkeypatch, name):
 
 
 # ---- files that no option names as they are -----------------------------------------------------
-
-
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return make_data(tmp_path / "d.h5")
 
 
 def begin(leaf, *words):

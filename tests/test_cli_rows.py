@@ -7,7 +7,6 @@ import csv
 import io
 import json
 
-import h5py
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -17,25 +16,8 @@ from vpem import Dataset, fit_fedem, read_dataset, read_model, write_dataset
 from vpem.files.results import read_clustering
 from vpem.network.partition import by_label, contiguous, evenly, from_worker_of_row
 
-from .cli_support import done, listing, make_data, run
+from .cli_support import done, make_data, run
 from .tables import each
-
-COMMON = {
-    "algorithm", "n_samples", "n_features", "topology", "converged", "n_iter", "seconds",
-    "history", "communication", "warnings", "seed", "data", "model", "init_rows",
-}  # fmt: skip
-KEYS = {
-    "kmeans": COMMON | {
-        "split", "method", "n_clusters", "cluster_sizes", "inertia", "root_inertia", "restart",
-        "reseeded", "one_shot",
-    },
-    "fedem": COMMON | {
-        "n_workers", "worker_names", "worker_rows", "n_components", "covariance_type", "n_epochs",
-        "log_likelihood", "recorded", "mean_field", "epochs", "bytes_up", "projections",
-        "mixing_weights", "compress", "step_size", "participation", "memory", "alpha", "omega",
-        "plot", "disagreement",
-    },
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +101,7 @@ def test_workers_of_a_file_and_of_the_dataset(told, data, tmp_path, name):
     np.testing.assert_allclose(same["history"], ours["history"], rtol=1e-10)
 
 
-@each(("name", "init"), [("fit", "random"), ("fit", "k-means++"), ("fit", "kmeans"),
-                         ("fedem", "kmeans")])  # fmt: skip
+@each(("name", "init"), [("fit", "k-means++"), ("fedem", "kmeans")])
 def test_rows_from_disk(told, tmp_path, name, init):
     """Rows of workers one after the other, and from here and there."""
     parts = {f"site {w}": [*range(w, 120, 3)] for w in range(3)}
@@ -130,48 +111,6 @@ def test_rows_from_disk(told, tmp_path, name, init):
         there = told(name, *held, "--init", init, "--memory-limit", "1KB")
         assert there["init_rows"] == here["init_rows"]
         np.testing.assert_allclose(there["history"], here["history"], rtol=1e-10)
-
-
-REFUSED = [
-    ("fit --split rows --workers 99999", "99999 workers cannot share"),
-    ("fit --split rows --worker-rows nowhere.json", "nowhere.json"),
-    ("fit --split rows --workers 3 --compress float16", "vpem fedem"),
-    ("kmeans --workers 91", "91 workers cannot share 90 rows"),
-    ("kmeans --workers 2 -k 91", "91 clusters need at least as many rows, got 90"),
-    ("kmeans --workers 2 -k 2.5", "must be an integer, got '2.5'"),
-    ("kmeans --split features --method grid --topology cycle", "the graph has none"),
-    ("kmeans --split features --method grid --init random", "by k-means"),
-    ("kmeans --split features --method grid --init-rows 1,2", "by k-means++"),
-    ("kmeans --workers 2 --init-rows 1,2,3", "--clusters 2 needs as many --init-rows"),
-    ("kmeans --workers 2 --init-rows 1,1", "init rows must differ"),
-    ("kmeans --workers 2 --init-rows 1,90", "init rows must lie between 0 and 89"),
-    ("kmeans --workers 2 --init-rows 1;2", "row numbers with commas"),
-    ("kmeans --workers 2 --rounds few --topology path", "--rounds must be"),
-    ("kmeans --workers 2 -o no/such/folder/c.h5", "there is no folder"),
-    ("fedem --workers 91", "91 workers cannot share 90 rows"),
-    ("fedem --workers 3 --compress qsgd:1bits", "bits of qsgd"),
-    ("fedem --workers 3 --compress gzip", "codec must be one of"),
-    ("fedem --workers 3 --compress topk:0.1 --memory none", "is biased"),
-    ("fedem --workers 3 --step-size constant:2", "constant --step-size"),
-    ("fedem --workers 3 --memory frist", "did you mean 'first'"),
-    ("fedem --workers 3 --init-rows 0,999", "between 0 and 89"),
-    ("fedem --workers 3 --plot p.jpg", "pictures are written"),
-    ("fedem --workers 3 -k 500", "500 components need"),
-    ("fedem --workers 3 --topology ring", "topology"),
-]
-"""What no rule (tests/test_rules.py) and no range (tests/test_cli_options.py) says."""
-
-
-@each(("words", "sentence"), REFUSED)
-def test_what_cannot_be_used_is_one_sentence(
-    capsys, groups, tmp_path, monkeypatch, words, sentence
-):
-    monkeypatch.chdir(tmp_path)
-    name, *options = words.split()
-    result = run(capsys, name, groups[0], *options)
-    assert (result.code, result.out) == (2, "")
-    assert sentence in result.sentence
-    assert listing(tmp_path) == {}
 
 
 def test_values_that_are_missing(capsys, tmp_path):
@@ -226,39 +165,23 @@ def test_peers_and_their_model(capsys, told, data, tmp_path):
 # ---- vpem kmeans ---------------------------------------------------------------------------------
 
 
-def test_kmeans_as_json_and_every_way_to_the_same_clusters(told, groups):
+def test_kmeans_finds_the_same_clusters_every_way(told, groups):
     path, X = groups
     found = told("kmeans", "-k", 3, "--workers", 7, "--init-rows", "1,40,80", source=path)
     wanted = KMeans(3, init=X[[1, 40, 80]], n_init=1, tol=0).fit(X)
-    assert set(found) >= KEYS["kmeans"]
-    assert (found["algorithm"], found["n_workers"], found["model"]) == ("k-means", 7, None)
-    assert found["worker_names"][0] == "worker 0"
     assert found["inertia"] == pytest.approx(wanted.inertia_, rel=1e-12)
     assert found["n_iter"] == len(found["history"]) == wanted.n_iter_
     assert found["communication"]["by_kind"]["server"]["messages"] == 14 * found["n_iter"]
     for way in (
         ("--workers", 90),
         ("--workers", 5, "--topology", "cycle", "--rounds", 60),
-        ("--split", "features", "--agents", 1),
         ("--split", "features", "--topology", "cycle", "--hops", 1),
-        ("--workers", 4, "--dtype", "float32"),
-        ("--workers", 4, "--threads", 2),
+        ("--workers", 4, "--dtype", "float32", "--threads", 2),
     ):
         other = told("kmeans", "-k", 3, "--init-rows", "1,40,80", *way, source=path)
         assert other["init_rows"] == [1, 40, 80]
         assert other["cluster_sizes"] == found["cluster_sizes"]
         assert other["inertia"] == pytest.approx(found["inertia"], rel=1e-5)
-
-
-def test_tables_of_clusters_say_what_there_is_to_know(capsys, groups, stored):
-    table = done(capsys, "kmeans", groups[0], "-k", 3, "--workers", 4).out
-    for words in (", converged, ", " model file ", "90 rows x 4 features", "4 workers, star",
-                  "exact at the server", "inertia"):  # fmt: skip
-        assert words in table
-    assert table.count("30") >= 3
-    table = done(capsys, "kmeans", stored, "-k", 3, "--split", "features").out
-    assert "4 agents, dataset, 4 hubs of 0 hops" in table
-    assert "mixing rate" in table
 
 
 def test_one_shot_tells_its_factor(capsys, stored):
@@ -307,20 +230,13 @@ def test_a_file_of_clusters(capsys, groups, clusters):
     assert found.feature_names == ("height", "weight", "pulse", "age")
     assert found.ids[:2].tolist() == ["p0", "p1"]
     assert found.options["workers"] == 4
-    with h5py.File(path) as file:
-        assert file.attrs["encoding-type"] == b"vpem-clustering"
     before = path.read_bytes()
     assert "exists" in run(capsys, *words).sentence
     assert path.read_bytes() == before
-    for command in (
-        ("model", "export", path, "-o", path.with_suffix(".npz")),
-        ("data", "describe", path),
-    ):
-        assert run(capsys, *command).code == 2
-    assert "3 clusters, 4 features" in done(capsys, "model", "show", path).out
-    shown = json.loads(done(capsys, "model", "show", path, "--json").out)
+    for command in (("model", "export", "-o", path.with_suffix(".npz")), ("data", "describe")):
+        assert run(capsys, *command, path).code == 2
+    shown = done(capsys, "model", "show", path, "--json").json
     assert sum(shown["cluster_sizes"]) == 90
-    assert shown["inertia"] == found.report["inertia"] > 0
     assert shown["centres"] == found.centres.tolist()
 
 
@@ -347,27 +263,23 @@ def test_scores_of_clusters_and_what_they_cannot_do(capsys, groups, clusters, tm
     found = done(capsys, "score", path, groups[0], "--json").json
     assert found["inertia"] == pytest.approx(stored.report["inertia"])
     assert found["inertia_per_sample"] == pytest.approx(found["inertia"] / 90)
-    assert "inertia per sample" in done(capsys, "score", path, groups[0]).out
     found = done(capsys, "evaluate", path, groups[0], "--json").json
     assert found["accuracy"] > 0.95
     assert np.sum(found["confusion"]) == 90
-    write_dataset(
-        tmp_path / "other.h5", Dataset(groups[1][:, [0, 1, 3]], ("height", "weight", "age"))
-    )
+    names = ("height", "weight", "age")
+    write_dataset(tmp_path / "other.h5", Dataset(groups[1][:, [0, 1, 3]], names))
     for words, sentence in (
         (("predict", path, groups[0], "--proba"), "has none; leave it out, or fit a mixture"),
         (("predict", path, tmp_path / "other.h5"), "the data lack features of the model: 'pulse'"),
         (("sample", path), "holds clusters, from which no rows are drawn"),
     ):
-        result = run(capsys, *words)
-        assert result.code == 2
-        assert sentence in result.sentence
+        assert sentence in run(capsys, *words).sentence
 
 
 # ---- vpem fedem ----------------------------------------------------------------------------------
 
 
-def test_fedem_as_json_is_the_function(told, data):
+def test_fedem_is_the_function(told, data):
     source = read_dataset(data)
     found = told(
         "fedem", "--workers", "4", "--sort-by-label", "--compress", "natural:12bits",
@@ -379,19 +291,12 @@ def test_fedem_as_json_is_the_function(told, data):
         step_size="decreasing:0.9,0.6", covariance_type="tied", max_iter=20, tol=0.0,
         participation=0.7,
     )  # fmt: skip
-    assert set(found) >= KEYS["fedem"]
-    assert found["algorithm"] == "fedem"
     assert found["history"] == pytest.approx(wanted.run.history.objective, abs=1e-12)
-    assert found["init_rows"] == [3, 77]
     lists = [found[name] for name in ("history", "mean_field", "epochs", "bytes_up", "recorded")]
+    lists.append(found["communication"]["bytes_by_iteration"])
     assert {len(values) for values in lists} == {21}
-    assert len(found["communication"]["bytes_by_iteration"]) == 21
     assert found["log_likelihood"] == found["history"][-1]
-    assert found["epochs"][0] == 1
-    assert found["n_epochs"] == found["epochs"][-1]
-    assert sum(found["worker_rows"]) == 120
-    sent = found["communication"]["by_kind"]
-    assert sum(kind["bytes"] for kind in sent.values()) == found["communication"]["bytes"]
+    assert (found["epochs"][0], found["n_epochs"]) == (1, found["epochs"][-1])
 
 
 def test_variance_reduction_epochs_and_seeds_of_fedem(told):
@@ -408,27 +313,16 @@ def test_variance_reduction_epochs_and_seeds_of_fedem(told):
     assert one == two != other
 
 
-@each("topology", ["cycle", "complete"])
-def test_fedem_on_a_graph(told, topology):
-    words = ("--workers", "5", "--topology", topology, "--compress", "natural:12bits")
-    found = told("fedem", *words, "--participation", "0.8")
-    assert (found["server"], found["compress"]) == (None, "natural:12bits")
-    assert found["rounds"] > 0
-    assert found["bytes_up"][-1] == found["communication"]["bytes"]
-    assert found["disagreement"] < 1e-2
-
-
-def test_weights_and_missing_values_of_fedem(capsys, data, tmp_path):
+def test_weights_and_missing_values_of_fedem(told, data, tmp_path):
     X = np.array(read_dataset(data).X)
     weights = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
     X[weights == 2, 1] = np.nan
     path = tmp_path / "holes.h5"
     write_dataset(path, Dataset(X, tuple("abcdef"), sample_weight=weights))
-    asked = ("--missing", "marginalize", "--sample-weight", "sample_weight")
-    words = ("--workers", "4", "--max-iter", "5", "--tol", "0", "--json", "--quiet", *asked)
-    found = done(capsys, "fedem", path, *words).json
+    words = ("--missing", "marginalize", "--sample-weight", "sample_weight", "--workers", "4")
+    found = told("fedem", *words, "--tol", 0, source=path)
     wanted = fit_fedem(
-        X, evenly(len(X), 4), missing="marginalize", sample_weight=weights, max_iter=5, tol=0
+        X, evenly(len(X), 4), missing="marginalize", sample_weight=weights, max_iter=20, tol=0
     )
     assert found["log_likelihood"] == pytest.approx(wanted.log_likelihood, rel=1e-12)
     assert (found["total_weight"], found["sample_weight"]) == (weights.sum(), "sample_weight")
@@ -447,20 +341,6 @@ def test_a_model_of_fedem_is_read_by_the_other_commands(capsys, told, data, tmp_
     assert "5 workers" in done(capsys, "model", "show", output).out
     again = told("fedem", "--workers", "5", "--init-model", output)
     assert again["history"][0] >= found["log_likelihood"] - 1e-9
-
-
-def test_the_table_of_fedem(capsys, data, tmp_path):
-    picture = tmp_path / "p.png"
-    words = ("--workers", "5", "--compress", "qsgd:4bits", "--participation", "0.5")
-    result = done(capsys, "fedem", data, *words, "--plot", picture)
-    for text in ("5 workers", "qsgd:4bits", "participation 0.5", "projections", "sent by workers"):
-        assert text in result.out
-    assert "warning" not in result.err
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    words = ("--workers", "5", "--topology", "cycle", "--sum", "tree")
-    shown = " ".join(done(capsys, "fedem", data, *words).out.split())
-    assert "exact along a tree" in shown
-    assert "None" not in shown
 
 
 def test_fedem_says_whether_it_converged(capsys, data, tmp_path):

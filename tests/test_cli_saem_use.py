@@ -23,8 +23,7 @@ from vpem.saem.individuals import from_matrix
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
 
-from .cli_support import ROOT, done, listing, make_data, run
-from .pictures_support import fitted, shared_folder
+from .cli_support import ROOT, done
 from .tables import each
 
 DATA = ROOT / "data"
@@ -33,29 +32,37 @@ OF_DATA = ["curves", "observed", "residuals", "vpc", "effects"]
 QUICK = {"n_iter": 40, "burn_in": 20, "tol": 0.0, "n_conditional": 30, "n_importance": 50}
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """Fits of every model, a mixture, and data."""
-    home = tmp_path_factory.mktemp("saem")
-    shutil.copy(fitted(shared_folder(tmp_path_factory), "graph"), home)
+def fits_of_individuals(home):
+    """Write fits of every model, their data, and files that are none."""
     rng = np.random.default_rng(0)
     table = rng.standard_normal((40, 4)) @ (np.eye(4) + 0.5) + 3.0 * (np.arange(40) % 2)[:, None]
     boys, items, pairs = read_individuals(BOYS), from_matrix(table), from_matrix(table[:, :2])
-    write_individuals(home / "items.h5", items)
-    write_individuals(home / "pairs.h5", pairs)
-    write_individuals(home / "boys.h5", boys)
-    fits = {
-        "growth": (boys, "linear", {}, {"devices": 2, "sampler": "metropolis"}),
-        "drug": (read_individuals(DRUG), "one-compartment", {}, {}),
-        "factors": (items, "bifactor", {"groups": [0, 0, 1, 1]}, {}),
-        "mixture": (pairs, "gmm", {"n_components": 2, "rows": [0, 1]}, {}),
-        "own": (boys, LinearModel, None, {}),
-    }
-    for name, (data, model, options, more) in fits.items():
+    for name, data in (("items", items), ("pairs", pairs), ("boys", boys)):
+        write_individuals(home / f"{name}.h5", data)
+    for name, data, model, options, more in (
+        ("growth", boys, "linear", {}, {"devices": 2, "sampler": "metropolis"}),
+        ("drug", read_individuals(DRUG), "one-compartment", {}, {}),
+        ("factors", items, "bifactor", {"groups": [0, 0, 1, 1]}, {}),
+        ("mixture", pairs, "gmm", {"n_components": 2, "rows": [0, 1]}, {}),
+        ("own", boys, LinearModel, None, {}),
+    ):
         fit = fit_saem(data, model, model_options=options, **QUICK, **more)
         save_saem(home / f"{name}.h5", fit)
     with h5py.File(home / "broken.h5", "w") as file:
         file.attrs["encoding-type"] = "vpem-saem"
+    shutil.copy(home / "growth.h5", home / "odd.h5")
+    odd = {"settings": {"devices": 10**12, "burn_in": "x\x1b[31m"},
+           "communication": {"messages": "many"}}  # fmt: skip
+    with h5py.File(home / "odd.h5", "r+") as file:
+        for name, value in odd.items():
+            del file[name]
+            file[name] = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("saem")
+    fits_of_individuals(home)
     return home
 
 
@@ -64,16 +71,6 @@ def rows_of(text):
 
 
 # ---- predict ------------------------------------------------------------------------------------
-
-
-def test_curves_at_the_rows(capsys, home):
-    boys = read_individuals(BOYS)
-    rows = rows_of(done(capsys, "predict", home / "growth.h5", BOYS).out)
-    found = Predictor(read_saem(home / "growth.h5")).curves(boys)
-    assert list(rows[0]) == ["id", "time", "value", "fitted", "lower", "upper"]
-    assert [row["id"] for row in rows] == boys.ids[boys.individual_of].tolist()
-    for name, wanted in (("value", boys.values), ("fitted", found.fitted), ("upper", found.upper)):
-        np.testing.assert_array_equal([float(row[name]) for row in rows], wanted)
 
 
 def test_individuals_at_times(capsys, home, tmp_path):
@@ -85,20 +82,27 @@ def test_individuals_at_times(capsys, home, tmp_path):
     told = done(capsys, *words, "--json").json
     assert (told["n_individuals"], told["level"], told["interval_of"]) == (2, 0.95, "curve")
     nine = told["curves"][0]
-    assert nine["id"] == "9"
     assert nine["fitted"] == [float(row["fitted"]) for row in rows[:3]]
     assert nine["lower"][1] < nine["fitted"][1] < nine["upper"][1]
     output = tmp_path / "curves.h5"
     result = done(capsys, *words, "-o", output, "--json")
     assert result.json == {"model": "one-compartment", "n_individuals": 2, "output": str(output)}
-    assert result.err.endswith(f"wrote 6 rows to {output}\n")
     with h5py.File(output) as file:
         assert file.attrs["encoding-type"].decode() == "vpem-saem-curves"
         np.testing.assert_array_equal(file["fitted"][:3], nine["fitted"])
     # Those of the fit need no data.
     known = rows_of(done(capsys, "predict", home / "drug.h5", *who).out)
     assert float(known[1]["fitted"]) == pytest.approx(float(rows[1]["fitted"]), rel=0.1)
-    assert len(rows_of(done(capsys, "predict", home / "growth.h5").out)) == 26 * 50
+    boys = read_individuals(BOYS)
+    rows = rows_of(done(capsys, "predict", home / "growth.h5", BOYS).out)
+    found = Predictor(read_saem(home / "growth.h5")).curves(boys)
+    assert [row["id"] for row in rows] == boys.ids[boys.individual_of].tolist()
+    for name, wanted in (("value", boys.values), ("fitted", found.fitted), ("upper", found.upper)):
+        np.testing.assert_array_equal([float(row[name]) for row in rows], wanted)
+    told = done(capsys, "score", home / "growth.h5", BOYS, "--json").json
+    value = told["log_likelihood"]["value"]
+    assert sum(one["log_likelihood"] for one in told["individuals"]) == pytest.approx(value)
+    assert told["aic"] == pytest.approx(12 - 2 * value)
 
 
 def test_population(capsys, home):
@@ -134,16 +138,6 @@ def test_latents_and_classes(capsys, home):
 # ---- score, show, export ------------------------------------------------------------------------
 
 
-def test_score(capsys, home):
-    told = done(capsys, "score", home / "growth.h5", BOYS, "--json").json
-    value = told["log_likelihood"]["value"]
-    assert value == pytest.approx(-363, abs=0.5)
-    assert sum(one["log_likelihood"] for one in told["individuals"]) == pytest.approx(value)
-    assert told["aic"] == pytest.approx(12 - 2 * value)
-    assert told["log_likelihood"]["least_effective_draws"] is None
-    assert "Monte Carlo error" in done(capsys, "score", home / "drug.h5", DRUG).out
-
-
 @each("name", ["growth", "drug", "factors", "mixture", "own"])
 def test_show_and_export(capsys, home, tmp_path, name):
     saved = read_saem(home / f"{name}.h5")
@@ -165,19 +159,6 @@ def test_show_and_export(capsys, home, tmp_path, name):
         assert arrays["parameters"].tolist() == list(saved.parameters)
 
 
-def test_odd_settings_are_refused(capsys, home, tmp_path):
-    odd = {"devices": 10**12, "burn_in": "x\x1b[31m"}
-    shutil.copy(home / "growth.h5", tmp_path / "odd.h5")
-    with h5py.File(tmp_path / "odd.h5", "r+") as file:
-        for name, value in (("settings", odd), ("communication", {"messages": "many"})):
-            del file[name]
-            file[name] = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
-    refused = run(capsys, "model", "show", tmp_path / "odd.h5")
-    assert refused.code == 2
-    assert "settings.burn_in must be an integer of at least 0, got 'x" in refused.sentence
-    assert "\x1b" not in refused.sentence
-
-
 # ---- pictures -----------------------------------------------------------------------------------
 
 
@@ -188,17 +169,17 @@ def words_of(path):
 
 
 def test_traces_are_drawn_unless_another_kind_is_asked_for(capsys, home, tmp_path, monkeypatch):
-    path, named = tmp_path / "t.svg", tmp_path / "n.svg"
+    path = tmp_path / "t.svg"
     result = done(capsys, "plot", home / "growth.h5", "-o", path)
     more = f"next, --kind: with DATA: {', '.join(OF_DATA)}"
     assert result.err.splitlines() == [f"wrote {path}", more]
     words = " ".join(words_of(path))
     for name, estimate in read_saem(home / "growth.h5").estimates.items():
         assert f"{name} {estimate:.4g}" in words
-    told = done(capsys, "plot", home / "growth.h5", "--kind", "traces", "-o", named, "--json", "-q")
-    assert (told.json["kind"], told.json["next"], told.err) == ("traces", OF_DATA, "")
-    assert named.read_bytes() == path.read_bytes()
     monkeypatch.setattr("vpem.pictures.figure.render", lambda *_: None)
+    asked = ("--kind", "traces", "-o", tmp_path / "n.svg", "--json", "-q")
+    told = done(capsys, "plot", home / "growth.h5", *asked)
+    assert (told.json["kind"], told.json["next"], told.err) == ("traces", OF_DATA, "")
     for name in ("mixture", "own"):
         result = done(capsys, "plot", home / f"{name}.h5", "-o", tmp_path / f"{name}.svg")
         assert "next" not in result.err
@@ -320,68 +301,3 @@ def test_warnings_come_first_and_hostile_words_are_text(capsys, home, undrawn, t
 
 
 # ---- what is wrong ------------------------------------------------------------------------------
-
-REFUSED = [  # of commands in the folder of the fits
-    ("predict own.h5 {boys}", "is a user's own, which a file does not hold"),
-    ("score own.h5 {boys}", "is a user's own"),
-    ("sample growth.h5", "no rows are drawn"),
-    ("evaluate growth.h5 {boys}", "have no labels"),
-    ("predict growth.h5 --times 0:1", "--times must be from:to:step"),
-    ("predict growth.h5 --times 0:1:0", "--times must be"),
-    ("predict growth.h5 --times 1:0:1", "--times must be"),
-    ("predict growth.h5 --times noon", "got 'noon'"),
-    ("predict growth.h5 --times 0:1e9:1e-9", "--times must be"),
-    ("predict growth.h5 --individual 27", "the fit has no individual '27'"),
-    ("predict growth.h5 {boys} --individual x", "no individual 'x'"),
-    ("predict growth.h5 --individual 2 --individual 2", "must name different individuals"),
-    ("predict growth.h5 -o growth.h5 --force", "is the input"),
-    ("predict drug.h5 --population", "no covariate 'dose'"),
-    ("predict drug.h5 --population --covariates dose=much",
-     "such as dose=4.5,weight=70, got 'dose=much'"),
-    ("predict drug.h5 --population --covariates dose=-1", "a dose that is negative"),
-    ("predict drug.h5 --times=-1", "a time before the dose"),
-    ("predict growth.h5 --residuals", "give DATA"),
-    ("predict factors.h5 items.h5 --times 1", "is for curves over time"),
-    ("predict mixture.h5", "give DATA"),
-    ("predict factors.h5 {boys}", "same"),
-    ("predict growth.h5 {data}/wine.h5", "is a vpem-dataset file"),
-    ("score drug.h5 {boys}", "has no column 'dose'"),
-    ("predict graph.h5", "vpem predict needs DATA"),
-    ("plot growth.h5 -o p.png --kind history", "history is drawn of mixtures and clusters, and"),
-    ("plot growth.h5 -o p.png --kind curves",
-     "the picture shows individuals; give the data after the model"),
-    ("plot growth.h5 -o p.png --kind tracs", "(did you mean 'traces'?)"),
-    ("plot growth.h5 {boys} -o p.png --kind curves --individual 99", "has no individual '99'"),
-    ("plot growth.h5 boys.h5 -o p.png --kind curves --id who", "--id name columns of a CSV tab"),
-    ("plot growth.h5 boys.h5 -o p.png --id who",
-     "--id is about DATA, of which this kind of picture"),
-    ("plot factors.h5 items.h5 -o p.png --kind curves",
-     "have no curves over time; take --kind trac"),
-    ("plot mixture.h5 pairs.h5 -o p.png --kind curves",
-     "have no curves over time; take --kind trac"),
-    ("plot own.h5 boys.h5 -o p.png --kind curves", "a user's own model, but not the model"),
-    ("plot graph.h5 -o p.png --kind traces", "traces is drawn of fits of SAEM, and"),
-    ("plot broken.h5 -o p.png", "broken.h5"),
-]  # fmt: skip
-OF_MIXTURES = ("--individual 1", "--times 1", "--population", "--latents", "--time hour")
-"""Options that fits of SAEM alone have."""
-
-
-@each(("words", "told"), REFUSED)
-def test_refused_in_a_sentence(capsys, monkeypatch, home, words, told):
-    monkeypatch.chdir(home)
-    before = listing(home)
-    result = run(capsys, *(word.format(boys=BOYS, data=DATA) for word in words.split()))
-    assert (result.code, result.out) == (2, "")
-    assert told in result.sentence
-    assert listing(home) == before
-
-
-def test_mixtures_take_no_options_of_saem(capsys, tmp_path):
-    data, model = make_data(tmp_path / "data.h5"), tmp_path / "m.h5"
-    done(capsys, "fit", data, "-k", "2", "-o", model, "--max-iter", "3", "-q")
-    for option in OF_MIXTURES:
-        command = "score" if option.startswith("--time ") else "predict"
-        result = run(capsys, command, model, data, *option.split())
-        assert result.code == 2
-        assert f"{option.split()[0]} is for fits of SAEM" in result.sentence

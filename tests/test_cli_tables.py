@@ -1,4 +1,4 @@
-"""Commands on tables as people have them, and tables as commands show them."""
+"""Commands on tables as people have them; the best of several fits."""
 
 import io
 import sys
@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+import vpem_cli
 from vpem import read_dataset, read_model
-from vpem.records import Table
-from vpem_cli.display import show
 
-from .cli_support import done, overlapping, run
+from .cli_support import done, make_data, overlapping, run
 from .tables import each
 
 HOW = ("--decimal", ",", "--label-column", "Art", "--na", "?")
@@ -70,24 +69,16 @@ def test_a_model_knows_how_its_table_was_read(capsys, table):
     assert "new.csv has no labels; name their column" in run(capsys, "evaluate", "m.h5", *words).err
 
 
-@each(
-    "command", ["fit --agents 1", "select --jobs 1", "kmeans", "fedem", "kmeans --split features"]
-)
+@each("command", ["fit --agents 1 -k 2", "select --jobs 1 -k 1-2", "kmeans --split features"])
 def test_fits_of_a_table_are_those_of_its_dataset(capsys, table, command):
     if not (table.parent / "d.h5").exists():
         done(capsys, "data", "import", table.name, *HOW, "-o", "d.h5")
         assert read_dataset("d.h5").labels[0].startswith("kind")
     name, *more = command.split()
-    how = ("-k", "1-2") if name == "select" else ("-k", "2")
-    words = (*more, *how, "--max-iter", "5", "--json")
-    own = done(capsys, name, table.name, *HOW, *words).json
-    same = done(capsys, name, "d.h5", *words).json
-    told = {"log_likelihood", "bic", "inertia", "cluster_sizes", "criterion", "components"} & set(
-        own
-    )
+    words = (*more, "--max-iter", "5", "--json")
+    own, same = (done(capsys, name, *file, *words).json for file in ((table.name, *HOW), ("d.h5",)))
+    told = own.keys() & {"log_likelihood", "bic", "inertia", "cluster_sizes", "best"}
     assert told
-    for cell in (*own.get("cells", ()), *same.get("cells", ())):
-        cell.pop("seconds", None)
     assert {key: own[key] for key in told} == {key: same[key] for key in told}
 
 
@@ -114,37 +105,65 @@ def test_a_table_described(capsys, table):
     assert {"Kennung", "2024-01-28", "(constant)"} <= set(out.split())
 
 
-def test_an_imputed_table(capsys, table):
-    text = table.read_text().replace(table.read_text().split(";")[8], "?")
-    table.write_text(text)
-    found = done(capsys, "impute", table.name, "--decimal", ",", "--na", "?", "-r", "1", "--json")
-    assert found.json["n_samples"] == 60
-    assert found.json["share_seen"] < 1
+# ---- the best of several fits --------------------------------------------------------------------
 
 
-@each(
-    ("words", "sentence"),
-    [
-        ("fit klinik.csv", "pass --decimal ,"),
-        ("fit klinik.csv --decimal , --id-column who", "there is no id column 'who'"),
-        ("fit klinik.csv --decimal , --features Art", "column 'Art' holds text"),
-        ("fit klinik.csv --decimal , --memory-limit 2kB", "'vpem data import' makes an HDF5 file"),
-        ("fit klinik.csv - --parties", "standard input (-) is one file"),
-        ("kmeans klinik.csv --split features --worker-column Ort --decimal ,", "--split rows"),
-        ("evaluate m.h5 klinik.csv --labels Art", "are a column: --label-column Art"),
-        ("evaluate m.h5 klinik.csv --label-column Typ", "there is no label column 'Typ'"),
-    ],
-)
-def test_what_is_refused(capsys, table, words, sentence):
-    if not (table.parent / "m.h5").exists():
-        done(capsys, "fit", table.name, "--decimal", ",", *QUICK, "-q", "-o", "m.h5")
-    result = run(capsys, *words.split())
-    assert (result.code, result.out) == (2, "")
-    assert sentence in result.err.splitlines()[-1]
-    assert len(result.err.splitlines()) == 1
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory):
+    """A folder with fits of three seeds, which end at different places."""
+    folder = tmp_path_factory.mktemp("fits")
+    data = make_data(folder / "data.h5")
+    for seed in range(3):
+        words = ["-k", 3, "--seed", seed, "--init", "random", "--max-iter", 15]
+        vpem_cli.run([str(word) for word in ["fit", data, *words, "-o", folder / f"{seed}.h5"]])
+    return folder
 
 
-def test_a_table_without_rows_has_its_heads(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "20")
-    show(Table([], ("a" * 40, "b" * 40)))
-    assert "aaaa" in capsys.readouterr().out
+@each(("criterion", "sign"), [("log-likelihood", 1), ("bic", -1)])
+def test_the_best_is_printed_and_copied(capsys, tmp_path, fits, criterion, sign):
+    reports = {seed: read_model(fits / f"{seed}.h5").report for seed in range(3)}
+    name = criterion.replace("-", "_")
+    best = max(reports, key=lambda seed: sign * reports[seed][name])
+    files, copy = [fits / f"{seed}.h5" for seed in reports], tmp_path / "best.h5"
+    words = ("model", "best", *files, "--criterion", criterion)
+    result = done(capsys, *words, "-o", copy, "--force")
+    assert result.out == f"{files[best]}\n"
+    assert "of 3 models" in result.err
+    assert copy.read_bytes() == files[best].read_bytes()
+    told = done(capsys, *words, "--json", "-q").json
+    assert told["best"] == str(files[best])
+    assert [one["seed"] for one in told["models"]] == [0, 1, 2]
+    assert told["models"][1][name] == reports[1][name]
+    assert "exists" in run(capsys, *words, "-o", copy).sentence
+
+
+def test_one_model_is_the_best_and_the_first_of_equals(capsys, fits, tmp_path):
+    one = fits / "1.h5"
+    same = tmp_path / "same.h5"
+    same.write_bytes(one.read_bytes())
+    assert done(capsys, "model", "best", one, "-q").out == f"{one}\n"
+    assert done(capsys, "model", "best", same, one, "-q").out == f"{same}\n"
+    assert done(capsys, "model", "best", one, same, "-q").out == f"{one}\n"
+
+
+def test_models_that_cannot_be_compared(capsys, tmp_path, fits):
+    one, data = fits / "0.h5", fits / "data.h5"
+    made = {
+        "fewer": {"n_samples": 90}, "plain": {"named": False}, "elsewhere": {"seed": 9},
+        "narrow": {"named": False, "n_features": 4},
+    }  # fmt: skip
+    for name, source, k, said in (
+        ("larger", data, 4, "the larger model; take --criterion bic"),
+        ("fewer", None, 3, "was fitted to 90 rows"),
+        ("plain", None, 3, "have different features"),
+        ("narrow", None, 3, "has 4 features"),
+        ("elsewhere", None, 3, "was fitted to the data elsewhere.h5"),
+    ):
+        source = source or make_data(tmp_path / f"{name}.h5", **made[name])
+        other = tmp_path / f"{name}.m.h5"
+        done(capsys, "fit", source, "--max-iter", 3, "-k", k, "-o", other, "-q")
+        assert said in run(capsys, "model", "best", one, other).sentence
+    larger = tmp_path / "larger.m.h5"
+    done(capsys, "model", "best", one, larger, "--criterion", "bic", "-q")
+    assert run(capsys, "model", "best", one, data).code == 2
+    assert "criterion" in run(capsys, "model", "best", one, "--criterion", "size").sentence
