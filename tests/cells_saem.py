@@ -28,6 +28,7 @@ from .thread_engine import together
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "oxford_boys.csv"
 BOYS = read_individuals(DATA)
+THEO = read_individuals(DATA.with_name("theophylline.csv"))
 NAMES = ("east", "north", "west")
 TOP = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
 """Maximum likelihood of the boys: intercept, slope, variances and covariance, residual variance."""
@@ -66,8 +67,8 @@ def tables():
 
 TABLES = tables()
 DOSES = {
-    "data": (doses := read_individuals(DATA.with_name("theophylline.csv")).take(np.arange(7))),
-    "held": evenly(doses.n_individuals, 3, NAMES), "model": "one-compartment", "sampler": "mala",
+    "data": THEO.take(np.arange(7)), "held": evenly(7, 3, NAMES), "model": "one-compartment",
+    "sampler": "mala",
 }  # fmt: skip
 TOPICS = {
     "data": from_long(np.repeat(np.arange(20), 6), np.tile(np.arange(6.0), 20),

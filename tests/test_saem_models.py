@@ -1,40 +1,38 @@
-"""Models of SAEM: gradients, statistics and M-steps fit their densities, also where items lack."""
+"""Models of SAEM, and their curves: densities, gradients, statistics and M-steps fit each other."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
 from scipy.stats import multivariate_normal
 
-from vpem import fit_saem, read_individuals
-from vpem.errors import InputError
+from vpem import fit_saem
+from vpem.errors import FileError, InputError
+from vpem.saem.doses import Doses
 from vpem.saem.individuals import Streams, from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.mixed import OneCompartmentModel
 from vpem.saem.models.model import check_model
-from vpem.saem.prediction import Predictor
-from vpem.saem.structures.formulas import Compartments
+from vpem.saem.structures.formulas import (
+    FORMULAS,
+    ONE_COMPARTMENT,
+    TWO_COMPARTMENTS,
+    Compartments,
+    Formula,
+    LinearPredictor,
+    structure_of,
+)
+from vpem.saem.structures.ode import ode
+from vpem.saem.structures.structure import Structure, curve
 from vpem.terms.units import symmetric
 
-from .cells_saem import TABLES
-from .cli_support import ROOT
+from .cells_saem import BOYS, TABLES, THEO
 from .tables import each, over
 
 GROUPS = [0, 0, 0, 1, 1, 1]
-
-
-@pytest.fixture(scope="module")
-def boys():
-    return read_individuals(ROOT / "data" / "oxford_boys.csv")
-
-
-@pytest.fixture(scope="module")
-def theophylline():
-    return read_individuals(ROOT / "data" / "theophylline.csv")
 
 
 def later(data):
@@ -45,14 +43,14 @@ def later(data):
 
 
 @pytest.fixture(scope="module", params=["linear", "constant", "proportional", "full", "bifactor"])
-def model(request, boys, theophylline):
+def model(request):
     if request.param == "linear":
-        return LinearModel(boys)
+        return LinearModel(BOYS)
     if request.param == "bifactor":
         return BifactorModel(from_matrix(np.random.default_rng(0).normal(size=(9, 6))), GROUPS)
     if request.param == "full":
-        return OneCompartmentModel(theophylline, random=("ka", "cl"), covariance="full")
-    data = theophylline if request.param == "constant" else later(theophylline)
+        return OneCompartmentModel(THEO, random=("ka", "cl"), covariance="full")
+    data = THEO if request.param == "constant" else later(THEO)
     return OneCompartmentModel(data, error=request.param)
 
 
@@ -67,14 +65,11 @@ def near(model, rng, n_chains=2):
     return theta, z + 0.3 * rng.normal(size=(n_chains, *z.shape))
 
 
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1))
+@each("seed", range(3))
 def test_gradient_is_that_of_the_density(model, seed):
     theta, z = near(model, np.random.default_rng(seed))
     slope = model.gradient(z, theta)
-    for j in range(z.shape[-1]):
-        nudge = np.zeros(z.shape[-1])
-        nudge[j] = 1e-5
+    for j, nudge in enumerate(1e-5 * np.eye(z.shape[-1])):
         ends = model.log_complete(z + nudge, theta) - model.log_complete(z - nudge, theta)
         size = np.abs(slope).max()
         np.testing.assert_allclose(slope[..., j], ends / 2e-5, rtol=1e-5, atol=1e-6 * size)
@@ -96,13 +91,13 @@ def test_statistics_are_all_that_parameters_need(model, seed):
 
 
 @each("limits", [0.0, 1.0, -1.0])
-def test_scores_of_two_outcomes_are_derivatives(theophylline, limits):
+def test_scores_of_two_outcomes_are_derivatives(limits):
     """Also where every seventh value is a limit."""
     more = {"outcome": np.arange(132) % 2.0, "censored": limits * (np.arange(132) % 7 == 3)}
-    data = replace(theophylline, covariates={**theophylline.covariates, **more})
     model = OneCompartmentModel(
-        data, ("ka", "cl", "v"), "combined", random=("ka", "v"), effects=("cl:dose",)
-    )
+        replace(THEO, covariates={**THEO.covariates, **more}), ("ka", "cl", "v"), "combined",
+        random=("ka", "v"), effects=("cl:dose",),
+    )  # fmt: skip
     theta, z = model.start()
     model, z = model.expand_about(theta), z[None]
     names, (first, second) = list(model.parameters), model._slices[-2:]
@@ -179,17 +174,17 @@ def test_maximize_is_valid_for_any_total_and_parts_are_the_model(model, mixture)
 # ---- each model by itself -----------------------------------------------------------------------
 
 
-def test_marginal_and_draws_of_lines_are_those_of_a_normal_law(boys):
-    model = LinearModel(boys)
+def test_marginal_and_draws_of_lines_are_those_of_a_normal_law():
+    model = LinearModel(BOYS)
     theta, _ = model.start()
     B, omega, variance = model.unpack(theta)
     for i in (0, 7, 25):
-        rows = slice(*boys.first[i : i + 2])
-        X = np.column_stack([np.ones(9), boys.times[rows]])
+        rows = slice(*BOYS.first[i : i + 2])
+        X = np.column_stack([np.ones(9), BOYS.times[rows]])
         law = multivariate_normal(X @ B[:, 0], X @ omega @ X.T + variance * np.eye(9))
-        assert model.marginal(theta)[i] == pytest.approx(law.logpdf(boys.values[rows]), rel=1e-10)
+        assert model.marginal(theta)[i] == pytest.approx(law.logpdf(BOYS.values[rows]), rel=1e-10)
     means, covariances = model.posterior(theta)
-    z = model.draw(theta, Streams.from_names(boys.names, 5).derive_stream(1, 0), 4000)
+    z = model.draw(theta, Streams.from_names(BOYS.names, 5).derive_stream(1, 0), 4000)
     np.testing.assert_allclose(z.mean(axis=0), means, atol=0.03)
     np.testing.assert_allclose(np.cov(z[:, 3].T), covariances[3], rtol=0.1, atol=0.005)
 
@@ -277,34 +272,6 @@ def test_values_are_drawn_about_the_curve_and_residuals_are_in_its_sds(made, err
 # ---- items that some individuals lack -----------------------------------------------------------
 
 
-def test_of_whole_tables_models_with_gaps_are_the_same(monkeypatch):
-    rng = np.random.default_rng(3)
-    whole = from_matrix(rng.normal(size=(40, 6)) + rng.normal(size=(40, 1)))
-    made = {
-        "bifactor": lambda items=None: BifactorModel(whole, GROUPS, items),
-        "gmm": lambda items=None: GmmModel(whole, 2, items=items),
-    }
-    plain = {name: make() for name, make in made.items()}
-    monkeypatch.setattr(type(whole), "lack", lambda self, items: True)
-    for name, make in made.items():
-        one, other = plain[name], make(range(6))
-        theta, z = one.start()
-        q = z.shape[1]
-        np.testing.assert_array_equal(other.start()[0], theta)
-        np.testing.assert_array_equal(other.start()[1][:, :q], z)
-        drawn = other.draw(theta, Streams.from_names(whole.names, 0).derive_stream(1, 0), 3)
-        totals = one.statistics(drawn[..., :q]).sum(axis=0), other.statistics(drawn).sum(axis=0)
-        pairs = list(zip((one, other), totals, strict=True))
-        assert (one.gaps, other.gaps) == (False, True)
-        found = [[model.maximize(total, model.counts) for model, total in pairs],
-                 [model.log_density(total, model.counts, theta) for model, total in pairs],
-                 [model.marginal(theta) for model, _ in pairs]]  # fmt: skip
-        if name == "bifactor":
-            found += zip(other.posterior(theta), one.posterior(theta), strict=True)
-        for pair in found:
-            np.testing.assert_allclose(*pair, 1e-9, 1e-9)
-
-
 def test_what_is_missing_is_integrated_out():
     data, _ = TABLES["bifactor"]
     model = BifactorModel(data, GROUPS, range(6))
@@ -344,20 +311,6 @@ def test_values_that_are_missing_are_drawn_by_their_law():
             assert abs(mine.mean() - mean) < 5 * np.sqrt(variance / len(mine))
             assert abs(mine.var() / variance - 1) < 0.2
     np.testing.assert_array_equal(drawn[:, who, 1], table[who, 0])
-
-
-@each("name", TABLES)
-def test_a_fit_is_used_on_tables_that_miss_items(name):
-    data, options = TABLES[name]
-    few = {"n_iter": 6, "n_chains": 2, "n_conditional": 2, "n_importance": 10, "tol": 0.0}
-    found = fit_saem(data, name, missing="marginalize", **few, **options)
-    some = Predictor(found, level=0.9)
-    if name == "gmm":
-        classes = some.responsibilities(data.take([0, 1, 2]))
-        np.testing.assert_allclose(classes, found.probabilities[:3])
-    else:
-        assert some.latents(data.take([0, 1, 2])).means.shape == (3, 3)
-    assert some.score(data.take([0, 1])).each.shape == (2,)
 
 
 @over(gaps=[False, True])
@@ -438,9 +391,9 @@ REFUSED = [  # of theophylline
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 @each(("make", "words"), REFUSED)
-def test_data_that_a_model_cannot_take(theophylline, make, words):
+def test_data_that_a_model_cannot_take(make, words):
     with pytest.raises(InputError, match=words):
-        make(theophylline)
+        make(THEO)
 
 
 # ---- models of a user's own ---------------------------------------------------------------------
@@ -462,31 +415,253 @@ WRONG = {
 
 
 @each("name", WRONG)
-def test_models_whose_methods_do_not_fit_are_told_in_a_sentence(boys, name):
+def test_models_whose_methods_do_not_fit_are_told_in_a_sentence(name):
     method, wrong, words = WRONG[name]
     kind = type(name, (LinearModel,), {method: wrong})
     with pytest.raises(InputError, match=words) as caught:
-        fit_saem(boys, kind, n_iter=4, tol=0.0)
+        fit_saem(BOYS, kind, n_iter=4, tol=0.0)
     assert "\n" not in str(caught.value)
     if method in ("statistics", "maximize"):  # also of one whose start is right
-        theta, z = LinearModel(boys).start()
+        theta, z = LinearModel(BOYS).start()
         with pytest.raises(InputError, match=f"{method} of model {name}"):
-            check_model(kind(boys), theta, z)
+            check_model(kind(BOYS), theta, z)
 
 
-def test_a_model_of_ones_own_may_return_a_list_and_has_pieces(boys):
-    class Lists(LinearModel):
-        def maximize(self, total, counts):
-            return super().maximize(total, counts).tolist()
+class Lists(LinearModel):
+    def maximize(self, total, counts):
+        return super().maximize(total, counts).tolist()
 
-    class Empty(LinearModel):
-        def __init__(self, individuals):
-            super().__init__(individuals)
-            self.pieces = ()
 
+class Empty(LinearModel):
+    def __init__(self, individuals):
+        super().__init__(individuals)
+        self.pieces = ()
+
+
+def test_a_model_of_ones_own_may_return_a_list_and_has_pieces():
     short = {"n_iter": 12, "tol": 0.0, "sampler": "exact", "n_chains": 2}
-    one, two = (fit_saem(boys, kind, **short) for kind in (Lists, LinearModel))
+    one, two = (fit_saem(BOYS, kind, **short) for kind in (Lists, LinearModel))
     assert isinstance(one.model, Lists)
     np.testing.assert_array_equal(one.theta, two.theta)
     with pytest.raises(InputError, match="Empty has no pieces"):
-        fit_saem(boys, Empty, **short)
+        fit_saem(BOYS, Empty, **short)
+
+
+# ---- curves of compartments, formulas, and a user's own -----------------------------------------
+
+OWN = """
+import numpy as np
+from vpem.saem.structures.ode import ode
+from vpem.saem.structures.structure import curve
+
+
+@curve(ka="log", v="log", k="log")
+def absorbed(time, ka=1.5, v=0.5, k=0.1, *, dose):
+    return dose * ka / v / (ka - k) * (np.exp(-k * time) - np.exp(-ka * time))
+
+
+@ode(2, ka="log", cl="log", v="log")
+def moving(time, amounts, ka=1.5, cl=0.04, v=0.5):
+    depot, central = amounts
+    return -ka * depot, ka * depot - cl / v * central
+
+
+@moving.measured
+def concentration(time, amounts, ka, cl, v):
+    return amounts[1] / v
+
+
+def line(time, base=1.0, slope=0.0):
+    return base + slope * time
+
+
+number = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def repeated():
+    """Theophylline with three doses, one of them infused."""
+    who = np.repeat(np.arange(12), 3)
+    columns = ([0.0, 3.0, 3.5], [4.0, 2.0, 5.0], [0.0, 2.0, 0.0])
+    return replace(THEO, doses=Doses.from_lists(12, who, *(np.tile(one, 12) for one in columns)))
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A file of a user's functions."""
+    path = tmp_path_factory.mktemp("own") / "curves.py"
+    path.write_text(OWN)
+    return path
+
+
+ROUTES = [
+    ("ka", "cl", "ke"), ("ka", "cl", "v"), ("ka", "v", "ke", "tlag"), ("cl", "v"),
+    ("cl", "v1", "q", "v2"), ("ka", "cl", "v1", "q", "v2"),
+]  # fmt: skip
+
+
+@each("names", ROUTES)
+def test_compartments_have_the_slopes_of_their_differences(repeated, names):
+    made = Compartments(names, TWO_COMPARTMENTS if "v1" in names else ONE_COMPARTMENT)
+    assert made.latents == tuple(f"log {name}" for name in names)
+    made.check(repeated)
+    start = made.begin(THEO)
+    assert np.isfinite(np.nanmedian(start, axis=0)).all()
+    phi = np.nanmedian(start, axis=0) + np.linspace(-0.1, 0.1, 24).reshape(2, 12, 1)
+    for data in (THEO, repeated):
+        value, slopes = made.slopes(phi, data)
+        np.testing.assert_array_equal(value, made.predict(phi, data))
+        np.testing.assert_allclose(slopes, Structure.slopes(made, phi, data)[1], atol=1e-6)
+
+
+def test_limits_of_two_compartments(repeated):
+    """Without an exchange they are one, and a short infusion is an injection."""
+    two = Compartments(usual=TWO_COMPARTMENTS)
+    phi = np.log(np.tile([0.04, 0.5, 1e-9, 0.7], (1, 12, 1)))
+    one = Compartments(("cl", "v")).predict(phi[..., :2], repeated)
+    np.testing.assert_allclose(two.predict(phi, repeated), one, rtol=1e-6)
+    phi = np.log(np.tile([0.04, 0.5, 0.1, 0.7], (1, 12, 1)))
+    at_once, infused = (
+        two.predict(phi, replace(THEO, doses=Doses.from_lists(
+            12, np.arange(12), np.full(12, -1.0), np.ones(12), np.full(12, duration)
+        )))
+        for duration in (0.0, 1e-7)
+    )  # fmt: skip
+    np.testing.assert_allclose(infused, at_once, rtol=1e-6)
+
+
+def test_begins_are_near_the_truth():
+    truth = np.log([1.5, 0.04, 0.08]) + 0.2 * np.random.default_rng(1).normal(size=(1, 12, 3))
+    values = Compartments().predict(truth, THEO)[0]
+    start = Compartments().begin(replace(THEO, values=values))
+    assert np.abs(start - truth[0]).mean() < 0.25
+
+
+# ---- formulas -----------------------------------------------------------------------------------
+
+TRUTH = {
+    "logistic": [190.0, 720.0, 350.0],
+    "four-parameter-logistic": [2.0, 20.0, 5.0, 1.2],
+    "gompertz": [4.6, 2.3, 0.9],
+    "asymptotic": [100.0, -8.0, 0.04],
+    "biexponential": [3.0, 2.0, 1.0, 0.25],
+    "michaelis-menten": [210.0, 6.0],
+    "emax": [5.0, 30.0, 40.0],
+}
+
+
+@each("name", FORMULAS)
+def test_formulas_begin_near_what_made_the_rows(name):
+    made, truth = Formula(name), np.array(TRUTH[name])
+    end = {"logistic": 1600, "asymptotic": 80, "emax": 200, "biexponential": 8}.get(name, 20)
+    times = np.linspace(0.02, 1, 15) * end
+    data = from_long(np.zeros(15), times, times)
+    phi = made.scaled(truth)[None, None]
+    values = made.predict(phi, data)[0]
+    start = made.natural(made.begin(replace(data, values=values)))[0]
+    np.testing.assert_allclose(start, truth, rtol=0.45, atol=2.0)
+    assert not made.predict(phi + 1e9, data).shape[0] - 1
+
+
+def test_linear_predictors_are_sums_of_columns():
+    data = from_long([1, 1, 2], [0, 1, 2], [0, 0, 0], {"x": [5, 6, 7]})
+    made = LinearPredictor(("time", "x"))
+    phi = np.array([[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]])
+    value, slopes = made.slopes(phi, data)
+    assert value.tolist() == [[16.0, 21.0, 56.0]]
+    np.testing.assert_allclose(slopes, Structure.slopes(made, phi, data)[1], rtol=1e-6)
+
+
+# ---- a user's own -------------------------------------------------------------------------------
+
+
+def test_functions_of_a_file_are_curves(own):
+    made = structure_of(f"{own}:absorbed")
+    assert (made.latents, made.needs) == (("log ka", "log v", "log k"), ("dose",))
+    known = Compartments(("ka", "v", "ke"))
+    phi = made.begin(THEO)[None] + 0.1
+    np.testing.assert_allclose(made.predict(phi, THEO), known.predict(phi, THEO))
+    assert structure_of(f"{own}:line").names == ("base", "slope")
+    others = Formula("logistic", {"asymptote": "log"})
+    assert others.latents == ("log asymptote", "midpoint", "scale")
+
+
+def test_equations_of_a_file_are_solved(own, repeated):
+    made, known = structure_of(f"{own}:moving"), Compartments(("ka", "cl", "v"))
+    phi = np.log([1.5, 0.04, 0.5]) + np.linspace(-0.3, 0.3, 36).reshape(1, 12, 3)
+    found = made.predict(phi, repeated)
+    np.testing.assert_allclose(found, known.predict(phi, repeated), rtol=1e-5, atol=1e-5)
+    some = [7, 2]  # what others are does not show, to the last digit
+    alone = made.predict(phi[:, some], repeated.take(some))
+    rows = np.concatenate([np.arange(*repeated.first[one : one + 2]) for one in some])
+    np.testing.assert_array_equal(alone, found[:, rows])
+
+
+def test_equations_without_doses_begin_where_they_say():
+    @ode(2, rate="log")
+    def prey(time, y, rate=1.0, *, food):
+        return y[0] * (rate * food - y[1]), y[1] * (y[0] - 1)
+
+    @prey.first
+    def begin(rate, *, food):
+        return 1.5, rate
+
+    data = from_long([0, 0, 0], [0.0, 2.0, 5.0], [0, 0, 0], {"food": [1.2] * 3})
+    found = prey.predict(np.log([[[0.8]]]), data)[0]
+    exact = solve_ivp(lambda t, y: prey.signature.function(t, y, 0.8, food=1.2), (0, 5),
+                      [1.5, 0.8], rtol=1e-10, atol=1e-12, t_eval=[0, 2, 5])  # fmt: skip
+    np.testing.assert_allclose(found, exact.y[1], rtol=1e-5)
+
+
+def test_solutions_that_grow_without_end_have_no_value():
+    @ode(1)
+    def bursting(time, y, rate=1.0):
+        return rate * (1 + y**2)
+
+    data = from_long([0, 0, 1, 1], [0.0, 3.0, 0.0, 1.0], np.zeros(4))
+    found = bursting.predict(np.ones((1, 2, 1)), data)[0]
+    assert np.isnan(found).tolist() == [False, True, False, False]
+    assert found[3] == pytest.approx(np.tan(1.0), rel=1e-5)
+
+
+def late(data):
+    """Doses that are given after the first row."""
+    every = np.arange(12)
+    Compartments().check(replace(data, doses=Doses.from_lists(12, every, np.ones(12), np.ones(12))))
+
+
+def misshapen(data):
+    curve()(lambda time, a=1.0: np.zeros(3)).predict(np.zeros((1, 12, 1)), data)
+
+
+FAULTS = [  # names of curves ({own}: a user's file; a line of Python: one with that), or a call
+    ("{own}:lin", r"has no function 'lin' \(did you mean 'line'\?\)"),
+    ("{own}:number", "has no function 'number'"),
+    ("{own}.none.py:f", "does not exist"),
+    ("logstic", r"no curve 'logstic' \(did you mean"),
+    ("1 / 0", "wrong.py.* ?fails: ZeroDivisionError"),
+    ("def f(time, a): pass",
+     "wrong.py.* ?give the parameter a a value to begin with, a=1.0"),
+    ("def f(*time): pass", "wrong.py.* ?must take 1 argument and then its parameters"),
+    (lambda data: Formula("logistic", {"asymtote": "log"}), "parameter of logistic"),
+    (lambda data: Compartments(("cl", "ka")), "compartments"),
+    (lambda data: Compartments(("cl", "v", "tlag")), "compartments"),
+    (lambda data: Compartments(("ka", "cl", "v1", "q", "v2")), "compartments"),
+    (late, "has a time before the dose, 0;"),
+    (lambda data: curve(a="log")(lambda time, a=-1.0: a), "begin where their scales have no value"),
+    (misshapen, r"fails: ValueError: .*one of shape"),
+]  # fmt: skip
+
+
+@each(("make", "message"), FAULTS)
+def test_faults_of_a_user_are_told(own, tmp_path, make, message):
+    name = "" if callable(make) else make.format(own=own)
+    if " " in name:
+        (tmp_path / "wrong.py").write_text(name)
+        name = f"{tmp_path}/wrong.py:f"
+    with pytest.raises((InputError, FileError), match=message):
+        make(THEO) if callable(make) else structure_of(name)
+
+
+# ---- what is refused ----------------------------------------------------------------------------
