@@ -1,37 +1,18 @@
 """NumPy twins of the kernels in `missing` and `assign`; shapes as in `vpem._core.reference`.
 
-``observed`` (M, d) is 1 where a value is there. A tile is a run of ``order`` with rows of one
-block; a row that misses all of a block is in none of its tiles.
+Rows (M, d) may be in either precision; weights (M,) or (0,): all rows alike; centres (K, d), or (R,
+K, d) where N workers have their own, R = 1 or N. ``observed`` (M, d) is 1 where a value is there. A
+tile is a run of ``order`` with rows of one block; a row that misses all of a block is in none.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .mixture import Floats, Indices, _block_views
-
-__all__ = [
-    "assign_features",
-    "distances_to",
-    "follow_rows",
-    "inertias_of",
-    "marginal_diag",
-    "marginal_full",
-    "marginal_moments_diag",
-    "marginal_moments_full",
-    "measure_rows",
-    "nearest_rows",
-]
+from .mixture import _block_views
 
 
-def _listed(
-    offsets: Indices, tiles: NDArray[np.intc], order: NDArray[np.intc], observed: NDArray[np.uint8]
-) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
+def _listed(offsets, tiles, order, observed):
     """Block, row, and what the row has of it, of every row of the tiles."""
     for b, begin, end, _ in tiles:
         for row in order[begin:end]:
@@ -39,19 +20,19 @@ def _listed(
 
 
 def marginal_full(
-    rows: Floats,
-    observed: NDArray[np.uint8],
-    offsets: Indices,
-    tiles: NDArray[np.intc],
-    order: NDArray[np.intc],
-    pattern: NDArray[np.intc],
-    means: Floats,
-    covariances: Floats,
-    whiteners: Floats,
-    log_dets: Floats,
-    terms: Floats,
-    n_threads: int,
-) -> None:
+    rows,
+    observed,
+    offsets,
+    tiles,
+    order,
+    pattern,
+    means,
+    covariances,
+    whiteners,
+    log_dets,
+    terms,
+    n_threads,
+):
     """Local terms of what is observed.
 
     ``terms[b, m, k] = log|Sigma_oo| + (x_o - mu_o)^T Sigma_oo^-1 (x_o - mu_o)``, with ``o`` what
@@ -68,23 +49,23 @@ def marginal_full(
 
 
 def marginal_moments_full(
-    rows: Floats,
-    observed: NDArray[np.uint8],
-    offsets: Indices,
-    tiles: NDArray[np.intc],
-    order: NDArray[np.intc],
-    pattern: NDArray[np.intc],
-    responsibilities: Floats,
-    spread_weights: Floats,
-    means: Floats,
-    covariances: Floats,
-    whiteners: Floats,
-    shifts: Floats,
-    first_moment: Floats,
-    second_moment: Floats,
-    seen: Floats,
-    n_threads: int,
-) -> None:
+    rows,
+    observed,
+    offsets,
+    tiles,
+    order,
+    pattern,
+    responsibilities,
+    spread_weights,
+    means,
+    covariances,
+    whiteners,
+    shifts,
+    first_moment,
+    second_moment,
+    seen,
+    n_threads,
+):
     """Add expected moments of the blocks, given what is observed of them.
 
     Missing values are filled by ``mu_m + Sigma_mo Sigma_oo^-1 (x_o - mu_o)``, and their second
@@ -118,16 +99,7 @@ def marginal_moments_full(
             seconds[b][k if n_copies > 1 else 0] += np.tril(change)
 
 
-def marginal_diag(
-    rows: Floats,
-    observed: NDArray[np.uint8],
-    offsets: Indices,
-    means: Floats,
-    precisions: Floats,
-    log_variances: Floats,
-    terms: Floats,
-    n_threads: int,
-) -> None:
+def marginal_diag(rows, observed, offsets, means, precisions, log_variances, terms, n_threads):
     """Local terms of what is observed with diagonal blocks.
 
     ``terms[b, m, k] = sum_j o_mj (log s_kj + (x_mj - mu_kj)^2 / s_kj)`` over the features of b.
@@ -143,16 +115,8 @@ def marginal_diag(
 
 
 def marginal_moments_diag(
-    rows: Floats,
-    observed: NDArray[np.uint8],
-    responsibilities: Floats,
-    offsets: Indices,
-    shifts: Floats,
-    first_moment: Floats,
-    second_moment: Floats,
-    seen: Floats,
-    n_threads: int,
-) -> None:
+    rows, observed, responsibilities, offsets, shifts, first_moment, second_moment, seen, n_threads
+):
     """Add weighted moments of what is observed, feature by feature: ``sum g o (x - shift)^p``."""
     n_copies = len(second_moment)
     for b in range(len(offsets) - 1):
@@ -166,13 +130,7 @@ def marginal_moments_diag(
             second_moment[k if n_copies > 1 else 0, part] += (weights * away**2).sum(axis=0)
 
 
-def nearest_rows(
-    rows: NDArray[Any],  # (M, d), either precision
-    centres: NDArray[np.float64],  # (K, d), K >= 1
-    labels: NDArray[np.int32],  # (M,), out
-    distances: NDArray[np.float64],  # (M,), out
-    n_threads: int,
-) -> None:
+def nearest_rows(rows, centres, labels, distances, n_threads):
     """Find the nearest centres of rows, and their squared distances.
 
     ``label_m = argmin_k ||x_m - c_k||^2``, the first of several that are equally near. The kernel
@@ -188,19 +146,8 @@ def nearest_rows(
 
 
 def follow_rows(
-    rows: NDArray[Any],  # (M, d) worker by worker
-    weights: NDArray[np.float64],  # (M,), or (0,): all rows alike
-    bounds: NDArray[np.intp],  # (N + 1,) where each worker's rows begin, and M
-    centres: NDArray[np.float64],  # (R, K, d), R = 1 or N
-    before: NDArray[np.float64],  # (R, K, d) that the bounds are about
-    about: NDArray[np.float64],  # (d,) near the rows, the same in every call
-    labels: NDArray[np.int32],  # (M,), in and out
-    upper: NDArray[np.float32],  # (M,), in and out
-    lower: NDArray[np.float32],  # (M,), in and out
-    totals: NDArray[np.float64],  # (N, 2, K + K d + 1), in and out
-    changes: NDArray[np.intp],  # (N,) labels that changed: added to
-    n_threads: int,
-) -> None:
+    rows, weights, bounds, centres, before, about, labels, upper, lower, totals, changes, n_threads
+):
     """Assign the rows of workers after their centres have moved, and keep their clusters' sums.
 
     Labels are those of `nearest_rows`. A row is not looked at where its bounds, moved as far as the
@@ -211,6 +158,10 @@ def follow_rows(
     NaN and 0; then it enters the totals. These are, worker by worker, counts ``sum_m w_m`` and sums
     ``sum_m w_m x_m`` of its clusters, and ``sum_m w_m ||x_m - about||^2``, each as the sum of two
     numbers: rows that change their cluster leave the one and enter the other.
+
+    ``bounds`` (N + 1,) are where workers' rows begin, and M; ``before`` the centres that ``upper``
+    and ``lower`` are about, ``about`` (d,) a place near the rows, the same in every call. To
+    ``changes`` (N,) are added labels that changed. ``totals`` are (N, 2, K + K d + 1).
     """
     n_centres, width = centres.shape[1:]
     for worker, (begin, end) in enumerate(pairwise(bounds)):
@@ -235,12 +186,7 @@ def follow_rows(
         changes[worker] += changed.sum()
 
 
-def inertias_of(
-    totals: NDArray[np.float64],
-    about: NDArray[np.float64],
-    centres: NDArray[np.float64],
-    inertias: NDArray[np.float64],
-) -> None:
+def inertias_of(totals, about, centres, inertias):
     """Inertias (N,) ``sum_m w_m ||x_m - c_label||^2`` of workers' rows by moments of `follow_rows`.
 
     ``Q - sum_k g_k.(2 (s_k - n_k a) - n_k g_k)``, where ``g_k = c_k - a``: Q the squares about a, n
@@ -254,16 +200,7 @@ def inertias_of(
         inertias[worker] = parts[-1] - (far * off).sum()
 
 
-def measure_rows(
-    rows: NDArray[Any],
-    weights: NDArray[np.float64],
-    bounds: NDArray[np.intp],
-    centres: NDArray[np.float64],
-    labels: NDArray[np.int32],
-    distances: NDArray[np.float64],
-    inertias: NDArray[np.float64],
-    n_threads: int,
-) -> None:
+def measure_rows(rows, weights, bounds, centres, labels, distances, inertias, n_threads):
     """Squared distances (M,) of rows to their clusters' centres; weighted sums (N,) are added.
 
     Rows, weights, bounds and centres are as for `follow_rows`.
@@ -276,12 +213,7 @@ def measure_rows(
         inertias[worker] += heavy @ distances[begin:end]
 
 
-def distances_to(
-    rows: NDArray[Any],
-    points: NDArray[np.float64],
-    out: NDArray[np.float64],
-    n_threads: int,
-) -> None:
+def distances_to(rows, points, out, n_threads):
     """Squared distances (L, M) of all rows to a few points (L, d), ``out_lm = ||x_m - p_l||^2``.
 
     They are computed in double precision and without cancellation.
@@ -291,26 +223,31 @@ def distances_to(
 
 
 def assign_features(
-    rows: NDArray[Any],  # (M, d) hub by hub
-    observed: NDArray[np.uint8],  # (M, d), or (0, d): all values are there
-    weights: NDArray[np.float64],  # (M,), or (0,): all rows alike
-    offsets: NDArray[np.intp],  # (B + 1,) of hubs' features
-    centres: NDArray[np.float64],  # (K, d), of each hub as its root knows them
-    mix: NDArray[np.float64],  # C (R, B), R = 1 or B
-    labels: NDArray[np.int32],  # (R, M), in and out
-    counts: NDArray[np.float64],  # (R, K), added to, as all that follow
-    sums: NDArray[np.float64],  # (K, d)
-    there: NDArray[np.float64],  # (K, d) weight of what is there, where values are missing
-    first: NDArray[np.float64],  # (B,) ``sum_m w_m ||x_m - c_1||^2`` over each hub's features
-    least: NDArray[np.float64],  # (R,) ``sum_m w_m min_k S_rmk``
-    changes: NDArray[np.intp],  # (R,) labels that changed
-    n_threads: int,
-) -> None:
+    rows,
+    observed,
+    weights,
+    offsets,
+    centres,
+    mix,
+    labels,
+    counts,
+    sums,
+    there,
+    first,
+    least,
+    changes,
+    n_threads,
+):
     """Assign rows to their nearest centres by differences that hubs have, in every root's eyes.
 
     Hub b has ``D_bmk = ||x_m - c_k||^2 - ||x_m - c_1||^2`` over its features of a row that are
     there, and root r the sum ``S_rmk = sum_b C_rb D_bmk``: ``label_rm = argmin_k S_rmk``, the first
     of several. Each root adds up its own features of the rows of a cluster.
+
+    ``observed`` may be (0, d): all values are there. To all but ``labels`` (R, M) is added:
+    ``counts`` (R, K); ``sums`` (K, d) and ``there``, the weight of what is there; ``first`` (B,),
+    ``sum_m w_m ||x_m - c_1||^2`` over a hub's features; ``least`` (R,), ``sum_m w_m min_k S_rmk``;
+    ``changes`` (R,), labels that changed.
     """
     seen = observed.astype(np.float64) if len(observed) else np.ones(rows.shape)
     heavy = weights if len(weights) else np.ones(len(rows))

@@ -15,38 +15,9 @@ A *ring vector* has words of 64 bits that are added modulo 2^64. A value ``x`` i
 upper half. ``scales`` has one number for all values, or one for each, all powers of two.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from vpem.network.masks import PRIME
-
-__all__ = [
-    "add_scaled",
-    "add_tag",
-    "ball",
-    "cast_decode",
-    "cast_encode",
-    "cast_transmit",
-    "dither_decode",
-    "dither_encode",
-    "dither_transmit",
-    "hops_from",
-    "natural_decode",
-    "natural_encode",
-    "natural_transmit",
-    "sparse_decode",
-    "sparse_encode",
-    "sparse_transmit",
-    "values_of",
-]
-
-Floats = NDArray[np.floating[Any]]
-Bytes = NDArray[np.uint8]
-Keys = NDArray[np.uint64]
 
 SHORT_BIAS = 895  # of a double's exponent, less that of a short number
 LARGEST = {2: 65504.0, 4: float(np.finfo(np.float32).max), 8: float(np.finfo(np.float64).max)}
@@ -55,40 +26,40 @@ LARGEST = {2: 65504.0, 4: float(np.finfo(np.float32).max), 8: float(np.finfo(np.
 # ---- random numbers and bits --------------------------------------------------------------------
 
 
-def _stir(words: Keys) -> Keys:
+def _stir(words):
     """Finaliser of SplitMix64."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
-def _draw(key: np.uint64, indices: NDArray[Any]) -> Keys:
+def _draw(key, indices):
     """Random 64 bits of each index."""
     counts = indices.astype(np.uint64) + np.uint64(1)
     return _stir(_stir(np.array([key])) + counts * np.uint64(0x9E3779B97F4A7C15))
 
 
-def _draw_uniform(key: np.uint64, indices: NDArray[Any]) -> NDArray[np.float64]:
+def _draw_uniform(key, indices):
     """Random multiples of 2^-53 in [0, 1)."""
     return (_draw(key, indices) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _put_bits(codes: Keys, width: int) -> Bytes:
+def _put_bits(codes, width):
     """Pack codes at ``width`` bits each."""
     bits = (codes[:, None] >> np.arange(width, dtype=np.uint64)) & np.uint64(1)
     return np.packbits(bits.astype(np.uint8).ravel(), bitorder="little")
 
 
-def _take_bits(packed: Bytes, count: int, width: int) -> Keys:
+def _take_bits(packed, count, width):
     """Unpack ``count`` codes of ``width`` bits each."""
     bits = np.unpackbits(packed, count=count * width, bitorder="little").astype(np.uint64)
-    codes: Keys = (bits.reshape(count, width) << np.arange(width, dtype=np.uint64)).sum(
+    codes = (bits.reshape(count, width) << np.arange(width, dtype=np.uint64)).sum(
         axis=1, dtype=np.uint64
     )
     return codes
 
 
-def _in_buckets(values: NDArray[Any], bucket: int) -> NDArray[Any]:
+def _in_buckets(values, bucket):
     """Values as rows of one bucket each, the last filled up by zeros."""
     bucket = min(bucket, len(values))
     filled = np.zeros(-(-len(values) // bucket) * bucket, dtype=values.dtype)
@@ -99,7 +70,7 @@ def _in_buckets(values: NDArray[Any], bucket: int) -> NDArray[Any]:
 # ---- dithering ----------------------------------------------------------------------------------
 
 
-def _norms(buckets: NDArray[np.float64], order: float) -> tuple[NDArray[np.float32], bool]:
+def _norms(buckets, order):
     """Norm of each bucket as it is sent, and whether one is not a finite float."""
     # Squares are added in four interleaved runs, as the kernel does.
     runs = -(-buckets.shape[1] // 4)
@@ -121,16 +92,7 @@ def _norms(buckets: NDArray[np.float64], order: float) -> tuple[NDArray[np.float
     return np.where(sent < norms, np.nextafter(sent, np.float32(np.inf)), sent), False
 
 
-def dither_encode(
-    values: Floats,
-    keys: Keys,
-    levels: int,
-    bucket: int,
-    order: float,
-    messages: Bytes,
-    faults: Bytes,
-    n_threads: int,
-) -> None:
+def dither_encode(values, keys, levels, bucket, order, messages, faults, n_threads):
     """Pack every row by random dithering: QSGD, and with one level block-p quantization.
 
     ``Q(v)_j = sign(v_j) (norm / l) (floor(l |v_j| / norm) + 1{u_j < frac(l |v_j| / norm)})`` in
@@ -158,9 +120,7 @@ def dither_encode(
         messages[row] = np.concatenate([sent, _put_bits(codes, width)])
 
 
-def dither_decode(
-    messages: Bytes, levels: int, bucket: int, values: Floats, faults: Bytes, n_threads: int
-) -> None:
+def dither_decode(messages, levels, bucket, values, faults, n_threads):
     """Unpack every row of `dither_encode`: ``sign (norm / l) level``.
 
     A norm that is not finite or is negative, or a level above l, is a fault.
@@ -179,16 +139,7 @@ def dither_decode(
             values[row] = np.where(codes & np.uint64(1), -sizes, sizes) + 0.0  # no -0.0
 
 
-def dither_transmit(
-    values: Floats,
-    keys: Keys,
-    levels: int,
-    bucket: int,
-    order: float,
-    decoded: Floats,
-    faults: Bytes,
-    n_threads: int,
-) -> None:
+def dither_transmit(values, keys, levels, bucket, order, decoded, faults, n_threads):
     """Pack and unpack every row: `dither_decode` of `dither_encode`."""
     n_values = values.shape[1]
     width = int(levels).bit_length() + 1
@@ -203,9 +154,7 @@ def dither_transmit(
 # ---- natural compression ------------------------------------------------------------------------
 
 
-def natural_encode(
-    values: Floats, keys: Keys, mantissa: int, messages: Bytes, faults: Bytes, n_threads: int
-) -> None:
+def natural_encode(values, keys, mantissa, messages, faults, n_threads):
     """Pack every row as short floating point numbers, rounded at random.
 
     With m mantissa bits f and 8 exponent bits e the numbers are ``2^(e - 128) (1 + f / 2^m)``, and
@@ -235,9 +184,7 @@ def natural_encode(
         messages[row] = _put_bits(codes, mantissa + 9)
 
 
-def natural_decode(
-    messages: Bytes, mantissa: int, values: Floats, faults: Bytes, n_threads: int
-) -> None:
+def natural_decode(messages, mantissa, values, faults, n_threads):
     """Unpack every row of `natural_encode`; every code is a number, so that there are no faults."""
     m = np.uint64(mantissa)
     faults[:] = 0
@@ -250,9 +197,7 @@ def natural_decode(
         values[row] = np.where(codes & np.uint64(1), -sizes, sizes) + 0.0  # no -0.0
 
 
-def natural_transmit(
-    values: Floats, keys: Keys, mantissa: int, decoded: Floats, faults: Bytes, n_threads: int
-) -> None:
+def natural_transmit(values, keys, mantissa, decoded, faults, n_threads):
     """Pack and unpack every row: `natural_decode` of `natural_encode`."""
     size = (values.shape[1] * (mantissa + 9) + 7) // 8
     messages = np.zeros((len(values), size), dtype=np.uint8)
@@ -263,9 +208,7 @@ def natural_transmit(
 # ---- some of the values -------------------------------------------------------------------------
 
 
-def _rounded_at_random(
-    values: NDArray[np.float64], chances: NDArray[np.float64]
-) -> NDArray[np.float32]:
+def _rounded_at_random(values, chances):
     """One of the floats next to each value, so that the mean is the value."""
     low = values.astype(np.float32)
     low = np.where(low > values, np.nextafter(low, np.float32(-np.inf)), low)
@@ -278,15 +221,7 @@ def _rounded_at_random(
     return np.where(up, high, low)
 
 
-def sparse_encode(
-    values: Floats,
-    keys: Keys,
-    n_kept: int,
-    at_random: bool,
-    messages: Bytes,
-    faults: Bytes,
-    n_threads: int,
-) -> None:
+def sparse_encode(values, keys, n_kept, at_random, messages, faults, n_threads):
     """Pack ``n_kept`` values of every row: the largest (top-k), or some at random (rand-k).
 
     Top-k takes the largest magnitudes, of equal ones that of lower index, rounded to float32.
@@ -317,9 +252,7 @@ def sparse_encode(
         messages[row] = np.concatenate([indices, floats.astype("<f4").view(np.uint8)])
 
 
-def sparse_decode(
-    messages: Bytes, n_kept: int, values: Floats, faults: Bytes, n_threads: int
-) -> None:
+def sparse_decode(messages, n_kept, values, faults, n_threads):
     """Unpack every row of `sparse_encode`: zero where nothing was sent.
 
     Indices that do not rise or reach n, or a float that is not finite, are a fault.
@@ -337,15 +270,7 @@ def sparse_decode(
             values[row, kept] = floats
 
 
-def sparse_transmit(
-    values: Floats,
-    keys: Keys,
-    n_kept: int,
-    at_random: bool,
-    decoded: Floats,
-    faults: Bytes,
-    n_threads: int,
-) -> None:
+def sparse_transmit(values, keys, n_kept, at_random, decoded, faults, n_threads):
     """Pack and unpack every row: `sparse_decode` of `sparse_encode`."""
     size = (n_kept * (values.shape[1] - 1).bit_length() + 7) // 8 + 4 * n_kept
     messages = np.zeros((len(values), size), dtype=np.uint8)
@@ -359,9 +284,7 @@ def sparse_transmit(
 # ---- casts --------------------------------------------------------------------------------------
 
 
-def cast_encode(
-    values: Floats, itemsize: int, messages: Bytes, faults: Bytes, n_threads: int
-) -> None:
+def cast_encode(values, itemsize, messages, faults, n_threads):
     """Pack every row as floating point numbers of 2, 4 or 8 bytes, to nearest, ties to even.
 
     A magnitude that is not finite or is above the largest such number is a fault.
@@ -371,18 +294,14 @@ def cast_encode(
         messages[:] = values.astype(f"<f{itemsize}").view(np.uint8)
 
 
-def cast_decode(
-    messages: Bytes, itemsize: int, values: Floats, faults: Bytes, n_threads: int
-) -> None:
+def cast_decode(messages, itemsize, values, faults, n_threads):
     """Unpack every row of `cast_encode`; a number that is not finite as a value is a fault."""
     with np.errstate(over="ignore", invalid="ignore"):
         values[:] = np.ascontiguousarray(messages).view(f"<f{itemsize}")
     faults[:] = ~np.isfinite(values).all(axis=1)
 
 
-def cast_transmit(
-    values: Floats, itemsize: int, decoded: Floats, faults: Bytes, n_threads: int
-) -> None:
+def cast_transmit(values, itemsize, decoded, faults, n_threads):
     """Pack and unpack every row: `cast_decode` of `cast_encode`."""
     messages = np.zeros((len(values), values.shape[1] * itemsize), dtype=np.uint8)
     cast_encode(values, itemsize, messages, faults, n_threads)
@@ -391,16 +310,7 @@ def cast_transmit(
     faults |= wrong
 
 
-Words = NDArray[np.uint64]
-
-
-def add_scaled(
-    values: NDArray[np.floating[Any]],
-    scales: NDArray[np.float64],
-    limit: float,
-    ring: Words,
-    n_threads: int,
-) -> int:
+def add_scaled(values, scales, limit, ring, n_threads):
     """Add ``round(values scales)`` to a ring vector.
 
     Returns the place of the first value for which ``|values scales| <= limit`` does not hold (NaN
@@ -415,13 +325,7 @@ def add_scaled(
     return -1
 
 
-def values_of(
-    ring: Words,
-    scales: NDArray[np.float64],
-    most: float,
-    values: NDArray[np.float64],
-    n_threads: int,
-) -> int:
+def values_of(ring, scales, most, values, n_threads):
     """Put ``ring / scales`` into ``values``, words of the upper half as negative numbers.
 
     Returns the place of the first word whose magnitude, as a float64, is above ``most``, -1 if
@@ -433,7 +337,7 @@ def values_of(
     return -1 if fits.all() else int(fits.argmin())
 
 
-def add_tag(ring: Words, powers: Words, tag: Words) -> None:
+def add_tag(ring, powers, tag):
     """Go on with a tag by the words of a ring vector, as signed numbers ``x_1 ... x_P``.
 
     The tag ``t`` becomes ``t s^P + x_1 s^P + ... + x_P s`` modulo `PRIME`, in two words, the lower
@@ -447,16 +351,11 @@ def add_tag(ring: Words, powers: Words, tag: Words) -> None:
     tag[:] = found & (2**64 - 1), found >> 64
 
 
-def ball(
-    indptr: NDArray[np.int32],  # (n_nodes + 1,)
-    indices: NDArray[np.int32],  # (2 n_edges,) the neighbours, node after node
-    root: int,
-    hops: int,
-    stamp: NDArray[np.int32],  # (n_nodes,), in and out
-    mark: int,
-    queue: NDArray[np.int32],  # (n_nodes,), out
-) -> int:
+def ball(indptr, indices, root, hops, stamp, mark, queue):
     """Write the nodes within ``hops`` of ``root`` into ``queue`` and return how many they are.
+
+    ``indices`` (2 n_edges,) are the neighbours, node after node, ``indptr`` (n_nodes + 1,) where
+    each node's begin; stamps and queue (n_nodes,) are written.
 
     The ball is ``{v : dist(root, v) <= hops}``, distances being taken among open nodes only; the
     nearest nodes come first. A node is open while its stamp is less than ``mark``, which is greater
@@ -480,13 +379,7 @@ def ball(
     return size
 
 
-def hops_from(
-    indptr: NDArray[np.int32],
-    indices: NDArray[np.int32],
-    root: int,
-    steps: NDArray[np.int32],
-    queue: NDArray[np.int32],
-) -> int:
+def hops_from(indptr, indices, root, steps, queue):
     """Write the hops from ``root``, -1 where it does not lead, into ``steps``; return the greatest.
 
     ``queue`` (n_nodes,) is a work array; the graph is as for `ball`.

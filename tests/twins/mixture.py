@@ -9,36 +9,13 @@ all blocks share one, else B), ``n_copies`` covariances a block (K, or 1 when ti
 blocks lie in one flat array: block by block, copy by copy, row by row.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import scipy.linalg
 import scipy.sparse
 import scipy.special
-from numpy.typing import NDArray
-
-Floats = NDArray[np.floating[Any]]
-Indices = NDArray[np.intp]
-
-__all__ = [
-    "cholesky_blocks",
-    "consensus_rounds",
-    "covariances_diag",
-    "covariances_full",
-    "differences",
-    "mahalanobis_diag",
-    "mahalanobis_full",
-    "moments_diag",
-    "moments_full",
-    "neighbour_round",
-    "normalise",
-    "sweep",
-]
 
 
-def _block_views(flat: Floats, offsets: Indices, n_copies: int) -> list[Floats]:
+def _block_views(flat, offsets, n_copies):
     """Views of shape (n_copies, d_b, d_b) into a flat array of covariance blocks."""
     views = []
     start = 0
@@ -49,14 +26,7 @@ def _block_views(flat: Floats, offsets: Indices, n_copies: int) -> list[Floats]:
     return views
 
 
-def cholesky_blocks(
-    covariances: Floats,
-    offsets: Indices,
-    n_copies: int,
-    whiteners: Floats,
-    log_dets: Floats,
-    failed: NDArray[np.uint8],
-) -> bool:
+def cholesky_blocks(covariances, offsets, n_copies, whiteners, log_dets, failed):
     """Whitening factor and log-determinant of every covariance block; return whether any failed.
 
     ``Sigma = L L^T`` (Cholesky), ``whitener = L^-1``, ``log|Sigma| = 2 sum_i log L_ii``. A block
@@ -85,15 +55,7 @@ def cholesky_blocks(
     return bool(failed.any())
 
 
-def mahalanobis_full(
-    rows: Floats,
-    offsets: Indices,
-    means: Floats,
-    whiteners: Floats,
-    log_dets: Floats,
-    terms: Floats,
-    n_threads: int,
-) -> None:
+def mahalanobis_full(rows, offsets, means, whiteners, log_dets, terms, n_threads):
     """Local terms of the E-step, Valdeira et al., equation (12).
 
     ``terms[b, m, k] = log|Sigma_k^b| + || L_k^b^-1 (x_m^b - mu_k^b) ||^2``.
@@ -107,15 +69,7 @@ def mahalanobis_full(
             terms[b, :, k] = log_dets[c, b] + (white**2).sum(axis=1)
 
 
-def mahalanobis_diag(
-    rows: Floats,
-    offsets: Indices,
-    means: Floats,
-    precisions: Floats,
-    log_dets: Floats,
-    terms: Floats,
-    n_threads: int,
-) -> None:
+def mahalanobis_diag(rows, offsets, means, precisions, log_dets, terms, n_threads):
     """Local terms with diagonal blocks.
 
     ``terms[b, m, k] = log|Sigma_k^b| + sum_{j in b} (x_mj - mu_kj)^2 p_kj``.
@@ -129,13 +83,7 @@ def mahalanobis_diag(
             terms[b, :, k] = log_dets[c, b] + squares @ precisions[c, block]
 
 
-def normalise(
-    sums: Floats,
-    log_weights: NDArray[np.float64],
-    responsibilities: Floats,
-    log_likelihoods: NDArray[np.float64],
-    n_threads: int,
-) -> None:
+def normalise(sums, log_weights, responsibilities, log_likelihoods, n_threads):
     """Responsibilities and per-row log-likelihood, Valdeira et al., equations (4) and (8).
 
     ``log g~_mk = log pi_k - s_mk / 2``; responsibilities are its softmax over k, the log-likelihood
@@ -153,14 +101,7 @@ def normalise(
     responsibilities[...] = np.where(unreached[:, :, None], np.exp(log_weights)[:, None, :], soft)
 
 
-def differences(
-    terms: Floats,
-    row_weights: NDArray[np.float64],
-    out: Floats,
-    firsts: NDArray[np.float64],
-    limit: float,
-    n_threads: int,
-) -> None:
+def differences(terms, row_weights, out, firsts, limit, n_threads):
     """How values differ from the first of their row, and the sum of the first ones over the rows.
 
     ``out[b, m, k - 1] = t_bmk - t_bm1`` for ``k > 1``; to ``firsts[b]`` is added ``sum_m w_m
@@ -182,21 +123,13 @@ def differences(
     firsts += first.sum(axis=1) if not len(row_weights) else first @ row_weights
 
 
-def _of_block(responsibilities: Floats, b: int) -> Floats:
+def _of_block(responsibilities, b):
     """Responsibilities of the root of block b (M, K)."""
-    shared: Floats = responsibilities[b if len(responsibilities) > 1 else 0]
+    shared = responsibilities[b if len(responsibilities) > 1 else 0]
     return shared
 
 
-def moments_full(
-    rows: Floats,
-    responsibilities: Floats,
-    offsets: Indices,
-    shifts: Floats,
-    first_moment: NDArray[np.float64],
-    second_moment: NDArray[np.float64],
-    n_threads: int,
-) -> None:
+def moments_full(rows, responsibilities, offsets, shifts, first_moment, second_moment, n_threads):
     """Add the weighted moments of these rows about ``shifts``.
 
     ``first[k] += sum_m g_mk (x_m - c_k)`` and, a block,
@@ -214,15 +147,7 @@ def moments_full(
             view[0 if tied else k] += np.tril((weights[:, k, None] * centred).T @ centred)
 
 
-def moments_diag(
-    rows: Floats,
-    responsibilities: Floats,
-    offsets: Indices,
-    shifts: Floats,
-    first_moment: NDArray[np.float64],
-    second_moment: NDArray[np.float64],
-    n_threads: int,
-) -> None:
+def moments_diag(rows, responsibilities, offsets, shifts, first_moment, second_moment, n_threads):
     """Add the weighted moments of these rows about ``shifts``, feature by feature.
 
     As `moments_full` with ``second[k, j] += sum_m g_mk (x_mj - c_kj)^2``.
@@ -237,14 +162,7 @@ def moments_diag(
             second_moment[0 if tied else k, block] += weights[:, k] @ centred**2
 
 
-def covariances_full(
-    first_moment: NDArray[np.float64],
-    second_moment: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    offsets: Indices,
-    reg_covar: NDArray[np.float64],
-    covariances: NDArray[np.float64],
-) -> None:
+def covariances_full(first_moment, second_moment, counts, offsets, reg_covar, covariances):
     """Covariance blocks from moments about a shift, Valdeira et al., equation (11).
 
     ``Sigma_k = U_k / n_k - (t_k / n_k)(t_k / n_k)^T + diag(reg_covar)``; tied:
@@ -271,15 +189,7 @@ def covariances_full(
             into[b][c] = block_covariance
 
 
-def covariances_diag(
-    first_moment: NDArray[np.float64],
-    second_moment: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    offsets: Indices,
-    reg_covar: NDArray[np.float64],
-    spherical: bool,
-    variances: NDArray[np.float64],
-) -> None:
+def covariances_diag(first_moment, second_moment, counts, offsets, reg_covar, spherical, variances):
     """Variances from moments about a shift; their mean over the block if ``spherical``."""
     tied = len(first_moment) > 1 and len(second_moment) == 1
     for b in range(len(offsets) - 1):
@@ -296,14 +206,7 @@ def covariances_diag(
             variances[c, block] = value.mean() if spherical and len(value) else value
 
 
-def consensus_rounds(
-    indptr: NDArray[np.int32],
-    indices: NDArray[np.int32],
-    weights: Floats,
-    states: Floats,
-    steps: NDArray[np.float64],
-    n_threads: int,
-) -> None:
+def consensus_rounds(indptr, indices, weights, states, steps, n_threads):
     """Run rounds of consensus on ``states (N, V)``, one for each number in ``steps``.
 
     ``z^{s+1} = step_s (W z^s - z^{s-1}) + z^{s-1}``. With all steps 1 this is ``W^S states``,
@@ -319,15 +222,7 @@ def consensus_rounds(
         states[...] = after
 
 
-def neighbour_round(
-    indptr: NDArray[np.int32],
-    indices: NDArray[np.int32],
-    weights: Floats,
-    states: Floats,
-    mixed: Floats,
-    step: float,
-    n_threads: int,
-) -> None:
+def neighbour_round(indptr, indices, weights, states, mixed, step, n_threads):
     """Run one round of consensus for the agents whose rows of W are given.
 
     ``mixed = step W states + (1 - step) mixed``: one of the rounds of `consensus_rounds`, where the
@@ -341,21 +236,21 @@ def neighbour_round(
 
 
 def sweep(
-    rows: Floats,
-    row_weights: NDArray[np.float64],
-    offsets: Indices,
-    means: Floats,
-    inverse: Floats,
-    diagonal: bool,
-    log_dets: Floats,
-    mix: NDArray[np.float64],
-    log_weights: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    first_moment: NDArray[np.float64],
-    second_moment: NDArray[np.float64],
-    least: float,
-    n_threads: int,
-) -> NDArray[np.float64]:
+    rows,
+    row_weights,
+    offsets,
+    means,
+    inverse,
+    diagonal,
+    log_dets,
+    mix,
+    log_weights,
+    counts,
+    first_moment,
+    second_moment,
+    least,
+    n_threads,
+):
     """Run the E-step and add up statistics of the M-step in one sweep; return log-likelihoods (R,).
 
     ``Q`` by `mahalanobis_full` or `mahalanobis_diag`, ``s = C Q`` over the blocks, responsibilities

@@ -8,48 +8,24 @@ Amounts x of a depot, of the first and of the second compartment change by ``dx/
 what is infused; what a dose leaves is ``exp(M t)``'s. Derivatives are by a complex step.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma, expit, gammaln, log_ndtr, ndtri, polygamma, psi, softmax
 
 from vpem.saem.structures.formulas import BY_CL_AND_KE, BY_V_AND_KE, LAG, ORAL, TWO
 
-__all__ = [
-    "Curves",
-    "Lines",
-    "bound_of_topics",
-    "cell_moments",
-    "cell_terms",
-    "curves",
-    "density_of_topics",
-    "means_of_topics",
-    "product_moments",
-    "product_terms",
-    "rising_moments",
-    "rising_terms",
-    "sweep_topics",
-]
-
-Floats = NDArray[np.floating[Any]]
-Doubles = NDArray[np.float64]
-Indices = NDArray[np.intp]
-
 POISSON, LOGARITHM = 1, 2
 
 
-def _blocks(offsets: Indices) -> list[tuple[int, slice]]:
+def _blocks(offsets):
     """Blocks that have features, and which."""
     runs = enumerate(pairwise(offsets))
     return [(b, slice(int(i), int(j))) for b, (i, j) in runs if i < j]
 
 
-def _cells(rows: Floats, firsts: Indices) -> Indices:
+def _cells(rows, firsts):
     """Cell of each value (M, n): of a missing one C, of one that is no level C + 1."""
     end = firsts[-1]
     known = (rows >= 0) & (rows < np.diff(firsts))
@@ -57,14 +33,7 @@ def _cells(rows: Floats, firsts: Indices) -> Indices:
     return np.where(known, cells, np.where(np.isnan(rows), end, end + 1))
 
 
-def cell_terms(
-    rows: Floats,
-    offsets: Indices,
-    firsts: Indices,
-    table: Floats,
-    terms: Floats,
-    n_threads: int,
-) -> None:
+def cell_terms(rows, offsets, firsts, table, terms, n_threads):
     """Terms of categories: ``terms[b, m, k] += sum_j table[firsts[j] + x_mj, k]``, j in block b.
 
     Row C of the table is what a missing value adds, row C + 1 what one adds that is no level.
@@ -77,14 +46,7 @@ def cell_terms(
         terms[b] += found.astype(terms.dtype, copy=False)
 
 
-def cell_moments(
-    rows: Floats,
-    responsibilities: Floats,
-    offsets: Indices,
-    firsts: Indices,
-    counts: Floats,
-    n_threads: int,
-) -> None:
+def cell_moments(rows, responsibilities, offsets, firsts, counts, n_threads):
     """Counts of levels: ``counts[firsts[j] + l, k] += sum_m gamma_mk [x_mj = l]``."""
     cells, end = _cells(rows, firsts), int(firsts[-1])
     for b, block in _blocks(offsets):
@@ -95,7 +57,7 @@ def cell_moments(
                 counts[own, k] += np.bincount(column, weights, end + 2)[own]
 
 
-def _functions(rows: Floats, kind: int) -> list[Floats]:
+def _functions(rows, kind):
     """Functions of each value, (M, n) each: 1, x, and log x for `LOGARITHM`; 0 of a missing one."""
     rows = rows.astype(np.float64, copy=False)
     seen = ~np.isnan(rows)
@@ -105,9 +67,7 @@ def _functions(rows: Floats, kind: int) -> list[Floats]:
     return found
 
 
-def product_terms(
-    rows: Floats, offsets: Indices, kind: int, table: Floats, terms: Floats, n_threads: int
-) -> None:
+def product_terms(rows, offsets, kind, table, terms, n_threads):
     """Terms of exponential families: ``terms[b, m, k] += sum_j h(x_mj) + T(x_mj) . eta_jk``.
 
     ``T(x) = (1, x)`` and ``h(x) = 0`` for ``kind`` 0, ``h(x) = 2 log x!`` for 1 (counts), and
@@ -124,14 +84,7 @@ def product_terms(
         terms[b] += found.astype(terms.dtype, copy=False)
 
 
-def product_moments(
-    rows: Floats,
-    responsibilities: Floats,
-    offsets: Indices,
-    kind: int,
-    sums: Floats,
-    n_threads: int,
-) -> None:
+def product_moments(rows, responsibilities, offsets, kind, sums, n_threads):
     """Sums over rows: ``sums[f, j, k] += sum_m gamma_mk T_f(x_mj)``, T as in `product_terms`."""
     functions = _functions(rows, kind)
     for b, block in _blocks(offsets):
@@ -140,15 +93,7 @@ def product_moments(
             into[block] += values[:, block].T @ shares.astype(np.float64, copy=False)
 
 
-def rising_terms(
-    rows: Floats,
-    first: float,
-    offsets: Indices,
-    line: Floats,
-    sizes: Floats,
-    terms: Floats,
-    n_threads: int,
-) -> None:
+def rising_terms(rows, first, offsets, line, sizes, terms, n_threads):
     """Terms of negative binomial counts ``x >= T`` (``first``), for sizes ``r``.
 
     ``terms[b, m, k] += sum_j line_j0k + line_j1k x - 2 log(Gamma(x + r) / Gamma(r + T)) - ...``:
@@ -165,15 +110,7 @@ def rising_terms(
             terms[b, own] += found.astype(terms.dtype)
 
 
-def rising_moments(
-    rows: Floats,
-    edges: Floats,
-    responsibilities: Floats,
-    offsets: Indices,
-    sizes: Floats,
-    sums: Floats,
-    n_threads: int,
-) -> None:
+def rising_moments(rows, edges, responsibilities, offsets, sizes, sums, n_threads):
     """Derivatives by ``log r`` of ``log Gamma(x + r) / Gamma(r + e)``, by the edge e below x.
 
     Over the rows whose count x lies from ``edges[p]`` on and below the next one:
@@ -195,23 +132,12 @@ def rising_moments(
                     sums[j, p, f] += (shares[own] * found).sum(axis=0)
 
 
-Complex = NDArray[np.complex128]
 STEP = 1e-30
 
 
 def curves(
-    code: int,
-    phi: Doubles,
-    first: NDArray[np.intp],
-    times: Doubles,
-    first_dose: NDArray[np.intp],
-    dose_times: Doubles,
-    amounts: Doubles,
-    durations: Doubles,
-    found: Doubles,
-    slopes: Doubles,
-    n_threads: int,
-) -> None:
+    code, phi, first, times, first_dose, dose_times, amounts, durations, found, slopes, n_threads
+):
     """Concentrations (chains, N) in one or two compartments, and derivatives (chains, N, m).
 
     Parameters are logarithms: ka with `ORAL`; cl and v, or cl and ke with `BY_CL_AND_KE`, or v and
@@ -230,7 +156,7 @@ def curves(
                 slopes[c, row, j] = _at(code, moved, times[row], *doses).imag / STEP
 
 
-def _exponential(matrix: Complex) -> Complex:
+def _exponential(matrix):
     """Exponential of a small matrix, by squares of that of a part of it.
 
     SciPy's loses half of the digits where rates of a triangular matrix are close.
@@ -246,14 +172,7 @@ def _exponential(matrix: Complex) -> Complex:
     return found
 
 
-def _at(
-    code: int,
-    phi: Complex,
-    t: float,
-    starts: Doubles,
-    amounts: Doubles,
-    durations: Doubles,
-) -> complex:
+def _at(code, phi, t, starts, amounts, durations):
     """Concentration of one individual at one time."""
     oral = code & ORAL
     rest = np.exp(phi[oral:])
@@ -290,32 +209,22 @@ def _at(
     return complex(total / v)
 
 
-class Population:
+class _Population:
     """Latents that are normal without rows."""
 
-    mean: Doubles
-    precision: Doubles
-
-    def population(self) -> tuple[Doubles, Doubles, Doubles]:
+    def population(self):
         """Mean (n, q), precision and root of the covariance of latents without rows."""
         return self.mean, self.precision, np.linalg.cholesky(np.linalg.inv(self.precision))
 
 
-class Lines(Population):
+class Lines(_Population):
     """``-(z - m)^T P (z - m) / 2 - (z - own)^T cross (z - own) / (2 variance)``."""
 
-    def __init__(
-        self,
-        mean: Doubles,
-        precision: Doubles,
-        own: Doubles,
-        cross: Doubles,
-        variance: float,
-    ) -> None:
+    def __init__(self, mean, precision, own, cross, variance):
         self.mean, self.precision = mean, precision
         self.own, self.cross, self.variance = own, cross, variance
 
-    def density(self, z: Doubles, values: Doubles, slopes: Doubles) -> None:
+    def density(self, z, values, slopes):
         """Fill the log-density (chains, n) and its gradient (chains, n, q)."""
         prior = np.einsum("ij,cnj->cni", self.precision, z - self.mean)
         rows = np.einsum("nij,cnj->cni", self.cross, z - self.own) / self.variance
@@ -324,24 +233,39 @@ class Lines(Population):
         slopes[...] = -prior - rows
 
 
-class Curves(Population):
+class Curves(_Population):
     """Rows about ``f``, of laws 0 normal, 1 log-normal, 2 Bernoulli (logit f), 3 Poisson (log f).
 
     Normal rows have the variance ``a^2 + b^2 f^2``, logarithms of log-normal ones ``a^2``.
     """
 
     def __init__(
-        self, mean: Doubles, precision: Doubles, code: int, base: Doubles, places: Any, first: Any,
-        times: Doubles, columns: Doubles, values: Doubles, outcomes: Any, censored: Any, kinds: Any,
-        noise: Doubles, first_dose: Any, dose_times: Doubles, amounts: Doubles, durations: Doubles,
-    ) -> None:  # fmt: skip
+        self,
+        mean,
+        precision,
+        code,
+        base,
+        places,
+        first,
+        times,
+        columns,
+        values,
+        outcomes,
+        censored,
+        kinds,
+        noise,
+        first_dose,
+        dose_times,
+        amounts,
+        durations,
+    ):
         self.mean, self.precision, self.code, self.base = mean, precision, code, base
         self.places, self.first, self.times, self.columns = places, first, times, columns
         self.values, self.censored = values, censored
         self.kinds, (self.a, self.b) = kinds[outcomes], noise[outcomes].T
         self.doses = (first_dose, dose_times, amounts, durations)
 
-    def density(self, z: Doubles, values: Doubles, slopes: Doubles) -> None:
+    def density(self, z, values, slopes):
         """Fill the log-density (chains, n) and its gradient (chains, n, q)."""
         phi = np.repeat(self.base[None], len(z), axis=0)
         phi[..., self.places] = z
@@ -355,7 +279,7 @@ class Curves(Population):
         values[...] = np.where(np.isfinite(found), found, -np.inf)
         slopes[...] = added[..., self.places] - prior
 
-    def _predict(self, phi: Doubles) -> tuple[Doubles, Doubles]:
+    def _predict(self, phi):
         """Predictions (chains, N) and their derivatives (chains, N, m) of parameters."""
         of = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
         if self.code < 0:
@@ -365,7 +289,7 @@ class Curves(Population):
         curves(self.code, phi, self.first, self.times, *self.doses, found, slopes, 1)
         return found, slopes
 
-    def _rows(self, f: Doubles) -> tuple[Doubles, Doubles]:
+    def _rows(self, f):
         """Log-density of rows (chains, N), and its derivative in the predictions."""
         y, a, b = self.values, self.a, self.b
         variance = np.where(self.kinds == 1, a**2, a**2 + (b * f) ** 2)
@@ -383,25 +307,24 @@ class Curves(Population):
         return each, np.select(choose, [y - expit(f), y - np.exp(f)], weight)
 
 
-Places = NDArray[np.intp]
 MASK = (1 << 64) - 1
 
 
-def _stir(word: int) -> int:
+def _stir(word):
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
     return word ^ (word >> 31)
 
 
-def _draw(stream: int, place: int) -> int:
+def _draw(stream, place):
     return _stir((stream + (place + 1) * 0x9E3779B97F4A7C15) & MASK)
 
 
-def _uniform(stream: int, place: int) -> float:
+def _uniform(stream, place):
     return ((_draw(stream, place) >> 11) + 0.5) * 2.0**-53
 
 
-def _log_gamma(shape: float, stream: int) -> float:
+def _log_gamma(shape, stream):
     """Logarithm of a gamma number: ``d v`` with ``v = (1 + x / sqrt(9 d))^3``, ``d = a - 1/3``."""
     more = 0.0
     if shape < 1:
@@ -418,16 +341,7 @@ def _log_gamma(shape: float, stream: int) -> float:
         place += 2
 
 
-def sweep_topics(
-    first: Places,
-    words: Places,
-    counts: Doubles,
-    topics: Doubles,
-    alpha: float,
-    keys: NDArray[np.uint64],
-    z: Doubles,
-    n_threads: int,
-) -> None:
+def sweep_topics(first, words, counts, topics, alpha, keys, z, n_threads):
     """Gibbs sweeps: a topic of each word with odds ``theta_k phi_kv``, then ``theta`` given these.
 
     ``theta`` is Dirichlet with parameters ``alpha + n_k``, as gamma numbers over their sum; z has
@@ -451,17 +365,7 @@ def sweep_topics(
                 z[c, i] -= z[c, i].mean() - ndtri(_uniform(_stir((stream + 1) & MASK), c))
 
 
-def means_of_topics(
-    first: Places,
-    documents: Places,
-    counts: Doubles,
-    topics: Doubles,
-    shares: Doubles,
-    groups: Places,
-    weights: Doubles,
-    out: Doubles,
-    n_threads: int,
-) -> None:
+def means_of_topics(first, documents, counts, topics, shares, groups, weights, out, n_threads):
     """Add ``w_i n_iv theta_ik phi_kv / sum_j theta_ij phi_jv``, means over chains, to (G, K, V)."""
     words = np.repeat(np.arange(len(first) - 1), np.diff(first))
     for v, i, count in zip(words.tolist(), documents.tolist(), counts.tolist(), strict=True):
@@ -471,17 +375,7 @@ def means_of_topics(
             out[groups[i], :, v] += weights[i] * count * each.mean(axis=0)
 
 
-def density_of_topics(
-    first: Places,
-    words: Places,
-    counts: Doubles,
-    topics: Doubles,
-    alpha: float,
-    z: Doubles,
-    value: Doubles,
-    slope: Doubles,
-    n_threads: int,
-) -> None:
+def density_of_topics(first, words, counts, topics, alpha, z, value, slope, n_threads):
     """``sum_v n_v log sum_k theta_k phi_kv + log Dirichlet(theta) - m^2 / 2``, m the mean of z.
 
     The Dirichlet density is that of log theta: ``alpha sum_k log theta_k`` and its constant.
@@ -501,18 +395,7 @@ def density_of_topics(
     slope += alpha - K * alpha * shares - middle[..., None] / K
 
 
-def bound_of_topics(
-    first: Places,
-    words: Places,
-    counts: Doubles,
-    topics: Doubles,
-    alpha: float,
-    n_iter: int,
-    tol: float,
-    gamma: Doubles,
-    value: Doubles,
-    n_threads: int,
-) -> None:
+def bound_of_topics(first, words, counts, topics, alpha, n_iter, tol, gamma, value, n_threads):
     """Blei, Ng and Jordan 2003: ``gamma_k = alpha + e_k sum_v n_v phi_kv / sum_j e_j phi_jv``.
 
     ``e_k = exp(psi(gamma_k) - psi(sum_j gamma_j))``; the bound is ``sum_v n_v log sum_k e_k
