@@ -1,5 +1,6 @@
+"""Datasets: what is written is read, parts that do not fit are refused, and commands on them."""
+
 import importlib.util
-import re
 import sys
 import warnings
 from pathlib import Path
@@ -66,29 +67,27 @@ def same(left, right):
 
 
 @each("dtype", ["float32", "float64"])
-def test_what_is_written_is_read(path, dtype):
+def test_what_is_written_is_read(tmp_path, path, dtype):
     data = full(dtype=dtype)
-    write_dataset(path, data, force=True)
+    for file in (path, tmp_path / "again.h5"):
+        write_dataset(file, data, force=True)
+    assert path.read_bytes() == (tmp_path / "again.h5").read_bytes()
     read = read_dataset(path)
     same(read, data)
     assert read.source == str(path)
     assert read.X.flags.c_contiguous
 
 
-def test_a_bare_matrix_is_enough(path):
+def test_a_bare_matrix_is_enough_and_relays_hold_nothing(path):
     data = Dataset(np.ones((3, 2)), default_names(2))
     write_dataset(path, data)
     same(read_dataset(path), data)
     assert read_dataset(path).feature_names == ("feature 0", "feature 1")
-
-
-def test_relays_and_empty_graphs_survive(path):
     with pytest.warns(VpemWarning, match="'relay' holds no features"):
         partition = from_lists([[0, 1], []], 2, ["all", "relay"])
-    data = Dataset(
-        np.ones((3, 2)), ("a", "b"), partition=partition, edges=np.empty((0, 2), dtype=int)
-    )
-    write_dataset(path, data)
+    edges = np.empty((0, 2), dtype=int)
+    data = Dataset(np.ones((3, 2)), ("a", "b"), partition=partition, edges=edges)
+    write_dataset(path, data, force=True)
     with pytest.warns(VpemWarning, match="'relay' holds no features"):
         same(read_dataset(path), data)
 
@@ -104,20 +103,6 @@ def test_every_element_describes_itself(path):
         assert file["truth/weights"][()].tolist() == [0.5, 0.5]
         assert file["truth/overlap"][()] == 0.1
     assert missing == []
-
-
-def test_x_is_stored_in_chunks_of_whole_rows(path):
-    write_dataset(path, Dataset(np.zeros((50_000, 8)), default_names(8)))
-    with h5py.File(path) as file:
-        rows, columns = file["X"].chunks
-    assert columns == 8
-    assert rows * columns * 8 == 1 << 20
-
-
-def test_the_same_data_make_the_same_bytes(tmp_path, path):
-    write_dataset(path, full())
-    write_dataset(tmp_path / "again.h5", full())
-    assert path.read_bytes() == (tmp_path / "again.h5").read_bytes()
 
 
 def test_precision_can_be_chosen(path):
@@ -236,19 +221,6 @@ def test_any_matrix_of_any_file(path):
         read_dataset(path, "deep")
 
 
-def test_a_file_without_a_matrix(path):
-    stored(path, vector=[1, 2], text=[["a"]])
-    with pytest.raises(
-        FileError, match="has no X; nor another 2-D dataset; write its columns side by"
-    ):
-        read_dataset(path)
-
-
-def test_naming_x_reads_the_numbers_only(path):
-    stored(path, X=np.ones((3, 2)), labels=["something", "else"])
-    assert read_dataset(path, "X").labels is None
-
-
 def h5ad(path, X, index="_index", nullable=False, **attributes):
     with h5py.File(path, "w") as file:
         file.attrs["encoding-type"] = "anndata"
@@ -311,13 +283,6 @@ def test_anndata_that_does_not_fit_is_refused(tmp_path):
         read_dataset(path)
 
 
-# Values -------------------------------------------------------------------------------------------
-
-
-def test_finite_values_pass():
-    check_finite(np.full((3, 2), 1e308), ("a", "b"))
-
-
 @over(value=[np.nan, np.inf, -np.inf], row=[0, 5, 6_999])
 def test_the_first_value_that_is_not_finite_is_named(value, row, monkeypatch):
     monkeypatch.setattr("vpem.checks.BLOCK_VALUES", 5000)
@@ -351,13 +316,9 @@ def test_the_summary_equals_numpy(dtype, monkeypatch):
 def test_the_summary_leaves_out_what_is_not_finite():
     found = summarize_features(np.array([[1.0, np.nan], [3.0, np.inf], [np.nan, -np.inf]]))
     assert found["non_finite"].tolist() == [1, 3]
-    assert (found["mean"][0], found["sd"][0], found["min"][0], found["max"][0]) == (
-        2.0,
-        1.0,
-        1.0,
-        3.0,
-    )
-    assert np.isnan([found["mean"][1], found["sd"][1], found["min"][1], found["max"][1]]).all()
+    first, last = ([found[name][at] for name in ("mean", "sd", "min", "max")] for at in (0, 1))
+    assert first == [2.0, 1.0, 1.0, 3.0]
+    assert np.isnan(last).all()
     assert found["constant"].tolist() == [False, False]
 
 
@@ -384,6 +345,9 @@ def test_import(capsys, csv, path):
     assert data.labels.tolist() == ["yes", "no", "no"]
     assert data.ids.tolist() == ["ann", "bob", "cid"]
     assert data.partition.agent_of.tolist() == [0, 1]
+    for words in (["import", csv.with_name("none.csv")], ["simulate", "-n", 10**15]):
+        result = run(capsys, "data", *words, "-o", path)  # seen before the work
+        assert "exists; pass --force to replace it" in result.sentence
 
 
 def test_import_without_header_and_by_number(capsys, csv, path):
@@ -411,38 +375,9 @@ def test_import_with_a_partition_file(capsys, csv, tmp_path, path):
     assert data.partition.agent_of.tolist() == [1, 0]
 
 
-@each(
-    ("words", "sentence"),
-    [
-        ("import people.csv --features age,sick", "holds text"),
-        ("import people.csv --features age --drop age", "it is dropped"),
-        ("import people.csv --agents 2 --partition x", "give --agents or --partition, not both"),
-        ("import people.csv --label-column sick --id-column name --agents 3", "3 agents cannot"),
-        ("import people.csv --label-column sik", "did you mean 'sick'"),
-        ("import people.csv --worker-column ward", "there is no worker column 'ward'"),
-        ("simulate --overlap 0.9", "--overlap must lie above 0 and below 0.6667"),
-    ],
-)
-def test_what_is_refused_writes_nothing(capsys, csv, monkeypatch, words, sentence):
-    monkeypatch.chdir(csv.parent)
-    result = run(capsys, "data", *words.split(), "-o", "out.h5")
-    assert result.code == 2
-    assert sentence in result.sentence
-    assert [path.name for path in csv.parent.iterdir()] == ["people.csv"]
-
-
-def test_an_existing_output_is_seen_before_the_work(capsys, csv, path):
-    path.write_text("old")
-    for words in (["import", csv.with_name("none.csv")], ["simulate", "-n", 10**15]):
-        result = run(capsys, "data", *words, "-o", path)
-        assert "exists; pass --force to replace it" in result.sentence
-    assert path.read_text() == "old"
-
-
 def test_simulate(capsys, path):
     options = ["-n", 300, "-d", 4, "-k", 2, "--overlap", 0.2, "--agents", 2, "--seed", 3]
     result = done(capsys, "data", "simulate", "-o", path, *options)
-    assert result.out == ""
     assert "300 rows, 4 features, labels, 2 agents, 2 components, overlap 0.2" in result.err
     data = read_dataset(path)
     assert data.X.shape == (300, 4)
@@ -459,30 +394,6 @@ def described(capsys, path, *words):
     return done(capsys, "data", "describe", path, "--json", *words).json
 
 
-def test_describe(capsys):
-    path = ROOT / "data" / "breast_cancer.h5"
-    summary = described(capsys, path)
-    assert (summary["n_samples"], summary["n_features"], summary["n_agents"]) == (569, 30, 10)
-    assert (summary["dtype"], summary["bytes"]) == ("float64", 569 * 30 * 8)
-    radius = ["mean radius", "radius error", "worst radius"]
-    assert summary["agents"][0] == {"name": "radius", "features": radius}
-    labels = {one["label"]: one["count"] for one in summary["labels"]}
-    assert labels == {"benign": 357, "malignant": 212}
-    assert summary["edges"][9] == [9, 0]
-    assert summary["n_non_finite"] == summary["n_constant"] == 0
-    column, feature = read_dataset(path).X[:, 10], summary["features"][10]
-    assert (feature["name"], feature["agent"]) == ("radius error", "radius")
-    assert feature["mean"] == pytest.approx(column.mean())
-    assert feature["sd"] == pytest.approx(column.std())
-    assert (feature["min"], feature["max"]) == (column.min(), column.max())
-    text = done(capsys, "data", "describe", path).out
-    for part in ("569", "10 edges", "malignant", "212", "worst area", "agents", "labels"):
-        assert part in text
-    silent = done(capsys, "data", "describe", path, "-q")
-    assert silent.out + silent.err == ""
-    assert described(capsys, path, "-q") == summary
-
-
 def test_describe_flags_what_is_unusual(capsys, path):
     X = np.array([[1.0, np.nan, 2], [1, np.nan, np.inf], [1, np.nan, 4]])
     write_dataset(path, Dataset(X, ("same", "[red]none[/red]", "with\x1b[31m inf")))
@@ -493,10 +404,11 @@ def test_describe_flags_what_is_unusual(capsys, path):
     summary = described(capsys, path)
     assert [f["constant"] for f in summary["features"]] == [True, False, False]
     assert [f["non_finite"] for f in summary["features"]] == [0, 3, 1]
-    assert summary["features"][1]["mean"] is None
-    assert summary["features"][2]["max"] == 4
+    assert (summary["features"][1]["mean"], summary["features"][2]["max"]) == (None, 4)
     assert (summary["n_non_finite"], summary["n_constant"]) == (4, 1)
     assert summary["labels"] is summary["agents"] is summary["edges"] is None
+    silent = done(capsys, "data", "describe", path, "-q")
+    assert silent.out + silent.err == ""
 
 
 def test_describe_shortens_long_tables_and_takes_another_matrix(capsys, path):
@@ -535,14 +447,10 @@ def test_the_stored_datasets_are_what_the_script_makes(name, load):
     bunch = load()
     np.testing.assert_array_equal(read.X, bunch.data)
     assert read.labels.tolist() == bunch.target_names[bunch.target].tolist()
-
-
-def test_each_agent_of_breast_cancer_holds_one_quantity():
-    read = read_dataset(ROOT / "data/breast_cancer.h5")
-    for name, held in zip(read.partition.names, read.partition.features, strict=True):
-        names = [read.feature_names[column] for column in held]
-        assert names == [f"mean {name}", f"{name} error", f"worst {name}"]
-    assert read.edges.tolist() == [[n, (n + 1) % 10] for n in range(10)]
+    if name == "breast_cancer":  # an agent holds one quantity
+        for agent, held in zip(read.partition.names, read.partition.features, strict=True):
+            names = [read.feature_names[column] for column in held]
+            assert names == [f"mean {agent}", f"{agent} error", f"worst {agent}"]
 
 
 def test_the_script_writes_the_stored_files(tmp_path, monkeypatch, capsys):
@@ -551,14 +459,3 @@ def test_the_script_writes_the_stored_files(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("wrote") == 2
     for name in ("breast_cancer.h5", "wine.h5"):
         same(read_dataset(tmp_path / name), read_dataset(ROOT / "data" / name))
-
-
-def test_the_example_of_the_documentation_works(tmp_path, monkeypatch):
-    text = (ROOT / "docs/reference/file-formats.md").read_text()
-    code = re.search(r"```python\n(.*?mine\.h5.*?)```", text, re.DOTALL).group(1)
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    read = read_dataset("mine.h5")
-    assert read.feature_names == ("height", "weight", "pulse", "age")
-    assert read.partition.names == ("clinic", "registry")
-    assert read.edges.tolist() == [[0, 1]]

@@ -7,53 +7,54 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.special import expit, gammaln, logsumexp
+from scipy.stats import t as t_law
 
 from vpem.errors import InputError
 from vpem.network.partition import evenly
 from vpem.saem.doses import Doses
+from vpem.saem.estimates import Summary, lacking_errors
 from vpem.saem.fit import fit_saem
-from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.gmm import GmmModel
+from vpem.saem.models.linear import LinearModel
 from vpem.saem.saem import run_saem, step_size
 from vpem.saem.samplers import Exact
 from vpem.saem.server import SaemServer
 
-from .cli_support import ROOT
+from .cells_saem import BOYS, THEO, TOP
 from .tables import each
-
-TOP = np.array([149.372, 6.525, 62.790, 8.375, 2.712, 0.4355])
-"""Maximum likelihood of the boys: intercept, slope, variances and covariance, residual variance."""
-
-
-@pytest.fixture(scope="module")
-def boys():
-    return read_individuals(ROOT / "data" / "oxford_boys.csv")
-
 
 # ---- data that are known ------------------------------------------------------------------------
 
 
-@each("sampler", ["exact", "metropolis"])
-def test_oxford_boys(boys, sampler):
-    options = {"sampler": sampler, "n_iter": 300, "burn_in": 100, "tol": 0.0, "n_chains": 10}
-    fit = fit_saem(boys, "linear", **options)
-    assert_allclose(fit.theta, TOP, rtol=0.01)
+def bends(f, at, steps):
+    """Minus second derivatives of a function by central differences, extrapolated once."""
+
+    def hessian(h):
+        E = np.diag(h)
+        ends = [
+            [f(at + a + b) - f(at + a - b) - f(at - a + b) + f(at - a - b) for b in E] for a in E
+        ]
+        return -np.array(ends) / (4 * np.outer(h, h))
+
+    return (4 * hessian(steps / 2) - hessian(steps)) / 3
+
+
+def errors_of(information):
+    return np.sqrt(np.diag(np.linalg.inv(information)))
+
+
+def test_oxford_boys():
+    options = {"n_iter": 300, "burn_in": 100, "tol": 0.0, "n_chains": 10}
+    fit = fit_saem(BOYS, "linear", sampler="metropolis", **options)
+    theta, model = fit.theta, fit.model
+    assert_allclose(theta, TOP, rtol=0.01)
     assert fit.log_likelihood.value == pytest.approx(-362.984, abs=0.1)
     assert fit.log_likelihood.error == 0
-    theta, model = fit.theta, fit.model
-    steps = np.diag(1e-3 * np.abs(theta))
-
-    def value(at):
-        return model.marginal(at).sum()
-
-    bend = np.array([[
-        value(theta + a + b) - value(theta + a - b) - value(theta - a + b) + value(theta - a - b)
-        for b in steps] for a in steps])  # fmt: skip
-    bend /= 4 * np.outer(steps.diagonal(), steps.diagonal())
-    assert_allclose(fit.standard_errors, np.sqrt(np.diag(np.linalg.inv(-bend))), rtol=0.05)
-    assert fit.log_likelihood.value == pytest.approx(value(theta), abs=1e-9)
+    assert fit.log_likelihood.value == pytest.approx(model.marginal(theta).sum(), abs=1e-9)
+    wanted = errors_of(bends(lambda at: model.marginal(at).sum(), theta, 1e-3 * np.abs(theta)))
+    assert_allclose(fit.standard_errors, wanted, rtol=0.05)
     assert fit.given.shrinkage[0] == pytest.approx(0.0008, abs=3e-4)
     means, covariances = model.posterior(theta)
     sd = np.sqrt(np.einsum("nii->ni", covariances))
@@ -63,9 +64,8 @@ def test_oxford_boys(boys, sampler):
 
 def test_theophylline():
     """Near nlme's linearised fit: log ka 0.466, log cl -3.227, log ke -2.455, sd 0.71."""
-    data = read_individuals(ROOT / "data" / "theophylline.csv")
     fit = fit_saem(
-        data, "one-compartment", model_options={"random": ("ka", "cl")}, n_iter=400, burn_in=200,
+        THEO, "one-compartment", model_options={"random": ("ka", "cl")}, n_iter=400, burn_in=200,
         tol=0.0, n_conditional=40, n_importance=500,
     )  # fmt: skip
     for name, value, off in (
@@ -76,7 +76,6 @@ def test_theophylline():
     assert fit.log_likelihood.value == pytest.approx(-178, abs=0.6)
     assert fit.log_likelihood.error < 0.1
     assert (np.abs(fit.acceptance - 0.44) < 0.15).all()
-    assert fit.given.means.shape == (12, 2)
 
 
 # ---- beside the maximum that is found otherwise -------------------------------------------------
@@ -86,6 +85,15 @@ def run(model, devices, **options):
     """A run with exact draws."""
     server = SaemServer(np.full(devices, 1 / devices), None, "none", model.pieces)
     return run_saem(model, evenly(model.n, devices), Exact(), server, tol=0.0, **options)
+
+
+def fitted(case, **changes):
+    """A short fit of data, a model, its options, and parameters that data were drawn with."""
+    short = {"n_iter": 100, "tol": 0.0, "n_conditional": 40, "n_importance": 20} | changes
+    return fit_saem(case[0], case[1], model_options=case[2], **short)
+
+
+# ---- beside the maximum that is found otherwise -------------------------------------------------
 
 
 def test_bifactor_reaches_the_top_of_the_likelihood():
@@ -140,14 +148,26 @@ def test_lines_are_the_maximum_that_formulas_find():
     assert (np.abs(found.theta - top.theta) < 0.1 * top.standard_errors).all()
 
 
-def integral(data, at, error):
-    """Minus the log-likelihood of lines with a random intercept alone, (..., log variance)."""
-    nodes = np.linspace(-7, 7, 161)  # trapezoids of what vanishes at both ends are exact
-    weights = np.exp(-(nodes**2) / 2) / np.sqrt(2 * np.pi) * (nodes[1] - nodes[0])
-    t, y = (one.reshape(data.n_individuals, -1)[..., None] for one in (data.times, data.values))
-    eta = at[0] + at[1] * t + np.exp(at[2] / 2) * nodes
-    base = np.logaddexp(0, eta) if error == "bernoulli" else np.exp(eta) + gammaln(y + 1)
-    return -float(logsumexp((y * eta - base).sum(axis=1), axis=1, b=weights).sum())
+def likelihood(data, columns, error):
+    """Log-likelihood of lines with a random intercept alone, of (coefficients, log variance)."""
+    X = np.column_stack([np.ones(data.n_rows), *map(data.product, columns)])
+    nodes = np.linspace(-7, 7, 301)  # trapezoids of what vanishes at both ends are exact
+    weights = np.exp(-0.5 * nodes**2)
+    y = data.values[:, None]
+
+    def value(at):
+        eta = (X @ at[:-1])[:, None] + np.exp(at[-1] / 2) * nodes
+        base = np.logaddexp(0, eta) if error == "bernoulli" else np.exp(eta) + gammaln(y + 1)
+        inside = np.add.reduceat(y * eta - base, data.first[:-1], axis=0)
+        return float(logsumexp(inside + np.log(weights / weights.sum()), axis=1).sum())
+
+    return value
+
+
+def top_of(value, start):
+    """Where a log-likelihood is highest, and standard errors by its curvature there."""
+    best = minimize(lambda at: -value(at), start, method="BFGS").x
+    return best, errors_of(bends(value, best, np.full(len(best), 1e-2)))
 
 
 @each("error", ["bernoulli", "poisson"])
@@ -155,19 +175,58 @@ def test_predictors_are_the_maximum_of_the_likelihood(error):
     """A random intercept alone: the likelihood is an integral over one number, by quadrature."""
     case = predictor(error)(np.random.default_rng(7))
     fit = fitted(case, n_iter=200, n_importance=100)
-    best = minimize(lambda at: integral(case[0], at, error), [0.0, 0.0, 0.0], method="BFGS")
-    exact = np.array([*best.x[:2], np.exp(best.x[2])])
+    value = likelihood(case[0], ["time"], error)
+    best, _ = top_of(value, np.zeros(3))
+    exact = np.array([*best[:2], np.exp(best[2])])
     assert (np.abs(fit.theta - exact) < 0.2 * fit.standard_errors).all(), (fit.theta, exact)
-    assert abs(fit.log_likelihood.value + best.fun) < 4 * fit.log_likelihood.error + 0.02
+    assert abs(fit.log_likelihood.value - value(best)) < 4 * fit.log_likelihood.error + 0.02
+
+
+def test_a_column_that_differs_mostly_between_individuals_is_found_as_others():
+    """What rows say of it, latents hide: it is found, and known, as by integrating them out."""
+    rng = np.random.default_rng(1)
+    own, size = rng.normal(0, 2, 60), rng.integers(2, 8, 60)
+    whose = np.repeat(np.arange(60), size)
+    x = own[whose] + 0.05 * rng.normal(size=len(whose))
+    eta = 2 + 0.1 * x + rng.normal(0, 0.8, 60)[whose]
+    data = from_long(whose, np.arange(len(whose)), rng.poisson(np.exp(eta)) * 1.0, {"x": x})
+    best, errors = top_of(likelihood(data, ["x"], "poisson"), [2.0, 0.1, 0.0])
+    options = {"slopes": ["x"], "random": ["intercept"], "error": "poisson"}
+    found = fit_saem(data, "linear", seed=1, model_options=options)
+    theta = np.append(found.theta[:2], np.log(found.theta[2]))
+    assert found.converged
+    assert np.abs((theta - best) / errors).max() < 0.15
+    assert found.standard_errors / [1, 1, found.theta[2]] == pytest.approx(errors, rel=0.1)
+
+
+@each("error", ["poisson", "bernoulli"])
+def test_coefficients_keep_their_errors_where_a_variance_is_zero(error):
+    """They are those of the model without latents."""
+    rng = np.random.default_rng(0)
+    whose, times = np.repeat(np.arange(40), 6), np.tile(np.arange(6.0), 40)
+    group = rng.integers(0, 2, 40)[whose] * 1.0
+    X = np.column_stack([np.ones(240), times, group])
+    eta, b = 0.2 * times - 0.2, np.zeros(3)
+    drawn = rng.poisson(np.exp(eta)) if error == "poisson" else rng.random(240) < expit(eta)
+    for _ in range(25):
+        mean = np.exp(X @ b) if error == "poisson" else expit(X @ b)
+        weight = mean if error == "poisson" else mean * (1 - mean)
+        information = X.T @ (weight[:, None] * X)
+        b += np.linalg.solve(information, X.T @ (drawn - mean))
+    found = fit_saem(
+        from_long(whose, times, drawn * 1.0, {"group": group}), "linear", n_iter=110, tol=0.0,
+        n_importance=20,
+        model_options={"random": ["intercept"], "effects": ["intercept:group"], "error": error},
+    )  # fmt: skip
+    told = lacking_errors(found.model.parameters, found.standard_errors)
+    assert told.startswith("there are no standard errors of var(intercept)")
+    assert told.endswith("are given these")
+    wanted = errors_of(information)
+    assert found.standard_errors[:3] == pytest.approx(wanted, rel=0.05)
+    assert np.abs((found.theta[:3] - b) / wanted).max() < 0.15
 
 
 # ---- models of every kind, by what their data were drawn with -----------------------------------
-
-
-def fitted(case, **changes):
-    """A short fit of data, a model, its options, and parameters that data were drawn with."""
-    short = {"n_iter": 100, "tol": 0.0, "n_conditional": 40, "n_importance": 20} | changes
-    return fit_saem(case[0], case[1], model_options=case[2], **short)
 
 
 def table(times, values, doses=None, **covariates):
@@ -408,17 +467,143 @@ def test_steps_are_one_and_then_fall():
         ({"gradient_codec": "qsgd:4bits"}, "takes no codec"),
         ({"start": [1.0, 2.0]}, "the first parameters of model LinearModel must have shape"),
         ({"model": lambda individuals: 3}, "returns a SaemModel"),
-        ({"model": lambda individuals: GmmModel(one_time(individuals), 2), "sampler": "mala"},
+        ({"model": "gmm", "model_options": {"n_components": 2}, "sampler": "mala"},
          "are discrete, which mala cannot move"),
         ({"seed": -1}, "seed must be"),
     ],
 )  # fmt: skip
-def test_options_that_are_refused(boys, options, words):
+def test_options_that_are_refused(options, words):
+    first = BOYS.first[:-1]
+    data = from_long(BOYS.names, np.zeros(26), BOYS.values[first]) if "mala" in words else BOYS
     with pytest.raises(InputError, match=words):
-        fit_saem(boys, **options)
+        fit_saem(data, **options)
 
 
-def one_time(data):
-    """Their first row."""
-    first = data.first[:-1]
-    return from_long(data.names, np.zeros(len(first)), data.values[first])
+# ---- lines whose random effects are integrated out: beside direct formulas, and R's lme4 ---------
+
+
+LINES = {
+    "lines": ({}, 0.0),
+    "one intercept each": ({"random": ("intercept",)}, 30.0),
+    "diagonal": ({"slopes": ("time", "w"), "covariance": "diagonal"}, 0.0),
+    "effects": ({"slopes": ("time", "w"), "random": ("intercept", "time"),
+                 "effects": ("intercept:x", "time:x")}, 3.0),
+}  # fmt: skip
+
+
+def people(n=25, seed=0, moved=0.0):
+    """Individuals of 2 to 7 rows, with an x of each and a w of each row, that overlap."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(2, 8, size=n)
+    who = np.repeat(np.arange(n), counts)
+    times = rng.normal(size=len(who))
+    x, w = rng.normal(size=n)[who], 100 + rng.normal(size=len(who))
+    b = rng.multivariate_normal([2, 0.3], [[1.0, 0.3], [0.3, 0.5]], size=n)[who]
+    values = b[:, 0] + b[:, 1] * times + 0.5 * x + 0.2 * (w - 100) + rng.normal(size=len(who))
+    return from_long(who, times + moved, values, {"x": x, "w": w})
+
+
+def direct(model, theta):
+    """The log-likelihood by the normal law of each individual's rows."""
+    B, omega, s = model.unpack(theta)
+    data, design = model.individuals, model.columns(model.individuals)
+    whole = model.law.means(B)[data.individual_of]
+    rest, Z = data.values - (design * whole).sum(axis=1), design[:, model.law.random]
+    total = 0.0
+    for i in range(model.n):
+        rows = slice(*data.first[i : i + 2])
+        V, e = Z[rows] @ omega @ Z[rows].T + s * np.eye(data.counts[i]), rest[rows]
+        total += np.linalg.slogdet(2 * np.pi * V)[1] + e @ np.linalg.solve(V, e)
+    return -total / 2
+
+
+@each("case", LINES)
+def test_likelihood_and_information_are_those_of_a_normal_law(case):
+    options, moved = LINES[case]
+    model = LinearModel(people(moved=moved), **options)
+    found = model.integrated(model.start()[0])
+    assert found.each.sum() == pytest.approx(direct(model, found.theta), rel=1e-9)
+    assert model.marginal(found.theta).sum() == pytest.approx(direct(model, found.theta), rel=1e-9)
+    errors = np.sqrt(np.diag(found.certain.covariance))
+    known = np.isfinite(errors)
+    steps = np.where(known, errors, 1e-3)
+    assert known.sum() >= len(known) - 1
+    wanted = bends(lambda theta: direct(model, theta), found.theta, 0.005 * steps)
+    scale = np.sqrt(np.outer(np.diag(wanted), np.diag(wanted)))[np.ix_(known, known)]
+    off = (found.certain.information - wanted)[np.ix_(known, known)] / scale
+    assert np.abs(off).max() < 1e-5
+    # Nothing near is better, and elsewhere formulas say the same without a maximum.
+    for i in np.flatnonzero(known):
+        for h in (-0.05, 0.05):
+            near = found.theta + h * steps * (np.arange(len(errors)) == i)
+            assert direct(model, near) < found.each.sum()
+    near = found.theta * 1.01
+    assert model.integrated(near, best=False).each.sum() == pytest.approx(direct(model, near))
+
+
+def test_neither_devices_show_nor_copies_beside_weights():
+    data = people()
+    one, many = (fit_saem(data, "linear", devices=devices) for devices in (1, 7))
+    for name in ("theta", "standard_errors"):
+        np.testing.assert_allclose(getattr(many, name), getattr(one, name), rtol=1e-8)
+    np.testing.assert_allclose(many.certain.freedom, one.certain.freedom, rtol=1e-6)
+    twice = from_long(
+        np.repeat(np.arange(50), np.tile(data.counts, 2)), np.tile(data.times, 2),
+        np.tile(data.values, 2),
+    )  # fmt: skip
+    heavy = replace(data, weights=np.full(25, 2.0))
+    models = LinearModel(twice), LinearModel(heavy)
+    one, two = (model.integrated(model.start()[0]) for model in models)
+    np.testing.assert_allclose(two.theta, one.theta, rtol=1e-8)
+    np.testing.assert_allclose(two.certain.covariance, one.certain.covariance, rtol=1e-6)
+
+
+def test_tests_are_lmertests():
+    """lmerTest 3.1: lmer(height ~ age + (age | Subject), Oxboys), and by maximum likelihood."""
+    fit = fit_saem(BOYS, "linear")
+    assert_allclose(fit.theta[:2], [149.37175, 6.5254675], rtol=1e-6)
+    assert_allclose(fit.standard_errors[:2], [1.554604, 0.329766], rtol=1e-4)
+    assert_allclose(fit.certain.test_errors[:2], [1.585416, 0.336302], rtol=1e-4)
+    assert_allclose(fit.certain.freedom[:2], [25, 25], rtol=1e-3)
+    assert fit.log_likelihood.value == pytest.approx(-362.9839, abs=1e-4)
+    group = (np.arange(6) < 3).repeat(10) * 1.0  # two of three, and no effect
+    values = np.random.default_rng(0).normal(size=(6, 1)) + np.random.default_rng(1).normal(
+        size=(6, 10)
+    )
+    data = from_long(np.repeat(np.arange(6), 10), np.tile(np.arange(10.0), 6), values.ravel(),
+                     {"group": group})  # fmt: skip
+    model = LinearModel(data, ("time", "group"), ("intercept",))
+    certain = model.integrated(model.start()[0]).certain
+    assert certain.freedom[2] == pytest.approx(4, rel=1e-3)
+    assert certain.test_errors[2] > 1.1 * np.sqrt(certain.covariance[2, 2])
+
+
+def test_a_variance_of_zero_leaves_the_others_their_errors():
+    """lme4's Dyestuff2: the batches do not differ, and the intercept's error is 0.667."""
+    rng = np.random.default_rng(1)
+    values = 5.0 + rng.normal(size=(6, 5))
+    values -= values.mean(axis=1, keepdims=True) - 5.0
+    data = from_long(np.repeat(np.arange(6), 5), np.tile(np.arange(5.0), 6), values.ravel())
+    fit = fit_saem(data, "linear", model_options={"slopes": ()})
+    assert fit.errors["intercept"] == pytest.approx(values.std() / np.sqrt(30), rel=1e-4)
+    assert np.isnan(fit.errors["var(intercept)"])
+    assert np.isfinite(fit.errors["residual variance"])
+
+
+def test_columns_that_say_the_same_have_no_errors():
+    """Nothing tells two coefficients of one column apart: no formula says anything of them."""
+    data = people()
+    twin = from_long(data.individual_of, data.times, data.values,
+                     {"w": data.covariates["w"], "v": 2 * data.covariates["w"]})  # fmt: skip
+    model = LinearModel(twin, ("w", "v"), ("intercept",))
+    assert model.integrated(model.start()[0]) is None
+
+
+def test_few_individuals_are_told():
+    few = {"n_iter": 20, "tol": 0.0, "n_conditional": 20, "n_importance": 20}
+    fit = fit_saem(people(n=8), "curve", model_options={"curve": "asymptotic"}, **few)
+    assert (fit.certain.freedom[:3] == 5).all()
+    assert np.isinf(fit.certain.freedom[3:]).all()
+    one = Summary(fit.saved).parameters[0]
+    if np.isfinite(one.error):
+        assert one.upper - one.value == pytest.approx(t_law.ppf(0.975, 5) * one.error)
