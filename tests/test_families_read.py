@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
-from vpem.errors import FileError, InputError
+from vpem import DistributedKMeans, FedEM
+from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.data import read_data, read_dataset
 from vpem.files.datasets import write_dataset
 from vpem.files.families import words_for_model
@@ -275,3 +276,68 @@ def test_import_keeps_names_describe_shows_them_and_split_hands_them_on(fitted, 
     assert kept.levels == {"job": ("clerk", "nurse", "other")}
     left = done(capsys, "data", "import", folder / "all.csv", "-o", tmp_path / "b.h5").err
     assert "left out: job (text); --family auto, or --family job=categorical" in left
+
+
+# ---- data frames that hold more than measurements ------------------------------------------------
+
+
+@each("kind", [VPEM, DistributedKMeans, FedEM])
+def test_text_in_a_data_frame_is_named_with_the_way_on(kind):
+    frame = pa.table({"a": np.arange(9.0) % 4, "sex": ["m", "f", "m"] * 3})
+    with pytest.raises(InputError, match=r"'sex' of X holds 'm', .*drop.*family='auto'"):
+        kind(2).fit(frame)
+    said = r"column 0 of X holds 'm', .*: np.delete\(X, 0, axis=1\)$"
+    with pytest.raises(InputError, match=said):
+        kind(2).fit([["m", 1.0], ["f", 2.0], ["m", 3.0]])
+    model = kind(1).fit(pa.table({"a": np.arange(9.0) % 4, "sex": np.arange(9.0) % 2}))
+    with pytest.raises(InputError, match=r"column 'sex' of X holds 'm', which is no number$"):
+        model.predict(frame)
+
+
+@each(
+    ("cells", "content"),
+    [
+        (pd.date_range("2024-01-01", periods=2), "dates or times"),
+        (pd.date_range("2024-01-01", periods=2, tz="UTC"), "dates or times"),
+        (pd.to_timedelta([1, 2], "h"), "dates or times"),
+        (pd.period_range("2024-01", periods=2, freq="M"), "2024-01"),
+        (pd.arrays.IntervalArray.from_breaks([0, 1, 2]), r"\(0, 1\]"),
+        ([1.0 + 1j, 2.0], r"\(1\+1j\)"),
+        ([None, [1, 2]], r"\[1, 2\]"),
+        ([pd.NA, b"a"], "b'a'"),
+    ],
+)
+def test_cells_that_are_no_numbers_are_named(cells, content):
+    with pytest.raises(InputError, match=rf"'q' of X holds {content}, which .*columns='q'\)$"):
+        VPEM(2).fit(pd.DataFrame({"a": [1.0, 2.0], "q": cells}))
+
+
+@each("how", [{}, {"family": "auto"}])
+def test_columns_of_one_name_in_a_data_frame_are_told_apart(how):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    frame = pd.DataFrame(X, columns=["a", "a"])
+    with pytest.warns(VpemWarning, match="further ones are called 'a.1'"):
+        model = VPEM(2, **how).fit(frame)
+    assert list(model.feature_names_in_) == ["a", "a.1"]
+    np.testing.assert_allclose(model.means_, VPEM(2).fit(X).means_, rtol=1e-6)
+    with pytest.warns(VpemWarning, match=r"'a.1'"):
+        assert len(model.predict(frame)) == len(X)
+
+
+def test_columns_of_a_data_frame_that_are_no_measurements_are_warned_of():
+    rng = np.random.default_rng(0)
+    frame = {"patient": rng.permutation(90)[:40], "a": rng.normal(size=40), "class": [0, 1] * 20}
+    said = r"'patient' .an id .* 'class' .known .* not: X.drop\(columns=.'patient', 'class'.\)"
+    with pytest.warns(VpemWarning, match=said) as told:
+        model = VPEM(2, reg_covar=0.1).fit(pa.table(frame))
+    assert len([one for one in told if "patient" in str(one.message)]) == 1
+    model.predict(pa.table(frame))
+    with pytest.warns(VpemWarning, match="'patient' .an id or code"):
+        VPEM(2, family="auto", reg_covar=0.1).fit(pa.table(frame))
+    del frame["class"]
+    VPEM(2, family={"patient": "gaussian"}).fit(pa.table(frame))
+    frame["a"][[2, 7]] = -999
+    with pytest.warns(VpemWarning, match="column 0 .row numbers. is fitted"):
+        VPEM(1).fit(np.column_stack([np.arange(40), rng.normal(size=40)]))
+    with pytest.warns(VpemWarning, match="-999 in 'a': far .* missing='marginalize'"):
+        VPEM(1).fit(pa.table({"a": frame["a"]}))
