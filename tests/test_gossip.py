@@ -31,7 +31,7 @@ from vpem.sums.gossip import GossipSum
 from vpem.sums.partial import send_changes
 from vpem.sums.quantizer import contraction
 
-from .tables import each, each_once, over, pairwise
+from .tables import each, each_once, over
 
 CODECS = (
     "qsgd:8bits",
@@ -44,7 +44,7 @@ CODECS = (
     "float32",
 )
 SHAPE, FEW = (40, 2), (7, 2)
-SEEDS = range(4)
+SEEDS = range(2)
 
 
 def rounds_on(graph, hops, n_rounds, codec=None, faults=None, seed=0, **options):
@@ -112,9 +112,12 @@ def test_the_mean_is_kept_in_every_round(name, hops, monkeypatch):
             np.testing.assert_allclose(seen, np.broadcast_to(wanted, (16, 80)), rtol=1e-10)
 
 
-@each_once(name=CODECS, graph=[("geometric", 12), ("complete", 6), ("path", 5)])
-def test_the_error_goes_to_zero(name, graph):
-    topology, n = graph
+@each(("name", "topology", "n"), [
+    *zip(CODECS[::3], ("geometric", "complete", "path"), (12, 6, 5), strict=True),
+    *zip(CODECS[1::3], ("complete", "path", "geometric"), (6, 5, 12), strict=True),
+    *zip(CODECS[2::3], ("path", "complete"), (5, 6), strict=True),
+])  # fmt: skip
+def test_the_error_goes_to_zero(name, topology, n):
     _, hubs, total = gossip(topology, n, 0, 100, name)
     rate, (_, omega) = total.rate, contraction(total.codec, 80)
     total.n_rounds = max(40, stable_steps(rate, omega).needed(rate, omega, 1e-3))
@@ -124,34 +127,30 @@ def test_the_error_goes_to_zero(name, graph):
     assert errors[-1] < 1e-6
 
 
-@each_once(
-    seed=range(3), topology=["cycle", "complete", "geometric", "tree", "small-world"], name=CODECS
-)
-def test_the_pace_is_stable(name, topology, seed):
+@each(("name", "topology"), [
+    *zip(CODECS, ("cycle", "complete", "tree", "small-world") * 2, strict=True),
+])  # fmt: skip
+def test_the_pace_is_stable(name, topology):
     """Sums that go on from each other never drift away, whatever the graph."""
-    _, hubs, total = gossip(topology, 16, 0, 40, name, seed)
-    terms = draw_terms(len(hubs), seed)
-    summed(total, terms)
-    first = total._memories[0].states
-    start = np.linalg.norm(first - terms.sum(axis=0).T.ravel())
-    for _ in range(8):
+    _, hubs, total = gossip(topology, 16, 0, 40, name)
+    terms, left = draw_terms(len(hubs)), []
+    for _ in range(6):
         summed(total, terms)
-    left = np.linalg.norm(total._memories[0].states - terms.sum(axis=0).T.ravel())
-    assert left < max(start, 1e-9 * np.linalg.norm(total._memories[0].inputs))
+        left.append(np.linalg.norm(total._memories[0].states - terms.sum(axis=0).T.ravel()))
+    assert left[-1] < max(left[0], 1e-9 * np.linalg.norm(total._memories[0].inputs))
 
 
 def test_no_noise_is_the_paper_or_chebyshev():
     _, hubs, total = gossip("geometric", 14, 0, 9, "float64")
-    terms = draw_terms(len(hubs))
-    mixing = mixing_matrix(total.graph)
-    wanted = ConsensusSum(mixing, hubs, 9, rate=mixing_rate(mixing), path="rounds")
-    np.testing.assert_allclose(summed(total, terms), wanted.reduce(terms), rtol=1e-10)
-    _, _, total = gossip("geometric", 14, 0, 9, "float64", step=1.0)
-    wanted = ConsensusSum(mixing, hubs, 9, path="rounds")
-    np.testing.assert_allclose(summed(total, terms), wanted.reduce(terms), rtol=1e-10)
-    for faults in (None, Faults()):
-        _, _, total = gossip("geometric", 14, 0, 9, None, faults=faults)
-        np.testing.assert_allclose(summed(total, terms), wanted.reduce(terms), rtol=1e-13)
+    terms, mixing = draw_terms(len(hubs)), mixing_matrix(total.graph)
+    fast, plain = (
+        ConsensusSum(mixing, hubs, 9, rate=rate, path="rounds").reduce(terms)
+        for rate in (mixing_rate(mixing), None)
+    )
+    np.testing.assert_allclose(summed(total, terms), fast, rtol=1e-10)
+    for codec, options in (("float64", {"step": 1.0}), (None, {}), (None, {"faults": Faults()})):
+        _, _, total = gossip("geometric", 14, 0, 9, codec, **options)
+        np.testing.assert_allclose(summed(total, terms), plain, rtol=1e-10 if codec else 1e-13)
 
 
 def test_one_round_by_its_definition():
@@ -176,16 +175,15 @@ def test_one_round_by_its_definition():
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["qsgd:8bits", "float16"])
-def test_only_changes_travel(name):
+def test_only_changes_travel():
     """A sum that goes on is nearer than one anew by as much as its terms changed less."""
-    _, hubs, total = gossip("cycle", 12, 0, 25, name)
+    _, hubs, total = gossip("cycle", 12, 0, 25, "qsgd:8bits")
     terms = draw_terms(len(hubs))
     for _ in range(4):
         summed(total, terms)
     other = terms + 1e-3 * draw_terms(len(hubs), 1)
     warm = error_of(summed(total, other), other)
-    cold = error_of(summed(gossip("cycle", 12, 0, 25, name)[2], other), other)
+    cold = error_of(summed(gossip("cycle", 12, 0, 25, "qsgd:8bits")[2], other), other)
     assert warm < cold / 100
     # The sum after the last iteration goes on too, and ends it.
     assert error_of(summed(total, other, "check"), other) < warm
@@ -206,28 +204,17 @@ def test_other_shapes_begin_anew_in_the_precision_of_the_terms(dtype):
 
 
 @each("name", CODECS)
-def test_sums_of_the_start_are_compressed_as_any_other(name):
-    graph, hubs, total = gossip("geometric", 14, 1, 5, name)
-    total, other = total.counted_on(Ledger(graph)), total.counted_on(Ledger(graph))
-    terms = draw_terms(len(hubs))
-    if name == "float16":
-        # See below.
-        other = gossip("geometric", 14, 1, 5, "float32")[2].counted_on(Ledger(graph))
-    np.testing.assert_array_equal(summed(total, terms, "setup"), summed(other, terms))
-    assert total.ledger.of_kind("setup") == other.ledger.of_kind("estep")
-    assert total.ledger.of_kind("estep")["messages"] == 0
-
-
-@each("name", CODECS)
 def test_bytes_are_those_of_the_messages(name):
     graph, hubs, total = gossip("geometric", 14, 1, 5, name)
     total = total.counted_on(Ledger(graph))
-    for number in (1, 2):
-        summed(total, draw_terms(len(hubs), number), "estep" if number == 1 else "check")
+    for number, kind in enumerate(("setup", "estep", "check")):
+        summed(total, draw_terms(len(hubs), number), kind)
         size = len(total.codec.encode(np.ones(80), np.random.default_rng(0)))
-        messages = 2 * graph.n_edges * 5 * number
-        wanted = {"messages": messages, "bytes": messages * size, "rounds": 5 * number}
-        assert total.ledger.of_kind("estep") == wanted
+        messages = 2 * graph.n_edges * 5 * max(number, 1)
+        wanted = {"messages": messages, "bytes": messages * size, "rounds": 5 * max(number, 1)}
+        if kind == "setup" and name == "float16":  # see below
+            wanted["bytes"] *= 2
+        assert total.ledger.of_kind("setup" if kind == "setup" else "estep") == wanted
     total.agree("stopping")
     assert total.ledger.of_kind("stopping")["rounds"] == diameter(graph)
 
@@ -244,18 +231,14 @@ def test_the_same_numbers_with_more_threads_and_in_each_run():
         np.testing.assert_array_equal(run, runs[0])
 
 
-def test_what_cannot_be_sent_is_an_error():
+def test_what_cannot_be_sent_and_steps_that_are_none_are_refused():
     _, hubs, total = gossip("cycle", 8, 0, 3, "float16")
     with pytest.raises(NumericalError, match="too large"):
         summed(total, draw_terms(len(hubs)) * 1e6)
-
-
-@each("step", [0, -0.5, 1.5, np.nan])
-def test_steps_are_checked(step):
-    with pytest.raises(InputError, match="step"):
-        gossip("cycle", 5, 0, 3, "float32", step=step)
-    with pytest.raises(InputError, match="rounds"):
-        gossip("cycle", 5, 0, 0, "float32")
+    for n_rounds, how, said in (*((3, {"step": bad}, "step") for bad in (0, -0.5, 1.5, np.nan)),
+                                (0, {}, "rounds")):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            gossip("cycle", 5, 0, n_rounds, "float32", **how)
 
 
 # ---- with faults -----------------------------------------------------------------------------
@@ -275,7 +258,7 @@ def settled(total, terms, n_sums):
     return found[~silent], terms[~silent].sum(axis=0)
 
 
-@each_once(name=["qsgd:8bits", "qsgd:4bits", "float16"], seed=range(3))
+@each(("name", "seed"), zip(["qsgd:8bits", "qsgd:4bits", "float16"], range(3), strict=True))
 def test_links_that_fail_under_compression(name, seed):
     _, hubs, total = gossip("geometric", 12, 1, 100, name, seed, faults=Faults(0.2, 0.0, 0.1))
     terms = draw_terms(len(hubs), seed)
@@ -287,7 +270,7 @@ def test_links_that_fail_under_compression(name, seed):
     )
 
 
-@each("seed", range(3))
+@each("seed", SEEDS)
 def test_silent_agents_under_compression(seed):
     """With other agents awake in each sum, each is that of the hubs that took part."""
     faults = Faults(agent_dropout=0.1)
@@ -301,7 +284,7 @@ def test_silent_agents_under_compression(seed):
     assert left_out > 0
 
 
-@each("seed", range(3))
+@each("seed", SEEDS)
 def test_missed_messages_are_sent_when_the_link_is_up_again(seed):
     graph, hubs, total = gossip(
         "geometric", 12, 0, 30, "qsgd:8bits", seed, faults=Faults(link_failure=0.4)
@@ -320,20 +303,10 @@ def test_missed_messages_are_sent_when_the_link_is_up_again(seed):
     assert found["rounds"] == 30
 
 
-def test_a_compressed_sum_that_falls_apart_is_counted():
-    graph, _, total = gossip("path", 8, 0, 2, "float16", faults=Faults(link_failure=0.9))
-    total = total.counted_on(Ledger(graph))
-    with pytest.raises(PartitionedError):
-        total.begin("estep", *SHAPE, 8)
-    messages = 2 * int(total._drawn.up.sum())
-    assert total.ledger.of_kind("estep")["messages"] == messages
-    assert total.ledger.of_kind("estep")["bytes"] == messages * 160
-
-
 # ---- how fast ----------------------------------------------------------------------------------
 
 
-@each_once(name=CODECS, seed=range(3))
+@over(name=CODECS, seed=range(2))
 def test_what_is_scaled_contracts(name, seed):
     codec = parse_codec(name)
     rng = np.random.default_rng(seed)
@@ -384,7 +357,7 @@ def test_rounds_reach_the_fall(rate, omega):
 # ---- fits --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("topology", ["star", "cycle"])
+@each("topology", ["star", "cycle"])
 def test_distances_beyond_float16_travel_as_float32(topology):
     graph = make_graph(topology, 6)
     network = connect(graph, contiguous(6, 6), hops=0, compress="float16", n_rounds="auto")
@@ -415,15 +388,15 @@ def of_digits(**how):
     """A fit of some digits, over a network joined so."""
     digits = load_digits().data
     X = digits[:, digits.std(axis=0) > 2][:, :30]
-    X = ((X - X.mean(axis=0)) / X.std(axis=0))[::3]
+    X = ((X - X.mean(axis=0)) / X.std(axis=0))[::6]
     graph, held = make_graph("geometric", 15, seed=2, mean_degree=6), contiguous(30, 15)
-    options = {"n_components": 4, "init": [5, 170, 300, 430], "max_iter": 30, "tol": 0.0}
+    options = {"n_components": 4, "init": [5, 85, 150, 215], "max_iter": 20, "tol": 0.0}
     return fit_vpem(X, connect(graph, held, hops=1, **how), **options)
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 @pytest.mark.parametrize(
-    ("name", "fewer"), [("natural:12bits", 6), ("qsgd:8bits", 6), ("float32", 3), ("float16", 3)]
+    ("name", "fewer"), [("natural:12bits", 6), ("qsgd:8bits", 6), ("float16", 3)]
 )
 def test_compressed_sums_of_digits_go_where_exact_ones_do(name, fewer):
     """Log-densities of 1e8 in early iterations, where 29 rounds ended up to 3.6 nats a row away."""
@@ -473,11 +446,6 @@ def test_probabilities_are_checked(name, value):
         Faults(**{name: value})
 
 
-def test_nothing_fails_by_default():
-    assert not Faults().any
-    assert Faults(stragglers=0.1).any
-
-
 @each("seed", SEEDS)
 def test_links_fail_as_often_as_was_asked(seed):
     graph = make_graph("geometric", 30, seed=seed)
@@ -521,28 +489,6 @@ def test_links_are_those_of_the_ledger():
     ledger, links = Ledger(graph), MixingLinks(graph)
     ends = np.sort(np.column_stack([ledger.sources, ledger.targets]), axis=1)
     np.testing.assert_array_equal(graph.edges[links.edge_of_link], ends)
-
-
-@pairwise(seed=SEEDS, hops=[0, 1])
-def test_the_mean_is_kept_though_links_fail(seed, hops, monkeypatch):
-    graph = make_graph("geometric", 20, seed=seed)
-    hubs, total = failing(graph, hops, 8, Faults(0.2, 0.05, 0.1), seed)
-    terms = draw_terms(len(hubs), seed, FEW)
-    seen = []
-    mix = GossipSum._mix
-
-    def watched(self, states, up):
-        mix(self, states, up)
-        seen.append(states[0][self._drawn.awake].sum(axis=0).copy())
-
-    monkeypatch.setattr(GossipSum, "_mix", watched)
-    total = begun(total, "estep")
-    total.reduce(terms)
-    silent = np.zeros(len(hubs), bool) if total.silent is None else total.silent
-    taken = terms[~silent].sum(axis=0).ravel()
-    assert len(seen) == 8
-    for mean in np.array(seen) / total._drawn.awake.sum():
-        np.testing.assert_allclose(mean, taken, rtol=1e-12)
 
 
 def begun(total, kind, n_samples=7, n_components=2):
@@ -589,7 +535,7 @@ def test_rounds_by_their_definition(seed):
     np.testing.assert_allclose(found, states, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["setup", "check"])
+@each("kind", ["setup", "check"])
 def test_all_take_part_in_sums_of_the_start_and_the_end(kind):
     graph = make_graph("geometric", 20, seed=0)
     hubs, total = failing(graph, 0, 1500, Faults(agent_dropout=0.5, stragglers=0.1))
@@ -648,18 +594,19 @@ def test_parts_of_a_network_are_named():
         DrawnFaults(np.array([True, False, True, True]), up[1:]).check_whole(graph)
 
 
-def test_a_sum_whose_network_falls_apart_is_refused():
+@each(("codec", "size"), [(None, 7 * 2 * 8), ("float16", 7 * 2 * 2)])
+def test_a_sum_whose_network_falls_apart_is_refused_and_counted(codec, size):
     graph = make_graph("path", 8)
-    _, total = failing(graph, 0, 2, Faults(link_failure=0.9))
+    _, total = rounds_on(graph, 0, 2, codec, Faults(link_failure=0.9))
     counted = total.counted_on(Ledger(graph))
     with pytest.raises(PartitionedError, match="parts"):
-        counted.begin("estep", 7, 2, 8)
-    assert counted._number == 1
-    assert counted.ledger.of_kind("estep")["messages"] == 2 * counted._drawn.up.sum()
+        counted.begin("estep", *FEW, 8)
+    messages, found = 2 * int(counted._drawn.up.sum()), counted.ledger.of_kind("estep")
+    assert (counted._number, found["messages"], found["bytes"]) == (1, messages, messages * size)
     for kind in ("setup", "check"):
         fresh = total.counted_on(Ledger(graph))
         with pytest.raises(PartitionedError, match="parts"):
-            fresh.begin(kind, 7, 2, 8)
+            fresh.begin(kind, *FEW, 8)
         assert fresh._number == 20
 
 
@@ -702,15 +649,17 @@ def test_one_hub_has_automatic_rounds_too():
     assert network.n_rounds == 1
 
 
-@pytest.mark.parametrize("failure", [{"link_failure": 0.3}, {"stragglers": 0.3}])
-@pytest.mark.parametrize(("topology", "n"), [("complete", 5), ("cycle", 8)])
+@each(
+    ("topology", "n", "failure"),
+    [("complete", 5, {"link_failure": 0.3}), ("cycle", 8, {"stragglers": 0.3})],
+)
 def test_automatic_rounds_are_enough_though_links_fail(topology, n, failure):
     """A complete graph mixes in one round where nothing fails, but not where something does."""
     graph = make_graph(topology, n)
     network = connect(graph, contiguous(n, n), hops=0, **failure)
     total = network.total.counted_on(Ledger(graph))
     values = np.random.default_rng(0).normal(size=(n, 3, 2))
-    for _ in range(20):
+    for _ in range(10):
         total.begin("estep", 3, 2, 8)
         np.testing.assert_allclose(
             total.reduce(values), np.tile(values.sum(axis=0), (n, 1, 1)), atol=1e-5
@@ -742,11 +691,10 @@ def test_silent_agents_take_no_part_in_agreements():
     raise AssertionError("nobody was silent")
 
 
-@pytest.mark.parametrize("failure", [{"link_failure": 0.5}, {"stragglers": 0.5}])
-def test_one_hub_needs_no_links(failure, overlapping):
+def test_one_hub_needs_no_links(overlapping):
     graph = make_graph("cycle", 8)
     with pytest.warns(VpemWarning, match="hops=4"):
-        network = connect(graph, contiguous(8, 8), hops=4, **failure)
+        network = connect(graph, contiguous(8, 8), hops=4, link_failure=0.5, stragglers=0.5)
     with pytest.warns(VpemWarning, match="hops=4"):
         whole = connect(graph, contiguous(8, 8), hops=4)
     X = overlapping(0, 100, 8)
