@@ -70,7 +70,7 @@ processors: $(VENV)/with-test
 	  blas=$${kind%%:*}; needs=$${kind##*:}; kernels=$${kind#*:}; \
 	  grep -qsw $$needs /proc/cpuinfo || { echo "$$blas: this processor has no $$needs, left out"; continue; }; \
 	  OPENBLAS_CORETYPE=$$blas VPEM_INSTRUCTIONS=$${kernels%:*} $(BIN)/python -m pytest -q \
-	    tests/test_kernels.py tests/test_mixture.py tests/test_units.py tests/test_scikit_learn.py; \
+	    tests/test_kernels.py tests/test_mixture.py tests/test_units.py tests/test_estimators.py; \
 	done
 
 # The same runs everywhere: options that may not change an answer, alone and in pairs.
