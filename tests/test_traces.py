@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 import pytest
 
-import vpem_cli
 from vpem import (
     VPEM,
     FileError,
@@ -32,6 +31,7 @@ from vpem.pictures.iterates import draw_traces
 
 from .cli_support import done, make_data, overlapping, run
 from .resume_support import Breaking, check_resumes, check_same, packed
+from .tables import each
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
@@ -98,9 +98,14 @@ def test_em_over_rows():
     best = trace.runs()[fit.best_restart]
     assert best["objective"][:-1] == pytest.approx(fit.history[:, 0] / len(X), rel=1e-13)
     assert best["objective"][-1] == pytest.approx(fit.log_likelihood, rel=1e-13)
-    # In plain EM H_(k+1) = h(S_k).
+    # In plain EM H_(k+1) = h(S_k), which FedEM without noise is.
     assert best["move"][2:].tolist() == best["mean_field"][1:-1].tolist()
-    check_same(fit, fit_em(X, WORKERS, n_components=2, max_iter=8, tol=0, n_init=2))
+    one, two = Trace(), Trace()
+    fit_em(X, WORKERS, n_components=2, max_iter=7, tol=0, callback=one)
+    fit_fedem(X, WORKERS, n_components=2, max_iter=7, tol=0, step_size=1, callback=two)
+    for name in ("weights", "means", "covariances", "objective"):
+        assert one[name] == pytest.approx(two[name], rel=1e-9)
+    assert one["mean_field"][1:-1] == pytest.approx(two["mean_field"][1:-1], rel=1e-9)
 
 
 @pytest.mark.parametrize("hops", [0, 1])
@@ -109,20 +114,15 @@ def test_vp_em(hops):
     X, trace = data(4), Trace()
     network = connect(make_graph("path", 4), contiguous(4, 4), hops=hops, sum="tree")
     fit = fit_vpem(X, network, n_components=2, max_iter=6, tol=0, callback=trace)
-    mixture = fit.mixture
-    blocks = [np.searchsorted(mixture.blocks.order, one) for one in mixture.blocks.features]
-    order = mixture.blocks.order
-    turned = X[:, order]
-    blocks = [[order.tolist().index(j) for j in one] for one in mixture.blocks.features]
+    order, scaling = fit.mixture.blocks.order, fit.mixture.scaling
+    blocks = [[order.tolist().index(j) for j in one] for one in fit.mixture.blocks.features]
     assert trace["means"].shape == (7, 2, 4)
-    # The statistic is in block order.
-    for one in trace.records:
-        for name, axes in (("means", 1), ("covariances", 2)):
-            value = one["parameters"][name][:, order]
-            one["parameters"][name] = value if axes == 1 else value[:, :, order]
-    scaling = mixture.scaling
+    for one in trace.records:  # the statistic is in block order
+        found = one["parameters"]
+        found["means"] = found["means"][:, order]
+        found["covariances"] = found["covariances"][:, order][:, :, order]
     ordered = type(scaling)(scaling.shift[order], scaling.scale[order])
-    assert check_iterates(trace, turned, ordered, blocks) == 5
+    assert check_iterates(trace, X[:, order], ordered, blocks) == 5
     check_same(fit, fit_vpem(X, network, n_components=2, max_iter=6, tol=0))
 
 
@@ -143,15 +143,6 @@ def test_fedem_from_the_paper():
     check_same(fit, fit_fedem(X, WORKERS, **options))
 
 
-def test_fedem_without_noise_is_em():
-    X, one, two = data(), Trace(), Trace()
-    fit_em(X, WORKERS, n_components=2, max_iter=7, tol=0, callback=one)
-    fit_fedem(X, WORKERS, n_components=2, max_iter=7, tol=0, step_size=1, callback=two)
-    for name in ("weights", "means", "covariances", "objective"):
-        assert one[name] == pytest.approx(two[name], rel=1e-9)
-    assert one["mean_field"][1:-1] == pytest.approx(two["mean_field"][1:-1], rel=1e-9)
-
-
 def test_saem():
     individuals = read_individuals(example_path("oxford_boys"))
     trace = Trace()
@@ -164,11 +155,10 @@ def test_saem():
     assert np.isnan(trace["mean_field"]).all()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"accelerate": "squarem"}, {"batch_size": 20}, {"batch_size": 20, "step_size": 0.7}],
-    ids=["accelerated", "batches", "stochastic"],
-)
+NO_STATISTIC = [{"accelerate": "squarem"}, {"batch_size": 20}, {"batch_size": 20, "step_size": 0.7}]
+
+
+@each("options", NO_STATISTIC)
 def test_where_no_statistic_is_that_of_the_parameters(options):
     X, trace = data(), Trace()
     fit = fit_em(X, WORKERS, n_components=2, max_iter=5, tol=0, callback=trace, **options)
@@ -178,11 +168,7 @@ def test_where_no_statistic_is_that_of_the_parameters(options):
     assert last["objective"] == pytest.approx(fit.log_likelihood, rel=1e-13)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"agent_dropout": 0.3}, {"link_failure": 0.2}, {"compress": "qsgd:8bits"}],
-    ids=["dropout", "links", "codec"],
-)
+@each("options", [{"agent_dropout": 0.3}, {"link_failure": 0.2}, {"compress": "qsgd:8bits"}])
 def test_no_mean_field_of_sums_that_are_not_of_the_iterate(options):
     trace = Trace()
     network = connect(make_graph("cycle", 4), contiguous(4, 4), **options)
@@ -222,16 +208,13 @@ def test_a_random_stop_is_uniform_and_is_that_iterate():
     assert fit.run.statistic.tolist() == trace["statistic"][3].tolist()
     drawn = [trace.draw(seed)["iteration"] for seed in range(60)]
     assert sorted(set(drawn)) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"tol": 0}, "max_iter, which must be given"),
-    ({"max_iter": 5}, "is the only end of a run: take tol=0, and"),
-    ({"max_iter": 5, "tol": 0, "n_epochs": 2}, "is the only end of a run"),
-])  # fmt: skip
-def test_a_random_stop_is_the_only_end(changes, said):
-    with pytest.raises(InputError, match=said):
-        fit_fedem(data(), WORKERS, n_components=2, random_stop=True, **changes)
+    for changes, said in (
+        ({"tol": 0}, "max_iter, which must be given"),
+        ({"max_iter": 5}, "is the only end of a run: take tol=0, and"),
+        ({"max_iter": 5, "tol": 0, "n_epochs": 2}, "is the only end of a run"),
+    ):
+        with pytest.raises(InputError, match=said):
+            fit_fedem(X, WORKERS, n_components=2, random_stop=True, **changes)
 
 
 # ---- files --------------------------------------------------------------------------------------
@@ -249,7 +232,7 @@ def same_trace(one, two):
     assert one.names == two.names
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.h5"])
+@each("name", ["a.jsonl", "a.h5"])
 def test_files_keep_every_bit(tmp_path, trace, name):
     trace.write(tmp_path / name)
     same_trace(read_trace(tmp_path / name), trace)
@@ -322,7 +305,7 @@ def test_damaged_arrays_are_refused(tmp_path, trace):
             read_trace(tmp_path / "a.h5")
 
 
-def test_a_trace_says_what_it_lacks(trace):
+def test_a_trace_says_what_it_lacks_and_private_fits_keep_none(trace):
     with pytest.raises(InputError, match="no weihgts"):
         trace["weihgts"]
     for wrong in (Trace().draw, lambda: Trace().write("a.h5"), lambda: trace.write("a.csv")):
@@ -331,16 +314,13 @@ def test_a_trace_says_what_it_lacks(trace):
     for seed in (-1, "x"):
         with pytest.raises(InputError, match="seed must be an integer of at least 0"):
             trace.draw(seed)
-
-
-def test_private_fits_keep_none():
-    X = data()
-    with pytest.raises(InputError, match="private fit keeps no trace"):
-        fit_em(X, WORKERS, callback=Trace(), privacy=PrivacySettings(epsilon=1.0, delta=1e-5))
-    network = connect(make_graph("star", 3), contiguous(3, 3))
-    privacy = PrivacySettings(release_epsilon=1.0, delta=1e-5)
-    with pytest.raises(InputError, match="private fit keeps no trace"):
-        fit_vpem(X, network, callback=Trace(), privacy=privacy)
+    X, network = data(), connect(make_graph("star", 3), contiguous(3, 3))
+    for fit, held, epsilon in (
+        (fit_em, WORKERS, {"epsilon": 1.0}), (fit_vpem, network, {"release_epsilon": 1.0}),
+    ):  # fmt: skip
+        privacy = PrivacySettings(delta=1e-5, **epsilon)
+        with pytest.raises(InputError, match="private fit keeps no trace"):
+            fit(X, held, callback=Trace(), privacy=privacy)
 
 
 @pytest.mark.parametrize("kind", ["rows", "fedem"])
@@ -365,19 +345,17 @@ def test_a_run_that_goes_on_has_the_whole_trace(kind, tmp_path):
     same_trace(read_trace(file), whole)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"accelerate": "squarem"}, {"batch_size": 20}, {"batch_size": 20, "step_size": 0.7}],
-    ids=["plain", "accelerated", "batches", "stochastic"],
-)
+class Last(Breaking):
+    """Keeps the state at the end."""
+
+    def offer(self, state, *, last=False):
+        if last:
+            self.state = packed(state())
+
+
+@each("options", [{}, *NO_STATISTIC])
 def test_a_run_that_was_at_its_end_goes_on(options):
     """What the end said of the last iterate is not left in it."""
-
-    class Last(Breaking):
-        def offer(self, state, *, last=False):
-            if last:
-                self.state = packed(state())
-
     X, whole = data(), Trace()
 
     def fit(max_iter, **more):
@@ -411,24 +389,19 @@ def test_commands(capsys, tmp_path):
     assert f"wrote 10 iterates to {one}\n" in traced.err
     done(capsys, "fedem", file, "--workers", 3, *common, "--trace", two)
     assert len(read_trace(one)) == len(read_trace(two)) == 10
-    exists = run(capsys, "fedem", file, "--workers", 3, *common, "--trace", two)
-    assert (exists.code, exists.out) == (2, "")
-    assert "exists" in exists.err
+    assert "exists" in run(capsys, "fedem", file, *common, "--trace", two).sentence
+    picture = ("-o", tmp_path / "p.png", "--force")
+    assert "wrote " in done(capsys, "plot", one, two, *picture).err
     for words, said in (
-        ((one, two), "wrote "),
-        ((two, "--kind", "history"), "holds a trace"),
-        ((one, file), "not a vpem-trace file"),
-    ):
-        result = run(capsys, "plot", *words, "-o", tmp_path / "p.png", "--force")
-        assert said in result.err
-        assert result.code == (0 if said == "wrote " else 2)
-    for words in (("fit", "-k", "2-3"), ("fit", "--split", "rows", "--epsilon", 1)):
-        refused = run(capsys, words[0], file, *words[1:], "--trace", tmp_path / "no.h5")
+        (("plot", two, "--kind", "history", *picture), "holds a trace"),
+        (("plot", one, file, *picture), "not a vpem-trace file"),
+        (("fit", file, "-k", "2-3", "--trace", "no.h5"), "--trace "),
+        (("fit", file, "--split", "rows", "--epsilon", 1, "--trace", "no.h5"), "--trace "),
+        (("show", one), "a trace"), (("report", two), "a trace"),
+    ):  # fmt: skip
+        refused = run(capsys, *words)
         assert (refused.code, refused.out) == (2, "")
-        assert refused.sentence.startswith("--trace ")
-    assert not (tmp_path / "no.h5").exists()
-    assert "a trace" in run(capsys, "show", one).sentence
-    assert "a trace" in run(capsys, "report", two).sentence
+        assert said in refused.sentence
 
 
 def test_a_command_that_goes_on_completes_its_file(capsys, tmp_path, monkeypatch):
@@ -550,23 +523,3 @@ def test_histories_of_fits_made_alike_are_averaged():
     names = axes.get_legend_handles_labels()[1]
     assert [name.split(",")[0] for name in names] == ["VP-EM", "EM"]
     assert names[0].endswith("mean of 3 runs")
-
-
-def test_of_several_processes_the_first_writes(tmp_path):
-    from .mpi_support import run_cli
-
-    file, one, two = tmp_path / "d.h5", tmp_path / "one.jsonl", tmp_path / "two.jsonl"
-    make_data(file)
-    words = ("fedem", file, "-k", 2, "--workers", 3, "--max-iter", 4, "--tol", 0, "-q", "--trace")
-    vpem_cli.run([str(word) for word in (*words, one)])
-    apart = run_cli(2, *words, two, "--engine", "mpi")
-    assert (apart.returncode, apart.stderr) == (0, "")
-    assert np.allclose(read_trace(two)["means"], read_trace(one)["means"], rtol=1e-12, atol=1e-12)
-    assert len(read_trace(two)) == 5
-
-
-@pytest.mark.parametrize("verbose", [0, 1])
-def test_an_estimator_keeps_a_trace_and_says_how_it_ended(capsys, verbose):
-    model = VPEM(2, agents=1, keep_trace=True, verbose=verbose, max_iter=60).fit(data())
-    assert len(model.trace_) >= model.n_iter_
-    assert ("converged after" in capsys.readouterr().out) == bool(verbose)

@@ -57,15 +57,6 @@ def test_elements_describe_themselves_and_strings_are_of_fixed_length(tmp_path):
     assert kinds == described
 
 
-def test_metadata_have_checksums(tmp_path):
-    path = tmp_path / "file.h5"
-    with hdf5.create(path, "vpem-thing", "0.1.0") as file:
-        file.create_dataset("X", data=np.zeros((2, 2)), chunks=(1, 2))
-    content = path.read_bytes()
-    assert content[8] == 3  # version of the superblock, whose every part has a checksum
-    assert content.count(b"OHDR") >= 2  # headers of the version that has one
-
-
 COLUMNS = {
     "id": np.array(["plain", "with, comma", 'with "quotes"', "two\nlines", "größe"]),
     "label": np.array([3, 0, -1, 2, 7]),
@@ -122,18 +113,7 @@ def test_an_existing_file_is_replaced_only_by_force_and_when_all_is_written(tmp_
         write(tmp_path / "nowhere" / name, whole)
 
 
-def test_writing_replaces_the_target_only_when_complete(tmp_path):
-    target = tmp_path / "result.csv"
-    with hdf5.atomic_write(target) as temporary:
-        assert temporary.parent == tmp_path
-        assert temporary.suffix == ".csv"
-        temporary.write_text("new")
-        assert not target.exists()
-    assert target.read_text() == "new"
-    assert os.listdir(tmp_path) == ["result.csv"]
-
-
-@over(kind=[RuntimeError, KeyboardInterrupt, SystemExit, InputError], exists=[False, True])
+@over(kind=[RuntimeError, KeyboardInterrupt, SystemExit, InputError, OSError], exists=[False, True])
 def test_an_exception_leaves_everything_as_it_was(tmp_path, kind, exists):
     target = tmp_path / "result.h5"
     target.unlink(missing_ok=True)
@@ -142,23 +122,15 @@ def test_an_exception_leaves_everything_as_it_was(tmp_path, kind, exists):
 
     def write():
         with hdf5.atomic_write(target, force=True) as temporary:
+            assert (temporary.parent, temporary.suffix) == (tmp_path, ".h5")
             temporary.write_text("half")
-            raise kind("stop")
+            raise OSError(28, "stop") if kind is OSError else kind("stop")
 
-    with pytest.raises(kind, match="stop"):
+    told = r"result.h5 could not be written: stop" if kind is OSError else "stop"
+    with pytest.raises(FileError if kind is OSError else kind, match=told):
         write()
     assert os.listdir(tmp_path) == (["result.h5"] if exists else [])
     assert not exists or target.read_text() == "old"
-
-
-def test_a_failing_disk_is_a_sentence(tmp_path):
-    def write():
-        with hdf5.atomic_write(tmp_path / "result.h5"):
-            raise OSError(28, "No space left on device")
-
-    with pytest.raises(FileError, match=r"result.h5 could not be written: No space left"):
-        write()
-    assert os.listdir(tmp_path) == []
 
 
 def test_an_existing_target_needs_force(tmp_path):
@@ -190,22 +162,17 @@ def test_a_target_that_appears_meanwhile_is_not_replaced(tmp_path):
     assert os.listdir(tmp_path) == ["result.h5"]
 
 
-def test_a_link_is_written_through(tmp_path):
+def test_a_link_is_written_through_and_a_new_file_has_the_usual_mode(tmp_path):
     (tmp_path / "deep").mkdir()
     real, link = tmp_path / "deep" / "real.h5", tmp_path / "link.h5"
     link.symlink_to(real)
     with hdf5.atomic_write(link) as temporary:
         temporary.write_text("new")
+        assert not real.exists()
     assert link.is_symlink()
     assert real.read_text() == "new"
-
-
-def test_a_new_file_has_the_usual_mode(tmp_path):
-    ordinary = tmp_path / "ordinary"
-    ordinary.touch()
-    with hdf5.atomic_write(tmp_path / "result.h5"):
-        pass
-    assert (tmp_path / "result.h5").stat().st_mode == ordinary.stat().st_mode
+    (tmp_path / "ordinary").touch()
+    assert real.stat().st_mode == (tmp_path / "ordinary").stat().st_mode
 
 
 def test_places_that_cannot_be_written_are_refused(tmp_path):
@@ -231,28 +198,20 @@ def test_places_that_cannot_be_written_are_refused(tmp_path):
 # ---- tables of results ---------------------------------------------------------------------------
 
 
-def parsed(text):
-    rows = list(csv.reader(io.StringIO(text, newline="")))
-    return rows[0], [list(column) for column in zip(*rows[1:], strict=True)]
-
-
 def check_csv(text):
-    head, columns = parsed(text)
+    head, *rows = csv.reader(io.StringIO(text, newline=""))
+    columns = list(zip(*rows, strict=True))
     assert head == list(COLUMNS)
-    assert columns[0] == COLUMNS["id"].tolist()
+    assert list(columns[0]) == COLUMNS["id"].tolist()
     assert [int(word) for word in columns[1]] == COLUMNS["label"].tolist()
     assert [float(word) for word in columns[2]] == COLUMNS["proba_0"].tolist()
 
 
-def test_csv_gives_back_every_digit_and_character(tmp_path):
+def test_csv_gives_back_every_digit_and_character(tmp_path, capsys):
     write_columns(tmp_path / "a.csv", COLUMNS, "vpem-predictions")
     check_csv((tmp_path / "a.csv").read_bytes().decode("utf-8"))
-
-
-def test_without_a_file_the_same_csv_goes_to_stdout(tmp_path, capsys):
     write_columns(None, COLUMNS, "vpem-predictions")
     check_csv(capsys.readouterr().out)
-    assert list(tmp_path.iterdir()) == []
 
 
 @each("name", ["a.h5", "a.hdf5"])
@@ -288,14 +247,11 @@ def test_other_endings_are_refused_before_anything_is_written(tmp_path, name):
 # ---- full disks, and other systems --------------------------------------------------------------
 
 COMMANDS = (
-    "fit d.h5 --max-iter 3 -q -o out.h5",
-    "fit d.h5 --max-iter 3 -q --checkpoint out.ckpt --checkpoint-every 1",
+    "fit d.h5 --max-iter 3 -q --checkpoint out.ckpt --checkpoint-every 1 -o out.h5",
     "kmeans d.h5 -q -o out.h5",
-    "fedem d.h5 --max-iter 3 -q -o out.h5",
     "impute d.h5 -r 1 --max-iter 3 -q -o out.h5",
     "predict m.h5 d.h5 -o out.h5",
     "predict m.h5 d.h5 --proba -o out.csv",
-    "sample m.h5 -n 300 -o out.h5",
     "model export m.h5 -o out.json",
     "model export m.h5 -o out.npz",
     "data repack d.h5 -o out.h5",
