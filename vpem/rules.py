@@ -402,6 +402,40 @@ DECOMPOSED = ("VEI", "EVI", "VEE", "EVE", "VVE", "EEV", "VEV", "EVV")
 """Families whose components have some of volume, shape and orientation in common."""
 
 
+ONE_OUTLIER = beside(
+    " leaves out what {noise} has a component for; give one of the two", noise=True
+)
+WITH_OUTLIERS = [
+    beside(
+        " compares how well rows are described, but rows of which values are missing have other "
+        "densities; fill values in first",
+        missing="marginalize",
+    ),
+    beside(
+        " is about all rows, which are compared in every iteration; leave it out, or {batch_size}",
+        batch_size=...,
+    ),
+    beside(
+        " decides in every iteration which rows count, and longer steps do not know of that; leave "
+        "it out, or {accelerate}",
+        accelerate=...,
+    ),
+    beside(
+        " would need a prior of its own; leave it out, or {weight_concentration_prior_type}",
+        weight_concentration_prior_type=...,
+    ),
+    rule(
+        lambda given: bool(given.get("n_factors")),
+        " compares densities of rows, which with {n_factors} hubs find in two sums; leave one out",
+    ),
+    beside(
+        " needs the volume of all rows, or their ranks, but workers send sums over rows and "
+        "nothing of one row; split by features, or leave it out",
+        split="rows",
+    ),
+]
+
+
 def are_decomposed(given: Mapping[str, Any]) -> bool:
     return str(given.get("covariance_type")).upper() in DECOMPOSED
 

@@ -313,6 +313,11 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         "of --fix-from. Default: all are fitted.", words=("weights", "covariance",
         "weights,covariance"), idle=[rules.ONE_FIXED, rules.FIXED_PRIOR, rules.FIXED_PENALTY,
         rules.FIXED_FACTORS])
+    noise: bool = setting(False, "A component of noise, uniform where the rows of each hub are, as "
+        "in mclust. Each hub adds the volume of its rows to its terms.", idle=rules.WITH_OUTLIERS)
+    trim: float = setting(0.0, "Part of the rows that every iteration leaves out: those "
+        "of the least density, as in tclust.", least=0.0, most=0.5,
+        idle=[rules.ONE_OUTLIER, *rules.WITH_OUTLIERS])
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
         heading="Start", least=1, most=10**6, idle=rules.RESTARTED)
     floor_fits: str = setting("last", "Fits with a component that only the floor under "
@@ -344,6 +349,16 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         heading="Stopping", least=0)
     dtype: Any = setting("float64", "Precision: float64 or float32.", heading="Running",
         choices=DTYPES)
+
+    @property
+    def seeks_outliers(self) -> bool:
+        """Whether rows may belong to no component."""
+        return self.noise or self.trim > 0
+
+    @property
+    def n_numbers(self) -> int:
+        """Numbers of a row that hubs add up."""
+        return self.n_components * (1 + self.n_factors) + self.seeks_outliers
 
 
 class KmeansSettings(Settings, heading="Model"):

@@ -228,7 +228,10 @@ def _fit(
             data[0], task.parts, fitted.mixtures, agents, task.settings.missing
         )
     elif labels:
-        found = {agent: columns_of(shares) for agent, shares in fitted.responsibilities.items()}
+        found = {
+            agent: columns_of(shares, fitted.mixture.outliers)
+            for agent, shares in fitted.responsibilities.items()
+        }
     if (known := fitted.labels_for_fit) is not None:
         named = []
         for k, (name, count) in enumerate(zip(known["names"], known["rows"], strict=False)):

@@ -32,14 +32,14 @@ from vpem.files.matrix import select_columns
 from vpem.files.parties.opening import choose_parties
 from vpem.files.results import read_clustering
 from vpem.files.temporaries import ending_of
-from vpem.fits.answer import answer_of, classes_in, compare, read_labels
+from vpem.fits.answer import answer_of, classes_in, compare, name_of, read_labels
 from vpem.fits.contribution import contribution, spread_contribution
 from vpem.fits.labels import columns_of
 from vpem.fits.spread_rows import SpreadRows, describe_score, responsibilities
 from vpem.pictures.contents import AGREED, SCORED, table_of
 from vpem.records import Table
 from vpem.settings import MISSINGS
-from vpem.terms.merging import merge_components, merged, name_groups, read_groups
+from vpem.terms.merging import MERGES, merge_components, merged, name_groups, read_groups
 from vpem.terms.rows import check_missing, check_values, rows_with_values
 from vpem.terms.statistics import leaves
 from vpem.terms.units import power_rows, power_rows_back
@@ -279,9 +279,12 @@ class RowFile(StoredFile):
         if tables.file is None and rows is not None:
             output.write(rows.columns(columns), "vpem-predictions")
         if output.json:
+            labels = columns["label"]
+            outside = getattr(self.mixture, "outliers", None)
             report = {
                 "n_samples": count,
-                "counts": np.bincount(columns["label"], minlength=self.n_labels),
+                "counts": np.bincount(labels[labels >= 0], minlength=self.n_labels),
+                **({} if outside is None else {f"n_{outside}": int((labels < 0).sum())}),
                 "output": output.output,
                 **facts,
             }
@@ -304,7 +307,9 @@ class RowFile(StoredFile):
         numbers, names = self.assign()[0]["label"], self.classes
         found = compare(self.labels(), numbers, len(names) or self.stored.n_components, names)
         mapping, order = found.mapping, found.order
-        heads = [f"{c} = {mapping[c]}" if c in mapping else str(c) for c in order]
+        own = [name_of(c, len(names) or self.stored.n_components) for c in order]
+        pairs = zip(own, order, strict=True)
+        heads = [f"{name} = {mapping[c]}" if c in mapping else name for name, c in pairs]
         labelled = zip(found.classes, found.confusion[:, order], strict=True)
         counts = ((label, *row) for label, row in labelled)
         title = f"Rows of each label in each {'class' if names else 'component'}"
@@ -381,12 +386,15 @@ class MixtureFile(RowFile):
         if found is not None:
             self.classes, shares = found[0], shares @ found[1]
         elif level is not None:
+            self.mixture.refuse_outliers(MERGES)
             groups = read_groups(level, self.stored.n_components)
             if isinstance(groups, int):
                 groups = self._merging(shares).groups(groups)
                 self.say(f"clusters are these components: {name_groups(groups)}")
             self.groups, shares = groups, merged(shares, groups)
-        columns = columns_of(shares) if proba else {"label": shares.argmax(axis=1)}
+        columns = columns_of(shares, self.mixture.outliers)
+        if not proba:
+            columns = {name: columns[name] for name in columns if not name.startswith("proba_")}
         named = {"class": np.array(self.classes)[columns["label"]]} if found is not None else {}
         shown = {"labels": columns["label"], **({"proba": shares} if proba else {})}
         return {**columns, **named}, shown | ({"classes": named["class"]} if named else {})
@@ -404,6 +412,7 @@ class MixtureFile(RowFile):
 
     def _merging(self, shares: Any) -> Any:
         """Merge components by rows that have a value, with their weights."""
+        self.mixture.refuse_outliers(MERGES)
         there = self.X.seen() if self.apart else rows_with_values(self.X, self.missing)
         weights = self.source.sample_weight
         return merge_components(shares, there * (1.0 if weights is None else weights))

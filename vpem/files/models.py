@@ -49,8 +49,9 @@ from vpem.terms.factors import FactorMixture
 from vpem.terms.families.covariates import logit_coefficients
 from vpem.terms.families.family import RANGES
 from vpem.terms.families.mixture import MixedMixture
-from vpem.terms.merging import Merging, merge_components
+from vpem.terms.merging import MERGES, Merging, merge_components
 from vpem.terms.mixture import Mixture
+from vpem.terms.outliers import OutlierMixture
 from vpem.terms.priors import Prior, wishart_sizes
 from vpem.terms.units import Scaling, power_rows, power_rows_back
 from vpem.terms.variational import VariationalMixture
@@ -103,6 +104,7 @@ class Predicting:
         self, X: Matrix, sample_weight: ArrayLike | None = None, *, missing: str = "refuse"
     ) -> Merging:
         """Return the tree by which components merge to clusters; see `vpem.merge_components`."""
+        self.mixture.refuse_outliers(MERGES)
         rows = self.moved(X)[0]
         return merge_components(self.mixture.predict_proba(rows, missing=missing), sample_weight)
 
@@ -241,7 +243,7 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
         "versions": model.versions or current_versions(),
     }
     check_written(path, MODEL, values)
-    version = OF_FAMILIES if mixed else VERSION
+    version = OF_FAMILIES if mixed or mixture.outliers else VERSION
     with write_file(path, force, "models", ENCODING, version) as file:
         write_elements(file, MODEL, values)
         hubs = file.create_group("hubs")
@@ -254,6 +256,9 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
             for family, arrays in _hub_arrays(one).items():
                 for name, values in arrays.items():
                     write_array(hub, f"parts/{family}/{name}" if mixed else name, values)
+            if mixture.outliers:
+                beside = [one.share[0, 0], one.volumes[0], one.threshold[0, 0]]
+                write_array(hub, OUTLIERS, np.array(beside))
             if mixture.is_proper:  # a posterior
                 _, means, covariances = one.prior_mixture.block(0)
                 beside = {
@@ -357,7 +362,7 @@ def _read_parts(file: h5py.File) -> Model:
         if loadings:
             none = np.zeros((k, d, loadings[0].shape[2]))
             mixture = FactorMixture(**vars(mixture), loadings=none)
-        mixture = _posterior(file, mixture, groups, sent)
+        mixture = _with_outliers(_posterior(file, mixture, groups, sent), groups, sent)
     elif blocks.n_features != kinds.n_features:
         raise InputError(f"hubs have {blocks.n_features} of {kinds.n_features} features")
     else:
@@ -384,6 +389,9 @@ def _read_parts(file: h5py.File) -> Model:
     return model
 
 
+OUTLIERS = "outliers"
+"""Of a hub: mixing weight of the noise, term of its volume, and threshold of trimmed rows."""
+
 LOADINGS: Elements = {"loadings": Maybe(Array("f", ("components", "width", "factors")))}
 
 
@@ -402,6 +410,24 @@ def _read_hub(group: h5py.Group, core: Mixture | None, b: int, schema: Elements)
     if core is not None and not core.is_diagonal:
         arrays["covariances"] = arrays["covariances"].ravel()
     return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _with_outliers(plain: Any, groups: Sequence[h5py.Group], sent: Sequence[Report]) -> Any:
+    """Return a mixture with noise, or trimmed rows, if hubs have any, and read what each has."""
+    if not groups or find(groups[0], OUTLIERS) is None:
+        return plain
+    if type(plain) is not Mixture:
+        raise InputError("a mixture of this kind has no noise, and trims no rows")
+    for one, group in zip(sent, groups, strict=True):
+        found = read_elements(group, {OUTLIERS: Array("f", (3,), inf=True)})[OUTLIERS]
+        share, volume, threshold = found.tolist()
+        trims = share == 0 and volume == 0 and threshold < np.inf
+        if not (trims or (0 <= share <= 1 and np.isfinite(volume) and threshold == -np.inf)):
+            raise InputError("noise has no such weight and volume, or trimmed rows no such density")
+        one.update(zip(("share", "volumes", "threshold"), found.reshape(3, 1), strict=True))
+        one["share"], one["threshold"] = one["share"][None], one["threshold"][None]
+    none = np.zeros((1, 1))
+    return OutlierMixture(**plain.common, share=none, volumes=none[0], threshold=none)
 
 
 def _posterior(
@@ -582,6 +608,8 @@ def model_as_json(model: Model) -> Report:
     if found is not None:
         kinds["covariates"] = {"coefficients": found.tolist()}
     posterior: Report = {}
+    if mixture.outliers:
+        posterior = {"outliers": mixture.describe_outliers()}
     if mixture.is_proper:
         prior = mixture.prior
         posterior = {
@@ -608,6 +636,8 @@ def model_as_json(model: Model) -> Report:
             for family, arrays in _hub_arrays(one).items()
         }
         hub |= parts[""] if mixture.kinds is None else {"parts": parts}
+        if mixture.outliers:
+            hub |= {name: getattr(one, name).ravel().tolist() for name in one.of_outliers}
         if mixture.is_proper:
             hub["mean_precisions"] = one.mean_precisions[0].tolist()
             hub["degrees_of_freedom"] = one.degrees_of_freedom[0].tolist()

@@ -231,7 +231,8 @@ class Answer:
                 numbers = tuple(map(str, range(shares.shape[1])))
                 levels[j] = CategoryLevels(level_names.get(j, numbers), shares)
                 away[:, j] = levels[j].away(weights)
-        sizes = None if total_weight is None else weights * total_weight
+        within = 1 - mixture.outlier_share
+        sizes = None if total_weight is None else weights * (total_weight * within)
         return cls(
             tuple(feature_names), weights, sizes, mixture.assembled_means, away, levels=levels,
             degrees_of_freedom=freedom,
@@ -438,6 +439,11 @@ class Agreement:
         return {"labels" if name == "classes" else name: one for name, one in vars(self).items()}
 
 
+def name_of(number: int, n_clusters: int) -> str:
+    """Name a cluster in a table of `compare`."""
+    return str(number) if number < n_clusters else "none"
+
+
 def compare(
     labels: ArrayLike, clusters: ArrayLike, n_clusters: int, names: Sequence[str] = ()
 ) -> Agreement:
@@ -450,6 +456,8 @@ def compare(
 
     truth = np.asarray(labels)
     numbers = np.asarray(clusters)
+    if (numbers < 0).any():  # of no cluster: they are one more
+        numbers, n_clusters = np.where(numbers < 0, n_clusters, numbers), n_clusters + 1
     if truth.shape != numbers.shape or truth.ndim != 1 or len(truth) == 0:
         raise InputError(f"{len(numbers)} rows need as many labels, got {len(truth)}")
     classes, codes = np.unique(truth, return_inverse=True)

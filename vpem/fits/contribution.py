@@ -415,6 +415,7 @@ def contribution(
             "command tells: vpem model contribution"
         )
     mixture = model.mixture
+    mixture.refuse_outliers("a contribution tells of which component a row is")
     if mixture.is_proper:  # a posterior
         mixture = mixture.plain
     X = as_rows_of(mixture, X, missing)
@@ -554,6 +555,7 @@ def spread_contribution(
     counted in ``rows_of_all.communication``. InputError, everywhere the same, if a party has
     features in hubs of several roots, or the model has factors.
     """
+    mixture.refuse_outliers("a contribution tells of which component a row is")
     if mixture.is_proper:  # a posterior
         mixture = mixture.plain
     if mixture.n_factors:

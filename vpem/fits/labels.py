@@ -34,7 +34,7 @@ from vpem.sums.connect import Network, uncompressed
 from vpem.sums.counted import farthest
 from vpem.sums.quantizer import ITEM
 from vpem.sums.sum import Sum
-from vpem.terms.density import CHUNK_VALUES
+from vpem.terms.density import CHUNK_VALUES, OUTLIER, labels_of
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import A_FEATURE, LEAST_APART, MOST_APART, Known
 
@@ -71,7 +71,7 @@ def _summed(
     all_rows: Any, total: Sum, mixture: Mixture, local: Callable[[slice], Floats]
 ) -> Iterator[tuple[slice, Floats]]:
     """Sum terms of a mixture, and what hubs know of its factors, if it has any."""
-    k, known = mixture.n_components, mixture.loaded
+    k, known = mixture.n_terms, mixture.loaded
     if known is None:
         total.begin("labels", all_rows.n_samples, k - 1, ITEM, 1)
         limit = farthest(total.holders, FARTHEST[ITEM])
@@ -101,7 +101,7 @@ def responsibilities_of_agents(
     parameters ``mixture`` has; all processes call this alike. If links that fail leave some out in
     many draws, it raises PartitionedError.
     """
-    total, k, n_samples = uncompressed(network).counted_on(ledger), mixture.n_components, len(X)
+    total, k, n_samples = uncompressed(network).counted_on(ledger), mixture.n_terms, len(X)
     hub_of = {agent: b for b, hub in enumerate(network.hubs) for agent in hub.agents}
     apart = network.agents.apart
     used = {hub_of[agent] for agent in agents}
@@ -125,6 +125,7 @@ def responsibilities_of_agents(
             log_weights = np.broadcast_to(mixture.log_weights, (len(sums), k))
             out, densities = np.empty((*sums.shape[:2], k)), np.empty(sums.shape[:2])
             normalise(sums, np.ascontiguousarray(log_weights), out, densities, threads)
+            out = mixture.judged(out, densities, sums)
             if used_hubs:
                 shares[:, rows] = out[:1] if shared else out[[place for place, _ in used_hubs]]
     # Roots send theirs to the agents of their hubs, hop by hop.
@@ -171,10 +172,18 @@ def responsibilities_of_workers(
     return shares
 
 
-def columns_of(shares: Shares) -> Columns:
-    """Return what a table of labels has of responsibilities (M, K), as `vpem predict` does."""
-    proba = {f"proba_{k}": column for k, column in enumerate(shares.T)}
-    return {"label": shares.argmax(axis=1), **proba}
+def columns_of(shares: Shares, outliers: str | None = None) -> Columns:
+    """Return what a table of labels has of responsibilities (M, K), as `vpem predict` does.
+
+    ``outliers`` are what rows are called that belong to no component; theirs is the last column.
+    """
+    k = shares.shape[1] - (outliers is not None)
+    names = [*map(str, range(k)), *([] if outliers is None else [outliers])]
+    labels = labels_of(shares, k)
+    marks = {} if outliers is None else {outliers: (labels == OUTLIER).astype(np.int64)}
+    return {"label": labels, **marks} | {
+        f"proba_{name}": column for name, column in zip(names, shares.T, strict=True)
+    }
 
 
 def columns_of_workers(

@@ -407,7 +407,9 @@ def _work(
     check_sums_of_factors(settings, network)
     width, n_factors = int(max(network.blocks.widths, default=1)), settings.n_factors
     n_rows = n_samples if size is None else min(size, n_samples)
-    values, itemsize = (n_rows, numbers_of_a_row(k, n_factors)), ITEM_BYTES[settings.dtype]
+    beside = int(settings.noise or settings.trim > 0)
+    values = n_rows, numbers_of_a_row(k, n_factors) + beside
+    itemsize = ITEM_BYTES[settings.dtype]
     return Work(n_rows, k, width, values, itemsize, n_samples / n_rows, 1, n_factors)
 
 
@@ -418,7 +420,8 @@ def _sent(
     size = settings.batch_size
     if split == "features":
         k, width = settings.n_components, work.values[1]
-        ahead = k * numbers_of_a_component(settings.n_factors)
+        k += settings.noise or settings.trim > 0
+        ahead = settings.n_components * numbers_of_a_component(settings.n_factors)
         sent = communication(network, n_samples, width, work.itemsize, size, work.n_scalars, ahead)
         return sent | {"labels": labels_sent(network, n_samples, k, width, ahead)}
     n_values = message_size(settings.n_components, work.width)

@@ -123,6 +123,11 @@ def refuse_with_kinds(settings: FitSettings, *, private: bool, covariates: bool 
             "category or count that a batch lacks; leave it out, for batches that replace their "
             "own statistics",
         )),
+        (settings.seeks_outliers, (
+            ("{noise}" if settings.noise else "{trim}")
+            + " compares densities of numbers, but some features are of other families; fit "
+            "Gaussian ones, or leave it out",
+        )),
         (settings.fix is not None, (
             "{fix} holds covariances of Gaussian features, but some are of other families; leave "
             "it out",
@@ -424,6 +429,10 @@ def make_terms(
     kind: Any = partial(FeatureTerms, missing=prepared.misses)
     if settings.n_factors:
         kind = partial(FactorTerms, n_factors=settings.n_factors)
+    if settings.seeks_outliers:
+        from vpem.terms.outliers import OutlierTerms
+
+        kind = partial(OutlierTerms, trim=settings.trim)
     if prepared.misses:
         others = {"add": rows.add} if reach is None else {"reach": reach}
     terms: FeatureTerms = kind(

@@ -424,7 +424,8 @@ class MixtureResult(
     @property
     def sizes(self) -> NDArray[np.float64]:
         """Weight of the rows (K,) of each component, as expected."""
-        return self.mixture.assembled_weights * self.total_weight
+        mixture = self.mixture
+        return mixture.assembled_weights * (self.total_weight * (1 - mixture.outlier_share))
 
     @property
     def in_use(self) -> NDArray[np.bool_]:
@@ -619,8 +620,10 @@ class Fit(MixtureResult):
             criteria = {"lower_bound": self.log_likelihood, **mixture.reported()}
         else:
             criteria |= penalised_in_report(self)
+        outliers = {"outliers": mixture.describe_outliers()} if mixture.outliers else {}
         return {
             "mixing_weights": self.mixture.assembled_weights.tolist(),
+            **outliers,
             **reported(self, "converged", "accelerate"),
             "lost_sums": self.lost,
             **reported(self, "n_iter", "total_weight", "log_likelihood"),

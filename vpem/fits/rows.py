@@ -56,7 +56,8 @@ from vpem.fits.settings import PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report, State
-from vpem.rules import refuse
+from vpem.records import refused
+from vpem.rules import WITH_OUTLIERS, refuse
 from vpem.settings import SMALL_EM, FitSettings
 from vpem.steps.batches import fit_row_batches, step
 from vpem.steps.em import OverRows, add_messages, iterate, sample_roots
@@ -424,6 +425,9 @@ def _network_of(network: Network | None, workers: Workers, settings: FitSettings
             " are for correlations that no hub sees, but workers hold all features of their rows, "
             "whose covariances have every correlation; leave it out",
         )
+    if settings.seeks_outliers:
+        name = "noise" if settings.noise else "trim"
+        raise refused(Setting(name, getattr(settings, name)), WITH_OUTLIERS[-1][1])
     check_kind("workers must be vpem.Workers", workers, Workers)
     network = network_of_all(network, workers.n_workers, "workers", workers.names)
     if network.compress is not None:

@@ -202,6 +202,8 @@ class PlanSettings(SumSettings, heading="Network"):
         flags="-k --components", heading="Model", least=1, most=10**9)
     n_factors: int = changed(FitSettings, "n_factors", help="Number of factors that hubs share in "
         "the fit to plan.")
+    noise: bool = changed(FitSettings, "noise")
+    trim: float = changed(FitSettings, "trim")
     dtype: str = setting("float64", "Precision of the fit to plan: float64 or float32.",
         heading="Running", choices=DTYPES, idle=beside(" is the precision of terms over "
             "features; workers add statistics in float64; leave it out", split="rows"))

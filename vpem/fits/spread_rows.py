@@ -137,7 +137,7 @@ class SpreadRows:
 
     def posteriors(self, mixture: Mixture) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Responsibilities (M, K) and log-likelihoods (M,) of all rows by one mixture."""
-        proba, scores = np.empty((len(self), mixture.n_components)), np.empty(len(self))
+        proba, scores = np.empty((len(self), mixture.n_terms)), np.empty(len(self))
 
         def store_rows(rows: slice, sums: Floats) -> None:
             proba[rows], scores[rows] = normalised(mixture, sums)
@@ -174,8 +174,8 @@ class SpreadRows:
     ) -> None:
         """Sum terms, constants included; every process takes the totals (1, m, K) of some rows."""
         part, data, _ = hubs
-        k = mixture.n_components
-        width = k * (1 + mixture.n_factors)
+        k = mixture.n_terms
+        width = k + mixture.n_components * mixture.n_factors
         incomplete = (bool(np.isnan(part).any()) for part in self._held.values())
         if mixture.n_factors and self.parties.any(np.array([any(incomplete)]))[0]:
             raise InputError(
@@ -292,7 +292,7 @@ def whole_terms(part: Density | None, X: Matrix, width: int, missing: str) -> Lo
             return np.zeros((0, rows.stop - rows.start, width))
         terms, constant = part.hub_terms(X, rows, missing)
         constants = np.broadcast_to(constant, terms.shape[1])[:, None]
-        terms[0, :, : part.n_components] -= 2 * constants
+        terms[0, :, : part.n_terms] -= 2 * constants
         return terms
 
     return local
@@ -313,14 +313,15 @@ def describe_score(
 
     ``slopes`` (M,) are added to log-likelihoods, of rows whose features are transformed.
 
-    As in a fit, rows without a value count for nothing.
+    As in a fit, rows without a value, and trimmed ones, count for nothing.
     """
     mixture = stored.mixture
     if isinstance(X, SpreadRows):
         scores, there = X.posteriors(mixture)[1], X.seen()
     else:
         scores, there = mixture.score_samples(X, missing=missing), rows_with_values(X, missing)
-    total, used = weighed(scores + slopes, there, sample_weight)
+    there = there & mixture.counts_rows(scores)
+    total, used = weighed(np.where(there, scores + slopes, 0.0), there, sample_weight)
     stated = stored.report.get("n_parameters") if "discriminant" in stored.report else None
     free = stated if type(stated) is int and stated > 0 else mixture.n_parameters
     return {

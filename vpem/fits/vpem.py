@@ -244,9 +244,7 @@ def fit_vpem(
         what = "what every hub knows of the rest of a sum, of every row and component,"
         needed = n_values * prepared.precision.itemsize
         check_kept_beside(prepared.X, needed, what, "take ", Setting("accelerate", "squarem"))
-    check_kept(
-        prepared.X, network, settings.n_components * (1 + settings.n_factors), settings.batch_size
-    )
+    check_kept(prepared.X, network, settings.n_numbers, settings.batch_size)
     settings = settings.changed(
         n_threads=thread_count(settings.n_threads), dtype=prepared.precision.name
     )
@@ -313,6 +311,12 @@ def _terms(
 ) -> Any:
     """Return the terms of Gaussian features, or of several families, and of labels."""
     terms: Any
+    if labelled is not None and settings.seeks_outliers:
+        raise InputError(
+            Setting("labels_for_fit"), " say to which component rows belong, and ",
+            Setting("noise" if settings.noise else "trim"),
+            " that some belong to none; give one of the two",
+        )  # fmt: skip
     if prepared.kinds is not None:
         hubs = prepared.kinds.features("covariate", network.blocks).blocks.widths
         engine = network.total.holders.engine

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.errors import InputError, Setting
-from vpem.fits.answer import Agreement, compare
+from vpem.fits.answer import Agreement, compare, name_of
 from vpem.pictures.figure import (
     CURVE,
     INK,
@@ -52,7 +52,8 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
     best = proba.argmax(axis=1)
     top = proba.max(axis=1)
     order = np.lexsort((-top, best))
-    k = saved.n_components
+    k, own = proba.shape[1], saved.n_components
+    names = [*range(own), saved.mixture.outliers]
     figure = new_figure(WIDTH, float(np.clip(0.32 * k + 3.6, 4.2, 8.0)))
     high = float(np.clip(0.32 * k, 1.2, 5.0))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[high, 1.5])
@@ -63,10 +64,10 @@ def draw_responsibilities(saved: SavedMixture, rows: EvaluationData) -> Picture:
     figure.colorbar(image, ax=upper, label="responsibility", shrink=0.9, pad=0.01)
     sizes = np.bincount(best, minlength=k)
     upper.set_yticks(
-        range(k), [f"{c} ({size} rows)" for c, size in enumerate(sizes)],
+        range(k), [f"{names[c]} ({size} rows)" for c, size in enumerate(sizes)],
         fontsize=9 if k <= 16 else 8,
     )  # fmt: skip
-    mark_components(upper, range(k), "y")
+    mark_components(upper, range(own), "y")
     upper.set_ylabel("component")
     for end in np.cumsum(sizes)[:-1]:
         for axes in (upper, lower):
@@ -128,7 +129,7 @@ def draw_confusion(saved: SavedFit, rows: EvaluationData, ax: Axes | None = None
     else:
         notes.append(f"counts are left out: there are more than {COUNTED} labels or {noun}s")
     size = 9 if small <= COUNTED else 5
-    axes.set_xticks(range(k), [str(c) for c in order], fontsize=size)
+    axes.set_xticks(range(k), [name_of(c, saved.n_components) for c in order], fontsize=size)
     axes.set_yticks(range(n_labels), [words(c, 22) for c in agreement.classes], fontsize=size)
     axes.set(xlabel=f"{noun}, in the order of its label", ylabel="label")
     axes.set_xticks(np.arange(k + 1) - 0.5, minor=True)

@@ -243,6 +243,13 @@ def outcome(converged: object, tol: object) -> str:
     return "converged" if converged else "not converged"
 
 
+def _outliers(found: Report) -> str:
+    if found["kind"] == "noise":
+        weight = f"noise of weight {found['weight']:.4f}, in a volume of"
+        return f"{weight} exp({found['log_volume']:.4f})"
+    return f"rows of a log-likelihood below {found['log_density']:.4f} are trimmed"
+
+
 HOW_WELL: Lines = {
     "quality": lambda report: "not published, to protect rows" if "privacy" in report else None,
     # A lower bound has its price for parameters in it.
@@ -254,6 +261,7 @@ HOW_WELL: Lines = {
     "log-likelihood": lambda report: (
         None if "lower_bound" in report else f"{report['log_likelihood']:.6f} per sample"
     ),
+    "outliers": lambda report: _outliers(report["outliers"]),
     "penalised": "{penalised_log_likelihood:.6f} per sample",
     "left out": lambda report: (
         shorten([report["feature_names"][j] for j in report["features_left_out"]])

@@ -92,7 +92,10 @@ def rows_to_scatter(
     X = rows.sample(ROWS_OF_SCATTER)
     if len(X) < len(rows):
         notes.append(f"{len(X)} of {len(rows)} rows are drawn, chosen at random")
-    return X, saved.assign(X)
+    labels = saved.assign(X)
+    if (labels < 0).any():
+        notes.append("crosses are rows that belong to no component")
+    return X, labels
 
 
 def draw_pairs(
@@ -243,7 +246,13 @@ def draw_pair(
     if X is not None and labels is not None:
         size, edge = (12, 0.7) if len(X) < 800 else (6, 0.5)
         # The largest lie below, so that none hides the others.
-        for c in np.argsort(-np.bincount(labels, minlength=k), kind="stable").tolist():
+        outside = X[labels < 0]
+        axes.scatter(
+            outside[:, x], outside[:, y], s=size, marker="x", color=INK, rasterized=True,
+            linewidths=edge, zorder=1,
+        )  # fmt: skip
+        counts = np.bincount(labels[labels >= 0], minlength=k)
+        for c in np.argsort(-counts, kind="stable").tolist():
             rows = X[labels == c]
             axes.scatter(
                 rows[:, x], rows[:, y], s=size, marker=marker(c), edgecolors=colour(c),

@@ -128,6 +128,7 @@ def iterate(
     run.mixtures, factors = loop.pace.settled(run.mixtures, loop.factors)
     run.check_heard()
     run.end(step.roots, step.total, step.expect(run.mixtures, factors, "check")[0])
+    run.mixtures = [root.settle(one) for root, one in zip(step.roots, run.mixtures, strict=True)]
     loop.end_trace()
     return run
 
@@ -331,7 +332,7 @@ def expect(
     chunk between the two halves of the same arithmetic. Into ``rest`` (B, M, K - 1) goes what
     others add to the sum (`vpem.steps.accelerate.LocalSteps`).
     """
-    total.begin(kind, terms.n_samples, mixture.n_components - 1, terms.itemsize, 1)
+    total.begin(kind, terms.n_samples, mixture.n_terms - 1, terms.itemsize, 1)
     log_likelihoods = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
     return total.roots.join(log_likelihoods + terms.log_constant)
 
@@ -362,8 +363,8 @@ def log_likelihood(
     local = partial(terms.local, factors)
     limit = farthest(total.holders, FARTHEST[terms.itemsize])
     constants = -2.0 * terms.constants() if terms.constant_in_sums else 0.0
-    differ = Differences(terms, total, mixture.n_components, local, limit, rest, constants)
-    for rows, sums in differ:
+    differ = Differences(terms, total, mixture.n_terms, local, limit, rest, constants)
+    for rows, sums in terms.seen_whole(mixture, differ):
         responsibilities, log_likelihoods = terms.responsibilities(mixture, sums, rows)
         totals += log_likelihoods
         if out is not None:

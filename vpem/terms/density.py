@@ -23,7 +23,7 @@ from vpem.checks import (
     check_int,
     check_memory,
 )
-from vpem.errors import InputError, check_choice, former
+from vpem.errors import InputError, Setting, check_choice, former
 from vpem.network.partition import Blocks
 from vpem.network.schema import Schema, State
 from vpem.records import Shown
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 CHUNK_VALUES = 1 << 20
 """Values of the largest temporary array when a mixture is evaluated."""
+
+
+OUTLIER = -1
+"""Label of rows that belong to no component, as in scikit-learn."""
 
 
 def as_rows_of(mixture: Density, X: Any, missing: str) -> Matrix:
@@ -74,7 +78,13 @@ def normalised(mixture: Density, sums: Floats) -> tuple[Doubles, Doubles]:
     responsibilities = np.empty_like(sums)
     log_likelihoods = np.empty(sums.shape[:2])
     normalise(sums, log_weights, responsibilities, log_likelihoods, thread_count(None))
-    return responsibilities[0], log_likelihoods[0]
+    return mixture.judged(responsibilities, log_likelihoods, sums)[0], log_likelihoods[0]
+
+
+def labels_of(shares: Floats, n_components: int) -> Indices:
+    """Return the component (m,) of the largest responsibility; -1 of what is beside these."""
+    labels = shares.argmax(axis=1)
+    return np.where(labels < n_components, labels, OUTLIER)
 
 
 def reweighted(weights: Doubles, component: int, weight: float) -> Doubles:
@@ -145,6 +155,11 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     named: ClassVar[dict[str, str]] = {"weights": "roots"}
     """Arrays of all hubs together, and where the parameters of each lie in them."""
     n_factors: ClassVar[int] = 0  # that hubs share (`vpem.terms.factors.FactorMixture`)
+    n_beside: ClassVar[int] = 0
+    """Columns that terms have before those of components (`vpem.terms.outliers`)."""
+    outliers: str | None = None
+    """What rows are called that belong to no component: "noise" or "trimmed"; None: all do."""
+    outlier_share: float = 0.0  # of all rows, unless they are trimmed
     is_proper: ClassVar[bool] = False
     """Whether a prior keeps every component from being degenerate."""
     kinds: Kinds | None  # family of each feature; None: all are Gaussian
@@ -155,6 +170,11 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     def n_components(self) -> int:
         """Number of components, K."""
         return int(self.weights.shape[1])
+
+    @property
+    def n_terms(self) -> int:
+        """Terms of a row that a hub adds to the sum."""
+        return self.n_components + self.n_beside
 
     @property
     def n_features(self) -> int:
@@ -230,18 +250,37 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         return scores
 
     def predict_proba(self, X: Matrix, *, missing: str = "refuse") -> Doubles:
-        """Responsibilities of each row, shape (M, K); see `score_samples`."""
-        proba = np.empty((len(X), self.n_components))
+        """Responsibilities of each row, shape (M, K); see `score_samples`.
+
+        With noise, or trimming, there is one column more, that of rows that are so.
+        """
+        proba = np.empty((len(X), self.n_terms))
         for rows, responsibilities, _ in posteriors(self, X, missing):
             proba[rows] = responsibilities
         return proba
 
     def predict(self, X: Matrix, *, missing: str = "refuse") -> Indices:
-        """Most responsible component of each row, shape (M,)."""
+        """Most responsible component of each row, shape (M,); -1 of noise, or where trimmed."""
         labels = np.empty(len(X), dtype=np.intp)
         for rows, responsibilities, _ in posteriors(self, X, missing):
-            labels[rows] = responsibilities.argmax(axis=1)
+            labels[rows] = labels_of(responsibilities, self.n_components)
         return labels
+
+    def refuse_outliers(self, what: str) -> None:
+        """Raise InputError where rows may belong to no component, of which ``what`` is said."""
+        if self.outliers:
+            raise InputError(
+                f"{what}, but in this model rows may be {self.outliers}; fit one without ",
+                Setting("noise" if self.outliers == "noise" else "trim"),
+            )
+
+    def counts_rows(self, scores: Doubles) -> Mask:
+        """Whether rows of these log-likelihoods (M,) count: those that are not trimmed."""
+        return np.ones(len(scores), dtype=np.bool_)
+
+    def judged(self, shares: Floats, log_densities: Doubles, sums: Floats) -> Floats:
+        """Return responsibilities (R, m, K) of sums that gave these log-densities (R, m)."""
+        return shares
 
     def bic(self, log_likelihood: float, n_samples: float) -> float:
         """Bayesian information criterion of a total log-likelihood; lower is better."""
@@ -260,7 +299,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         (Celeux and Soromenho 1996), also if there is one.
         """
         bic, p = self.bic(log_likelihood, n_samples), self.n_parameters
-        most = n_samples * np.log(self.n_components)
+        most = n_samples * np.log(self.n_terms)
         return {
             "bic": bic,
             "aic": self.aic(log_likelihood),

@@ -24,6 +24,8 @@ Groups = tuple[tuple[int, ...], ...]
 MOST_DIGITS = 10
 """Of the number of a component."""
 
+MERGES = "components merge to clusters to which all rows belong"
+
 UNEVEN = 1e-4
 """By how much responsibilities of a row may miss 1."""
 

@@ -11,7 +11,7 @@ Models, section 2.19).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -382,6 +382,16 @@ class RowTerms:
         out *= weights[:, None].astype(out.dtype)
         return out, log_likelihoods @ weights
 
+    def seen_whole(
+        self, mixture: Density, chunks: Iterable[tuple[slice, Floats]]
+    ) -> Iterable[tuple[slice, Floats]]:
+        """Return sums of rows, chunk by chunk, to terms that have to see all of them first."""
+        return chunks
+
+    def settle(self, mixture: Held) -> Held:
+        """Return a mixture with what the latest E-step, by its parameters, found of all rows."""
+        return mixture
+
     def drawn(self, rng: np.random.Generator, n_components: int, columns: Indices) -> Self:
         """Return the same terms with what they draw of a start, if anything."""
         return self
@@ -417,8 +427,9 @@ class RowTerms:
     ) -> Doubles:
         """Take the sum ``mix @ Q`` and all that depends on it, chunk by chunk: (R,)."""
         totals = np.zeros(len(mix))
-        for rows in self.chunks(self.blocks.n_blocks * mixture.n_components):
-            sums = mixed(mix, self.local(factors, rows))
+        chunks = self.chunks(self.blocks.n_blocks * mixture.n_terms)
+        every = ((rows, mixed(mix, self.local(factors, rows))) for rows in chunks)
+        for rows, sums in self.seen_whole(mixture, every):
             responsibilities, log_likelihoods = self.responsibilities(mixture, sums, rows)
             totals += log_likelihoods
             if statistics is not None:

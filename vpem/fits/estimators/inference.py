@@ -23,7 +23,7 @@ from vpem.fits.selection.search import choose
 from vpem.fits.settings import parse_covariances
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
-from vpem.terms.merging import Merging, merge_components
+from vpem.terms.merging import MERGES, Merging, merge_components
 
 
 @dataclass
@@ -45,6 +45,7 @@ class Inferring:
     """Estimator that has a ``fit_`` after `fit`, and parameters by scikit-learn's rules."""
 
     predict_proba: Callable[[Rows], Any]
+    mixture_: Any
 
     def merge_components(self, X: Rows, sample_weight: ArrayLike | None = None) -> Merging:
         """Merge components to clusters by entropy, two at a time; see `vpem.merge_components`.
@@ -59,7 +60,9 @@ class Inferring:
         Merging
             Its ``predict(n_clusters)`` labels these rows.
         """
-        return merge_components(self.predict_proba(X), sample_weight)
+        proba = self.predict_proba(X)
+        self.mixture_.refuse_outliers(MERGES)
+        return merge_components(proba, sample_weight)
 
     def select(
         self,

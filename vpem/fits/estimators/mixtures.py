@@ -192,7 +192,8 @@ class FittedMixture(DensityMixin, OnGraph):
         mixture, data = self._fitted(X)
         missing = self.missing
         scores = mixture.score_samples(data, missing=missing)
-        total, used = weighed(scores, rows_with_values(data, missing), sample_weight)
+        there = rows_with_values(data, missing) & mixture.counts_rows(scores)
+        total, used = weighed(np.where(there, scores, 0.0), there, sample_weight)
         return scores.astype(data.dtype, copy=False), total, used
 
     def score(self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None) -> float:

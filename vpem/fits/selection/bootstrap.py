@@ -48,7 +48,9 @@ def matching(fitted: Mixture, refitted: Mixture, X: Any, missing: str) -> Any:
     """Return which component of a refit is each of the fit's: those that share most of the rows."""
     from scipy.optimize import linear_sum_assignment
 
-    shared = fitted.predict_proba(X, missing=missing).T @ refitted.predict_proba(X, missing=missing)
+    k = fitted.n_components  # what is beside components stays
+    one, other = (mixture.predict_proba(X, missing=missing) for mixture in (fitted, refitted))
+    shared = one[:, :k].T @ other[:, :k]
     return linear_sum_assignment(shared, maximize=True)[1]
 
 
@@ -79,6 +81,8 @@ class Resampling:
                 "the bootstrap takes Gaussian features without factors: levels that are not drawn "
                 "again, and factors that are turned, have no standard errors; leave them out"
             )
+        if self.kind == "parametric":
+            self.fitted.refuse_outliers("rows are drawn from components")
         if self.sample_weight is not None and self.kind == "parametric":
             raise InputError(
                 "rows that are drawn from a model have no weights: a row of weight 2 stands for "

@@ -170,7 +170,7 @@ class ByFeatures(_Held):
         """Judge by the exact sum of the hubs' terms of each row."""
         total, ledger = self._sum()
         X, mixture = _some(self.X, rows), fit.mixture
-        total.begin("estep", len(X), mixture.n_components * (1 + mixture.n_factors), 8)
+        total.begin("estep", len(X), mixture.n_terms + mixture.n_components * mixture.n_factors, 8)
         there, judged = rows_with_values(X, self._missing), mixture
         parts = posteriors(mixture, X, self._missing)
         if self._apart:
@@ -179,7 +179,8 @@ class ByFeatures(_Held):
             every = self._network.total.roots.join(mixture.weights)
             mixture = replace(mixture, weights=every.mean(axis=0, keepdims=True))
             parts, judged = self._spread_posteriors(mixture, X, total), outline(fit).mixture
-        each = _by_worker(parts, there, _some(self._weights, rows), mixture.n_components)
+        each = _by_worker(parts, there, _some(self._weights, rows), mixture.n_terms,
+                          trims=mixture.outliers == "trimmed")  # fmt: skip
         return Judged.by_sums(judged, ledger, each[0])
 
     def _spread_posteriors(
@@ -188,9 +189,9 @@ class ByFeatures(_Held):
         """Yield runs of rows as `posteriors` does, by the sum of the terms of all processes."""
         loaded = mixture.loaded
         known = None if loaded is None else posterior_of(total, loaded, "estep")
-        k, n_own = mixture.n_components, len(total.holders.own)
-        local = whole_terms(mixture if n_own else None, X, k * (1 + mixture.n_factors),
-                            self._missing)  # fmt: skip
+        k, n_own = mixture.n_terms, len(total.holders.own)
+        width = k + mixture.n_components * mixture.n_factors
+        local = whole_terms(mixture if n_own else None, X, width, self._missing)
         size = max(64, CHUNK_VALUES // (total.holders.n_agents * k))
         chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
         for run, sums in total.flow(chunks, local):
@@ -301,6 +302,7 @@ def _by_worker(
     n_components: int,
     owners: Indices | None = None,
     n_workers: int = 1,
+    trims: bool = False,
 ) -> Doubles:
     """Return sums over the rows of each worker, (n, 3 + 2 K).
 
@@ -308,15 +310,19 @@ def _by_worker(
     of the rows where these are its own, and what these rows weigh.
 
     Runs of rows have responsibilities and log-likelihoods (`posteriors`); ``there`` (m,) are rows
-    with a value, ``owners`` (m,) says who has each.
+    with a value, ``owners`` (m,) says who has each. If rows are trimmed they count for nothing.
     """
     from scipy.special import entr
 
     scores, doubts, most = np.zeros((3, len(there)))
+    there = there.copy()
     classes = np.zeros(len(there), dtype=np.intp)
     for rows, proba, log_likelihoods in parts:
         scores[rows], doubts[rows] = log_likelihoods, entr(proba).sum(axis=1)
         most[rows], classes[rows] = proba.max(axis=1), proba.argmax(axis=1)
+        if trims:
+            there[rows] &= proba[:, -1] == 0
+            scores[rows] *= there[rows]
     weights, used = np.ones(len(there)), there
     if sample_weight is not None:
         weights = np.maximum(np.asarray(sample_weight, dtype=np.float64), 0.0)
