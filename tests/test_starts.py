@@ -1,6 +1,7 @@
 """Where EM starts: rows shared by all agents, rows far apart, k-means over split features."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from vpem.network.partition import contiguous, evenly, from_lists
 from vpem.settings import INITS
 from vpem.steps import starts
 from vpem.steps.row_sampling import RowStream
-from vpem.steps.starts import SMALL_RUN, SMALL_RUNS, draw_start
+from vpem.steps.starts import ANNEALING, SMALL_RUN, SMALL_RUNS, draw_start
 from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
@@ -405,6 +406,15 @@ def test_small_em_goes_on_from_the_best_of_short_runs(overlapping):
     drawn = [draw_start(one, terms, total, 3, stream)[0] for one in SMALL_RUNS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warm = drawn[0] = fit_vpem(X, network, **others | {"init": "kmeans", "max_iter": 0}).mixture
+        for power in ANNEALING:  # densities to a power are those of wider components
+            wider = sum(np.linalg.slogdet(one)[1] for one in warm.covariance_blocks)
+            weights = warm.weights**power * np.exp((1 - power) / 2 * wider)
+            hot = replace(
+                warm, weights=weights / weights.sum(), covariances=warm.covariances / power
+            )
+            warm = fit_vpem(X, network, **others | {"init": hot, "max_iter": 1}).mixture
+        drawn.append(warm)
         runs = [
             fit_vpem(X, network, **others | {"init": one, "max_iter": SMALL_RUN}) for one in drawn
         ]
@@ -452,7 +462,7 @@ def test_small_em_counts_the_sums_of_short_runs(overlapping):
             for init in ("kmeans", "small-em")
         }
     rounds = {init: fit.communication["by_kind"]["server"]["rounds"] for init, fit in sent.items()}
-    assert rounds == {"kmeans": 2 * 6, "small-em": 2 * (6 + 3 * (SMALL_RUN + 1))}
+    assert rounds == {"kmeans": 2 * 6, "small-em": 2 * (6 + 3 * (SMALL_RUN + 1) + len(ANNEALING))}
 
 
 def test_small_em_resumes_to_the_bit(overlapping):

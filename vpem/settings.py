@@ -301,8 +301,9 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
 
     init: Any = changed(help="Start: random (shared rows), k-means++, kmeans, farthest (the row "
         "least similar to any chosen before), or small-em: the best of ten iterations of EM from "
-        "kmeans and from each of two random starts. With --secure-sum over rows k-means++ takes "
-        "means of groups of rows, and random and farthest are refused.",
+        "kmeans, from a random start, and from kmeans annealed (of features that are not Gaussian, "
+        "from a second random start). With --secure-sum over rows k-means++ takes means of groups "
+        "of rows, and random and farthest are refused.",
         choices=(*INITS, SMALL_EM))
     n_factors: int = setting(0, "Number of factors that hubs share, by which features of different "
         "hubs may correlate within a component; 0: none. EM with factors is slow without "

@@ -66,7 +66,7 @@ from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import ROW_BYTES, RowStream
 from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures, refuse_trace
-from vpem.steps.starts import SMALL_RUN, SMALL_RUNS, GivenStart, Tell, held_of, teller
+from vpem.steps.starts import ANNEALING, SMALL_RUN, SMALL_RUNS, GivenStart, Tell, held_of, teller
 from vpem.sums.connect import Network
 from vpem.sums.partial import HeardByNeighbours
 from vpem.sums.sum import Sum
@@ -204,13 +204,15 @@ class RowRestart:
 
     def _small_em(self, settings: FitSettings) -> Started:
         """Return the best of some starts after a few iterations of each."""
-        short, found = settings.changed(max_iter=SMALL_RUN, batch_size=None), []
-        for init in SMALL_RUNS:
-            starts, shifts, rows = self._drawn(init)
-            step = OverRows(self.terms, self.total, self.roots, shifts)
-            run = iterate(step, starts, short, draw_row=self.stream.draw)
+        drawn = [(self._drawn(init), self.roots) for init in SMALL_RUNS]
+        found = []
+        for powers, (start, roots) in [*(((), one) for one in drawn), (ANNEALING, drawn[0])]:
+            starts, shifts, rows = start
+            short = settings.changed(max_iter=len(powers) + SMALL_RUN, batch_size=None)
+            step = OverRows(self.terms, self.total, roots, shifts)
+            run = iterate(step, starts, short, draw_row=self.stream.draw, powers=powers)
             run.judge(self.terms.whole, self.total)
-            found.append((run, self.roots, shifts, rows))
+            found.append((run, roots, shifts, rows))
         best, self.roots, shifts, rows = max(found, key=lambda one: self.runs.rank(one[0]))
         return best.mixtures, shifts, rows
 

@@ -55,6 +55,7 @@ from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import RowStream
 from vpem.steps.runs import Progress, Run, kept_of_mixtures, refuse_trace
 from vpem.steps.starts import (
+    ANNEALING,
     SMALL_RUN,
     SMALL_RUNS,
     GivenStart,
@@ -417,6 +418,10 @@ class _Attempts:
             tell = teller(self.callback)
             if init == SMALL_EM:
                 drawn = [self._drawn(one, restart.total, stream, tell) for one in SMALL_RUNS]
+                if self.prepared.kinds is None:
+                    drawn.append(drawn[0])
+                    return self._best(drawn, SMALL_RUN, restart.total, stream, ANNEALING)
+                drawn.append(self._drawn(SMALL_RUNS[-1], restart.total, stream, tell))
                 return self._best(drawn, SMALL_RUN, restart.total, stream)
             return self._drawn(init, restart.total, stream, tell)
         rows = self.prepared.rows
@@ -431,10 +436,25 @@ class _Attempts:
         clusters = draw_start(init, terms, total, n_components, stream, tell)
         return self._best_of_categories(clusters, total, stream)
 
-    def _best(self, starts: Sequence[Drawn], n_iter: int, total: Sum, stream: RowStream) -> Drawn:
-        """Return the best of these starts after a few iterations, and its rows."""
+    def _best(
+        self,
+        starts: Sequence[Drawn],
+        n_iter: int,
+        total: Sum,
+        stream: RowStream,
+        powers: Sequence[float] = (),
+    ) -> Drawn:
+        """Return the best of these starts after a few iterations, and its rows.
+
+        The last is annealed before, by ``powers`` as for `vpem.steps.em.iterate`.
+        """
         short = self.settings.changed(max_iter=n_iter, batch_size=None)
-        runs = [em.fit(self.terms, total, one, short, draw_row=stream.draw) for one, _ in starts]
+        longer = short.changed(max_iter=n_iter + len(powers))
+        runs = [
+            em.fit(self.terms, total, one, short, draw_row=stream.draw) for one, _ in starts[:-1]
+        ]
+        last = starts[-1][0]
+        runs.append(em.fit(self.terms, total, last, longer, draw_row=stream.draw, powers=powers))
         if self.settings.init == SMALL_EM:
             for run in runs:
                 run.judge(self.terms, total)

@@ -109,6 +109,7 @@ def iterate(
     saver: Saver | None = None,
     accelerate: Acceleration | None = None,
     last: Doubles | None = None,
+    powers: Sequence[float] = (),
 ) -> Run:
     """Run EM, from parameters of each of ``step.roots``, or on from a saved state.
 
@@ -118,11 +119,15 @@ def iterate(
     of the run that this one goes on from, in its last iteration. ``draw_row`` is the next row of
     the stream shared by all agents, for re-initialising collapsed components.
 
+    In the first iterations responsibilities are those of densities to one of ``powers`` (Gaussian
+    features only), and log-likelihoods of no use (deterministic annealing: Ueda and Nakano 1998).
+
     Of what is tried beyond M-steps (`vpem.steps.accelerate`) iterations whose sum was lost count
     among ``max_iter``, and have no entry in the history.
     """
     run = Run(list(starts), step.over_rows, last=last)
     loop = Loop(step, run, settings, draw_row, accelerate, callback, saver)
+    loop.powers = powers
     loop.begin(starts)
     loop.iterate()
     run.mixtures, factors = loop.pace.settled(run.mixtures, loop.factors)
@@ -166,6 +171,7 @@ class Loop(Stateful):
                 accelerate, step.roots, total, step.over_rows, step.local, run.mixture
             )
         self.factors: list[Factors] = []
+        self.powers: Sequence[float] = ()
 
     def begin(self, starts: Sequence[Mixture]) -> None:
         step, run = self.step, self.run
@@ -262,9 +268,12 @@ class Loop(Stateful):
         """Take a sum and, unless it is lost or the network is disconnected, an M-step."""
         step, run, pace, total = self.step, self.run, self.pace, self.step.total
         self.iteration = iteration = self.iteration + 1
-        before = run.mixtures
+        before, mixtures, factors = run.mixtures, run.mixtures, self.factors
+        for power in self.powers[iteration - 1 : iteration]:
+            mixtures = [replace(one, weights=one.weights**power) for one in mixtures]
+            factors = [one.tempered(power) for one in factors]
         try:
-            log_likelihoods, statistics = step.expect(before, self.factors, "estep")
+            log_likelihoods, statistics = step.expect(mixtures, factors, "estep")
         except PartitionedError as error:
             note_partition(run.partitions, iteration, error)
             return

@@ -51,12 +51,16 @@ ROWS_A_FEATURE = 20
 """Rows for each component and feature of the widest hub that a start looks at, whose covariances
 are to be those of all rows, but for a fifth of their deviations."""
 
-SMALL_RUNS = ("kmeans", "random", "random")
+SMALL_RUNS = ("kmeans", "random")
 """Starts of which "small-em" runs a few iterations each; the best goes on (em-EM: Biernacki, Celeux
-and Govaert 2003, section 4)."""
+and Govaert 2003, section 4). From the first it runs twice, if features are Gaussian, and else from
+one start more like the last."""
 
 SMALL_RUN = 10
 """Iterations of each."""
+
+ANNEALING = tuple(np.geomspace(0.3, 1.0, 20)[:-1].tolist())
+"""Powers of densities in iterations before those of the second run from the first start."""
 
 FARTHEST_FIRST = 0
 """Trials of a start that draws none, but takes the farthest row."""

@@ -74,6 +74,14 @@ class Factors:
         """The factors without what a prior adds."""
         return self.without_prior or self
 
+    def tempered(self, power: float) -> Factors:
+        """Return those whose terms are ``power`` times these."""
+        root = np.sqrt(power) if self.inverse.ndim == 1 else power
+        inverse = (self.inverse * root).astype(self.inverse.dtype)
+        log_dets = (self.log_dets * power).astype(self.log_dets.dtype)
+        under = self.without_prior and self.without_prior.tempered(power)
+        return replace(self, inverse=inverse, log_dets=log_dets, without_prior=under)
+
     def terms(self, rows: Floats, offsets: Indices, n_threads: int) -> Floats:
         """Local terms ``Q`` of these rows, shape (B, m, K), Valdeira et al., equation (12)."""
         out = np.empty((len(offsets) - 1, len(rows), len(self.means)), dtype=rows.dtype)
