@@ -73,7 +73,7 @@ def same(ours, theirs):
                 )  # fmt: skip
 
 
-def main(engine, brief=False):
+def main(engine):
     X = overlapping(n_samples=90, n_features=6)
     holes = np.where(np.random.default_rng(1).random(X.shape) < 0.1, np.nan, X)
     holes[[7, 40]] = np.nan
@@ -89,16 +89,11 @@ def main(engine, brief=False):
         (over_features(X, engine, "star", [0], **weighted), [2], full, held),
         (over_features(holes, engine, "path", [1], **marginal), [2], full, held),
         (over_rows(X, engine, "star", **quick), [1, 2, 80], full, held),
-        (over_rows(X, engine, "path", **quick), [2], full, {"criterion": "icl"}),
         (over_rows(holes, engine, "star", **marginal), [2], full, {"criterion": "icl"}),
+        (over_rows(X, engine, "path", **weighted), [2], full, held),
+        (over_features(X, engine, "cycle", [0], how={"sum": "tree"}, **quick), [2], full, {}),
+        (over_features(X, engine, "star", [0], how=codec, **weighted), [2], full, {}),
     ]
-    if not brief:
-        cases += [
-            (over_rows(X, engine, "star", **weighted), [2], full, held),
-            (over_features(X, engine, "star", [0], **weighted), [2, 3], full, {}),
-            (over_features(X, engine, "cycle", [0], how={"sum": "tree"}, **quick), [2], full, {}),
-            (over_features(X, engine, "star", [0], how=codec, **quick), [2], full, {}),
-        ]
     compared = 0
     for (ranked, alone), components, kinds, how in cases:
         cells = grid(components, sorted(ranked.networks), kinds)

@@ -41,11 +41,13 @@ MIXTURE = MATRIX | {"method": "mixture", "components": 1}
 CURVES = {"model": "linear", "max-iter": 2}
 HUBS = FIT | {"hops": 1, "align": "ids"}
 
-THREE = {"hubs", "likely hubs", "FedEM on a cycle"}
+THREE = {"hubs", "likely hubs"}
 """Studies that need three parties, as masks do."""
 
-ALONE = {"release", "k-means", "one shot", "rows under masks", "epsilon under masks", "matrix",
-         "k-means of rows", "FedEM", "mixture", "curves"}  # fmt: skip
+ALONE = {
+    "psi", "ids under masks", "release", "k-means", "one shot", "rows under masks", "matrix", "mixture",
+    "curves",
+}  # fmt: skip
 """Studies without a server: what it does the first party does."""
 
 SHARDED = {"hmac"}
@@ -53,26 +55,22 @@ SHARDED = {"hmac"}
 
 STUDIES = {
     "features on a path": [("fit", FEATURES | PATH, LABELS)],
-    "ids": [("fit", FEATURES | {"align": "ids"} | MASKS, LABELS)],
     "hmac": [("fit", FEATURES | {"align": "hmac", "accelerate": "squarem"}, LABELS)],
     "psi": [("fit", FEATURES | {"align": "psi", "init": "random"}, LABELS)],
+    "ids under masks": [("fit", FEATURES | {"align": "ids"} | MASKS, LABELS)],
     "hubs": [
         ("fit", HUBS | CYCLE, [*LABELS, "-o", "model.h5"]),
         ("predict", {"align": "ids"}, ["-o", "found.csv"]),
     ],
     "likely hubs": [("fit", HUBS | CYCLE | {"hubs": "likelihood"}, LABELS)],
     "release": [("fit", RELEASED, LABELS)],
-    "select": [("select", FEATURES | {"components": "1-2"}, [])],
     "k-means": [("kmeans", KMEANS | {"split": "features", "align": "ids"}, [])],
     "one shot": [("kmeans", KMEANS | {"split": "features", "align": "ids", "method": "grid"}, [])],
-    "rows": [("fit", ROWS, [])],
+    "rows": [("kmeans", KMEANS | {"split": "rows"}, [])],
     "rows under masks": [("fit", ROWS | MASKS, [])],
     "epsilon": [("fit", PRIVATE, [])],
-    "epsilon under masks": [("fit", PRIVATE | MASKS, [])],
     "epsilon along a tree": [("fit", PRIVATE | TREE, [])],
-    "k-means of rows": [("kmeans", KMEANS | {"split": "rows"}, [])],
-    "FedEM": [("fedem", FIT, [])],
-    "FedEM on a cycle": [("fedem", FIT | CYCLE, [])],
+    "FedEM on a path": [("fedem", FIT | PATH, [])],
     "matrix": [("impute", LOWRANK, [])],
     "mixture": [("impute", MIXTURE, [])],
     "curves": [("saem", CURVES, ["--value", "y"])],

@@ -24,23 +24,11 @@ from .mpi_support import run_ranks
 from .thread_engine import over_queues, together
 from .tls_support import members_together
 
-
-# Processes are begun once for all suites, of which they run what goes another way over ranks. The
-# sixth rank holds nothing, as one in test_mpi.py. All that suites have is run on threads, below.
-@pytest.mark.parametrize(
-    ("n_ranks", "suites"),
-    [
-        (2, ("sums", "fits", "missing", "rows", "row_states", "selection")),
-        (6, ("sums",)),
-    ],
-)
-def test_mpi(n_ranks, suites):
-    suite = Path(__file__).with_name("over_all.py")
-    done = run_ranks(n_ranks, "-m", "mpi4py", suite, *suites, timeout=300)
-    assert done.returncode == 0, done.stderr
-    told = done.stdout.splitlines()
-    assert len(told) == len(suites)
-    assert all(at_the_end(one) > 0 for one in told)
+over_members = partial(together, engine=over_queues)
+"""Members of a study whose links are queues."""
+SERVER, SHARED = (4, (1, 2, 3)), (3, None)
+"""Processes, and those that hold something: the first a server that holds nothing, or all, fewer
+than agents."""
 
 
 def at_the_end(told):
@@ -50,14 +38,16 @@ def at_the_end(told):
     return int(number)
 
 
-over_members = partial(together, engine=over_queues)
-"""Members of a study whose links are queues."""
-SERVER = (4, (1, 2, 3))
-"""Processes, and those that hold something: a server that holds nothing is the first."""
-
-
-SHARED = (3, None)
-"""Fewer processes than agents, which they share."""
+# What is MPI's own are sums and values of all kinds, of which fits and rows make use. The sixth
+# rank holds nothing. All that suites have runs on threads, below.
+@pytest.mark.parametrize(("n_ranks", "suites"), [(2, ("sums", "fits", "rows")), (6, ("sums",))])
+def test_mpi(n_ranks, suites):
+    suite = Path(__file__).with_name("over_all.py")
+    done = run_ranks(n_ranks, "-m", "mpi4py", suite, *suites, timeout=300)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert len(told) == len(suites)
+    assert all(at_the_end(one) > 0 for one in told)
 
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
@@ -65,7 +55,6 @@ SHARED = (3, None)
     ("suite", "run", "n_ranks", "seats"),
     [
         (over_sums, over_members, *SERVER),
-        (over_sums, together, *SHARED),
         (over_sums, members_together, *SHARED),
         (over_fits, over_members, *SERVER),
         (over_rows, over_members, *SHARED),
@@ -75,7 +64,7 @@ SHARED = (3, None)
     ],
 )
 def test_processes_find_what_one_does(suite, run, n_ranks, seats):
-    """Sums on every engine, over threads, queues and TLS; all else asks nothing of it but these."""
+    """Sums over queues and TLS; all else asks nothing of an engine but these."""
     with one_blas_thread():
         first, *others = run(n_ranks, suite.main, seats=seats)
     assert isinstance(first, str), first
