@@ -45,8 +45,8 @@ THREE = {"hubs", "likely hubs"}
 """Studies that need three parties, as masks do."""
 
 ALONE = {
-    "psi", "ids under masks", "release", "k-means", "one shot", "rows under masks", "matrix", "mixture",
-    "curves",
+    "psi", "ids under masks", "release", "k-means", "one shot", "rows under masks", "matrix",
+    "mixture", "curves",
 }  # fmt: skip
 """Studies without a server: what it does the first party does."""
 
