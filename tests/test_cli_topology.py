@@ -140,17 +140,12 @@ def test_the_plan_of_a_dataset_is_the_ledger_of_its_fit(capsys, data, words):
 
 @each_once(
     width=[80, 120],
-    words=[
-        ("--compress", "natural:12bits"),
-        ("--batch-size", "300"),
-        ("--agent-dropout", "0.02"),
-        (),
-    ],
+    words=[("--compress", "natural:12bits"), ("--agent-dropout", "0.02", "--rounds", "20")],
 )
 def test_tables_fit_a_terminal(capsys, monkeypatch, width, words):
     monkeypatch.setenv("COLUMNS", str(width))
     result = done(
-        capsys, *DESCRIBE, "geometric", "-n", "30", "--samples", "1000000", "--hops", "1", *words
+        capsys, *DESCRIBE, "geometric", "-n", "12", "--samples", "1000000", "--hops", "1", *words
     )
     assert max(map(len, result.out.splitlines())) <= width
 
@@ -165,7 +160,7 @@ def test_warnings_are_told_and_kept(capsys):
 @each(("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
 def test_pictures(capsys, tmp_path, ending, begins):
     path = tmp_path / f"net{ending}"
-    words = (*DESCRIBE, "grid", "-n", "12", "--hops", "1", "--plot", path)
+    words = (*DESCRIBE, "grid", "-n", "9", "--hops", "1", "--plot", path)
     assert done(capsys, *words).err == f"wrote {path}\n"
     first = path.read_bytes()
     assert first.startswith(begins)

@@ -33,12 +33,19 @@ from vpem.sums.consensus import ConsensusSum, rounds_needed
 
 from .tables import each, each_once, over
 
+
+@pytest.fixture(autouse=True)
+def no_fastest_weights(monkeypatch):
+    """Which a plan of few agents looks for to show them, by a solver, where nothing asks for it."""
+    monkeypatch.setattr(module, "SMALL", 0)
+
+
 CASES = [
     ("cycle", 8, {"hops": 1}),
     ("cycle", 6, {"hops": 0, "n_rounds": 40, "acceleration": "none"}),
     ("path", 7, {"hops": 2}),
     ("geometric", 20, {"hops": 1, "weights": "laplacian"}),
-    ("geometric", 20, {"hops": 0, "weights": "fastest", "consensus_tol": 1e-3}),
+    ("path", 6, {"hops": 0, "weights": "fastest", "consensus_tol": 1e-3}),
     ("cycle", 7, {"hops": 1, "eigenvalue": "estimated"}),
     ("star", 5, {"hops": 0}),
     ("path", 6, {"hops": 0, "sum": "tree"}),
@@ -79,19 +86,23 @@ def test_the_prediction_is_what_a_fit_sends(graph, mixture, overlapping):
     (topology, n, options), (k, dtype) = graph, mixture
     # No component has too few rows for its hub, of which all would hear.
     told, fit = foretold(
-        overlapping, topology, n, 2 * n + 1, {"seed": 2, **options}, rows=400, n_components=k,
-        dtype=dtype, tol=1e-3, reg_covar=0.01,
+        overlapping, topology, n, 2 * n + 1, {"seed": 2, **options}, rows=200, n_components=k,
+        dtype=dtype, tol=1e-2, reg_covar=0.01,
     )  # fmt: skip
     assert fit.n_iter > 1
     sent, network = told["communication"], fit.network
     if network.total.way == "consensus":
         tree = plan(
-            network.graph, contiguous(2 * n + 1, n), n_samples=400, n_components=k, dtype=dtype,
+            network.graph, contiguous(2 * n + 1, n), n_samples=200, n_components=k, dtype=dtype,
             seed=2, hops=options.get("hops", 0), sum="tree",
         )  # fmt: skip
         wanted = tree["communication"]["iteration"]
         assert told["along_a_tree"] == {name: wanted[name] for name in told["along_a_tree"]}
     assert fit.communication["by_kind"] == of_fit(sent, fit.n_iter)
+    setup, iteration, last = (sent[part]["by_agent"] for part in ("setup", "iteration", "last"))
+    for name, found in fit.communication["by_agent"].items():
+        expected = np.add(setup[name], last[name]) + fit.n_iter * np.array(iteration[name])
+        np.testing.assert_array_equal(found, expected)
     assert (sent["is_expected"], sent["n_drawn"], sent["partitioned"]) == (False, 0, 0.0)
     setup = sent["setup"]["by_kind"]
     assert setup["estep"]["messages"] == setup["stopping"]["messages"] == 0
@@ -135,13 +146,11 @@ def test_factors_are_foretold_with_what_goes_ahead_of_rows(network, model, overl
 
 COMPRESSED = [
     ("star", 5, {"compress": "natural:12bits"}),
-    ("star", 5, {"compress": "qsgd:8bits"}),
     ("star", 5, {"compress": "topk:0.05"}),
     ("star", 5, {"compress": "float32", "hops": 1}),
     ("path", 6, {"compress": "natural:12bits", "sum": "tree"}),
     ("geometric", 12, {"compress": "topk:0.2", "sum": "tree", "hops": 1}),
     ("cycle", 8, {"compress": "natural:12bits", "hops": 1}),
-    ("cycle", 8, {"compress": "qsgd:8bits"}),
     ("cycle", 8, {"compress": "qsgd:8bits:100", "acceleration": "none"}),
     ("path", 4, {"compress": "float16", "n_rounds": 60}),
     ("geometric", 15, {"compress": "natural:10bits", "hops": 2, "seed": 3}),
@@ -154,7 +163,7 @@ def test_compressed_messages_have_their_true_size(graph, mixture, overlapping):
     (topology, n, options), (k, dtype) = graph, mixture
     told, fit = foretold(
         overlapping, topology, n, n + 3, options, rows=401, draw=1, n_components=k, dtype=dtype,
-        tol=1e-2, max_iter=4,
+        tol=1e-2, max_iter=2,
     )  # fmt: skip
     sent, network = told["communication"], fit.network
     estimated = network.total.way == "consensus" or len(network.hubs) > 1
@@ -185,17 +194,13 @@ def compare_counts(found, wanted, estimated):
             assert row == wanted[kind]
 
 
-@over(
-    graph=[
-        ("star", 5, {}),
-        ("cycle", 8, {"hops": 1}),
-        ("path", 6, {"n_rounds": 90, "hops": 2}),
-        ("star", 5, {"compress": "natural:12bits"}),
-        ("cycle", 5, {"compress": "qsgd:8bits"}),
-    ],
-    batch_size=[33, 120, 500],
-    step_size=[None, 0.7],
-)
+@each(("graph", "batch_size", "step_size"), [
+    (("star", 5, {}), 33, None),
+    (("cycle", 8, {"hops": 1}), 120, 0.7),
+    (("path", 6, {"n_rounds": 90, "hops": 2}), 33, 0.7),
+    (("star", 5, {"compress": "natural:12bits"}), 500, None),
+    (("cycle", 5, {"compress": "qsgd:8bits"}), 50, None),
+])  # fmt: skip
 def test_batches_are_counted_by_the_pass(graph, batch_size, step_size, overlapping):
     topology, n, options = graph
     told, fit = foretold(
@@ -244,7 +249,7 @@ def faulty(topology, n, options, seed, overlapping, max_iter):
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@each_once(graph=FAULTS, seed=[0, 1, 2])
+@each(("graph", "seed"), zip(FAULTS[:4:3], (0, 2), strict=True))
 def test_where_something_fails_means_are_told(graph, seed, overlapping, monkeypatch):
     topology, n, options = graph
     monkeypatch.setattr(forecast, "MOST_DRAWN", 60)
@@ -255,20 +260,16 @@ def test_where_something_fails_means_are_told(graph, seed, overlapping, monkeypa
     assert told["partitioned"] < 0.1
     n_sums = fit.n_iter + len(fit.partitions)
     expected = of_fit(told, n_sums)
+    near = 0.05 if "agent_dropout" in options else 0.02
     for kind, row in fit.communication["by_kind"].items():
         for what, value in row.items():
-            if "compress" in options and kind in ("flooding", "estep"):
-                # Until agents agree: within a few times of what is expected.
-                assert expected[kind][what] / 5 < value < 5 * expected[kind][what]
-                continue
             if kind == "stopping":
                 expected[kind][what] *= fit.n_iter / n_sums / (1 - told["partitioned"])
-            near = 0.05 if "agent_dropout" in options else 0.02
             assert value == pytest.approx(expected[kind][what], rel=near), (kind, what)
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-@pytest.mark.parametrize(("topology", "n", "options"), FAULTS)
+@each(("topology", "n", "options"), FAULTS)
 def test_means_are_of_the_sums_that_the_fit_draws(topology, n, options, overlapping, monkeypatch):
     monkeypatch.setattr(forecast, "MOST_DRAWN", 9)
     for seed in range(2, 20):
@@ -306,9 +307,9 @@ def test_batches_with_faults(overlapping, monkeypatch):
 
 def test_means_are_those_of_the_probabilities():
     p, q, d = 0.2, 0.1, 0.05
-    graph = make_graph("geometric", 20, seed=0)
+    graph = make_graph("geometric", 12, seed=0)
     faults = {"link_failure": p, "stragglers": q, "agent_dropout": d}
-    sent = plan(graph, [1] * 20, n_samples=50, n_rounds=60, **faults)["communication"]
+    sent = plan(graph, [1] * 12, n_samples=50, n_rounds=60, **faults)["communication"]
     up = (1 - p) * (1 - q) ** 2
     every = 2 * graph.n_edges * 60
     last, step = sent["last"]["by_kind"]["estep"], sent["iteration"]["by_kind"]["estep"]
@@ -326,15 +327,6 @@ def test_a_network_that_falls_apart_is_warned_of(monkeypatch):
     assert sent["partitioned"] > 0.5
     stopping = sent["iteration"]["by_kind"]["stopping"]["rounds"]
     assert stopping == pytest.approx((1 - sent["partitioned"]) * 5)
-
-
-def test_agents_and_links_too(overlapping):
-    told, fit = foretold(overlapping, "geometric", 15, 15, {"hops": 1}, rows=80, draw=1, tol=1e-3)
-    told = told["communication"]
-    setup, iteration, last = (told[part]["by_agent"] for part in ("setup", "iteration", "last"))
-    for name, found in fit.communication["by_agent"].items():
-        expected = np.add(setup[name], last[name]) + fit.n_iter * np.array(iteration[name])
-        np.testing.assert_array_equal(found, expected)
 
 
 @each(("topology", "n"), [("cycle", 9), ("grid", 12), ("geometric", 40), ("tree", 15)])
@@ -357,7 +349,8 @@ def test_what_is_told_of_the_graph(topology, n):
 
 
 @each("weights", ["metropolis", "max-degree"])
-def test_what_is_told_of_mixing(weights):
+def test_what_is_told_of_mixing(weights, monkeypatch):
+    monkeypatch.setattr(module, "SMALL", 20)
     graph = make_graph("geometric", 20, seed=0)
     hubs = find_hubs(graph, 1)
     told = plan(graph, [1] * 20, hops=1, weights=weights, n_rounds=50)
@@ -405,14 +398,9 @@ def test_what_takes_long_to_find_is_bounded(monkeypatch):
                 assert other[f"{name}_is_bound"] or other[name] == one[name]
 
 
-def test_large_slow_graphs_are_quick_to_plan():
-    told = plan(make_graph("path", 150), [1] * 150)
-    assert all(row["none_is_bound"] for row in told["rounds_needed"])
-    assert all(row["chebyshev"] < row["none"] / 20 for row in told["rounds_needed"])
-
-
-@pytest.mark.parametrize("absent", ["cvxpy", "cvxopt"])
+@each("absent", ["cvxpy", "cvxopt"])
 def test_the_fastest_weights_are_shown_where_they_can_be(monkeypatch, absent):
+    monkeypatch.undo()
     names = [row["weights"] for row in plan(make_graph("cycle", 51), [1] * 51)["mixing"]]
     assert "fastest" not in names
     real = module.importlib.util.find_spec
@@ -433,23 +421,12 @@ def test_the_fastest_weights_are_shown_where_they_can_be(monkeypatch, absent):
         ({"n_components": 1.5}, "n_components must be"),
         ({"dtype": "float16"}, "dtype must be one of float64, float32"),
         ({"hops": -1}, "hops must be"),
-        ({"n_rounds": 0}, "rounds must be"),
-        ({"weights": "metropols"}, "did you mean 'metropolis'"),
-        ({"eigenvalue": "guessed"}, "eigenvalue must be one of computed, estimated"),
-        ({"acceleration": "chebychev"}, "did you mean 'chebyshev'"),
-        ({"consensus_tol": 2.0}, "consensus_tol must be"),
         ({"partition": [1, 1]}, "5 agents"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
         ({"compress": "qsdg:8bits"}, "did you mean 'qsgd'"),
         ({"compress": "qsgd:8bits", "eigenvalue": "estimated"}, "mixing rate must be known"),
-        ({"link_failure": 1.0}, "link_failure must be a probability below 1"),
-        ({"agent_dropout": -0.1}, "agent_dropout must be"),
         ({"stragglers": 0.1, "acceleration": "chebyshev"}, "which Chebyshev acceleration needs"),
         ({"stragglers": 0.1, "weights": "laplacian"}, "take weights=.metropolis"),
-        (
-            {"graph": make_graph("star", 5), "link_failure": 0.1},
-            "^link_failure makes .* a server's",
-        ),
         ({"partition": [1, 1, 1, 1, -1]}, "number of features of an agent must be"),
         ({"partition": [0] * 5}, "at least one feature"),
         ({"graph": from_edges([(0, 1), (2, 3), (3, 4)])}, "2 components"),
@@ -496,7 +473,7 @@ def test_links_are_read_and_other_words_are_refused(text, link):
         parse_link(text)
 
 
-@each("n", [2, 7, 1000])
+@each("n", [2, 7, 100])
 def test_a_server_takes_all_terms_and_sends_their_sum(n):
     """2 N messages of M (K - 1) numbers pass its link; a round up, one down, two agreements."""
     _, found = times("star", n, "8Mbit,5ms")
