@@ -5,8 +5,7 @@ from functools import cache
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 
 from vpem import VPEM, InputError, NumericalError, connect, make_graph
 from vpem._core.threads import one_blas_thread
@@ -21,8 +20,8 @@ from vpem.steps.row_sampling import RowStream
 from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
-from .missing_support import clusters, fitted, network, observed_scores, with_holes
-from .tables import each, over
+from .missing_support import clusters, dense, fitted, network, observed_scores, with_holes
+from .tables import each, each_once
 
 KEPT = ("statistics", "responsibilities")
 BATCHES = ("batch_size", "step_size")
@@ -80,32 +79,13 @@ class Direct:
 
     def __init__(self, X, blocks, weights, kind, start):
         self.X, self.parts, self.w, self.kind = X, blocks.features, weights, kind
-        self.pi = start.weights[0]
-        self.mu = start.assembled_means
-        one = start.blocks
-        self.sigma = []
-        for b, columns in enumerate(self.parts):
-            blocks_of = start.block(b)[2]
-            dense = [np.diag(c) if c.ndim == 1 else c for c in blocks_of]
-            dense = dense * len(self.pi) if len(dense) == 1 else dense
-            self.sigma.append(np.array(dense).reshape(len(self.pi), len(columns), len(columns)))
-        assert one is blocks
+        self.pi, self.mu, self.sigma = start.weights[0], start.assembled_means, dense(start)[1]
         self.gamma = np.zeros((len(X), len(self.pi)))
 
     def log_joint(self, rows):
-        out = np.tile(np.log(self.pi), (len(self.X[rows]), 1))
-        for columns, sigma in zip(self.parts, self.sigma, strict=True):
-            if not len(columns):
-                continue
-            for k, cov in enumerate(sigma):
-                centred = self.X[rows][:, columns] - self.mu[k, columns]
-                solved = np.linalg.solve(cov, centred.T).T
-                out[:, k] -= 0.5 * (
-                    (centred * solved).sum(axis=1)
-                    + np.linalg.slogdet(cov)[1]
-                    + len(columns) * np.log(2 * np.pi)
-                )
-        return out
+        laws = zip(self.pi, self.mu, self.sigma, strict=True)
+        found = [np.log(pi) + multivariate_normal(*law).logpdf(self.X[rows]) for pi, *law in laws]
+        return np.array(found).reshape(len(found), -1).T
 
     def expect(self, rows):
         log_joint = self.log_joint(rows)
@@ -138,21 +118,18 @@ class Direct:
         g = self.gamma * np.broadcast_to(share * self.w, len(self.w))[:, None]
         n = g.sum(axis=0)
         self.pi, self.mu = n / n.sum(), g.T @ self.X / n[:, None]
-        for b, columns in enumerate(self.parts):
-            centred = self.X[None][:, :, columns] - self.mu[:, None, columns]
-            scatter = np.einsum("mk,kmi,kmj->kij", g, centred, centred)
-            tied = self.kind.startswith("tied")
-            pooled = scatter.sum(axis=0, keepdims=True) / n.sum()
-            cov = np.repeat(pooled, len(n), 0) if tied else scatter / n[:, None, None]
-            if self.kind.endswith("diag"):
-                cov = cov * np.eye(len(columns))
-            elif self.kind.endswith("spherical"):
-                cov = (
-                    np.trace(cov, axis1=1, axis2=2)[:, None, None]
-                    / max(len(columns), 1)
-                    * np.eye(len(columns))
-                )
-            self.sigma[b] = cov
+        centred = self.X - self.mu[:, None]
+        scatter = np.einsum("mk,kmi,kmj->kij", g, centred, centred)
+        if self.kind.startswith("tied"):
+            scatter, n = np.repeat(scatter.sum(axis=0, keepdims=True), len(n), 0), n.sum()
+        self.sigma = np.zeros_like(scatter)
+        for columns in self.parts:
+            own = (scatter / np.reshape(n, (-1, 1, 1)))[:, columns[:, None], columns]
+            if self.kind.endswith(("diag", "spherical")):
+                own = own * np.eye(len(columns))
+            if self.kind.endswith("spherical"):
+                own = np.trace(own, 0, 1, 2)[:, None, None] / len(columns) * np.eye(len(columns))
+            self.sigma[:, columns[:, None], columns] = own
 
     def free_energy(self):
         g = self.gamma
@@ -163,45 +140,17 @@ class Direct:
 # ---- the free energy -----------------------------------------------------------------------------
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    batch=st.integers(2, 70),
-    kind=st.sampled_from(COVARIANCE_TYPES),
-    agents=st.sampled_from([1, 2, 4]),
-    keep=st.sampled_from(KEPT),
-    weighted=st.booleans(),
-    k=st.integers(1, 3),
-)
-def test_the_free_energy_never_falls(overlapping, seed, batch, kind, agents, keep, weighted, k):
-    X = overlapping(seed, 60, 4)
-    weights = np.random.default_rng(seed).uniform(0.2, 3, 60) if weighted else None
-    network = joined("star", 4, agents)
-    terms = terms_of(X, network, kind, row_weights=weights, reg_covar=1e-9)
-    found = run(
-        terms, network.total, start_of(terms, k), batch_size=batch, keep=keep, n_iter=4, seed=seed
-    )
-    energy = np.array(found.free_energy)
-    assert np.isfinite(energy).all()
-    if not found.recoveries:
-        assert len(energy) == 1 + 3 * -(-60 // min(batch, 60))
-        # reg_covar takes away its part of the trace at most, d K M reg / (least variance).
-        assert (np.diff(energy) >= -1e-8 * np.abs(energy).max()).all()
-        assert energy[-1] <= found.log_likelihood[0] + 1e-9 * np.abs(energy).max()
+SHAPES = [
+    (80, 1, False, False), (40, 9, True, False), (400, 71, True, True), (80, 100, True, False),
+]  # fmt: skip
 
 
-@over(
-    kind=COVARIANCE_TYPES,
-    keep=KEPT,
-    shape=[
-        (80, 1, False, False),
-        (40, 9, True, False),
-        (400, 100, False, True),
-        (400, 71, True, True),
-        (80, 100, True, False),
-    ],
-)
+@each(("kind", "shape", "keep"), [
+    *((kind, SHAPES[at % 4], KEPT[at % 2]) for at, kind in enumerate(COVARIANCE_TYPES)),
+    *((kind, SHAPES[2], KEPT[at % 2]) for at, kind in enumerate(COVARIANCE_TYPES[::2])),
+])  # fmt: skip
 def test_it_is_what_it_is_with_all_responsibilities_kept(kind, keep, shape, overlapping):
+    """Incremental EM of a textbook, whose free energy never falls."""
     rows, batch, weighted, opens = shape
     X = overlapping(1, rows, 6)
     weights = np.random.default_rng(0).uniform(0.2, 3, rows) if weighted else np.ones(rows)
@@ -224,13 +173,11 @@ def test_it_is_what_it_is_with_all_responsibilities_kept(kind, keep, shape, over
         direct.maximize()
         wanted.append(direct.free_energy())
     np.testing.assert_allclose(found.free_energy, wanted, rtol=1e-11)
+    assert (np.diff(found.free_energy) >= -1e-9 * np.abs(wanted).max()).all()
+    assert found.free_energy[-1] <= found.log_likelihood[0] + 1e-9 * np.abs(wanted).max()
     np.testing.assert_allclose(found.mixture.assembled_means, direct.mu, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(found.mixture.weights[0], direct.pi, rtol=1e-9)
-    for b, sigma in enumerate(direct.sigma):
-        blocks = found.mixture.block(b)[2]
-        for mine, other in zip(blocks, sigma, strict=False):
-            mine = np.diag(mine) if mine.ndim == 1 else mine
-            np.testing.assert_allclose(mine, other, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(dense(found.mixture)[1], direct.sigma, rtol=1e-7, atol=1e-9)
 
 
 def test_there_is_none_where_sums_are_not_exact(overlapping):
@@ -242,7 +189,13 @@ def test_there_is_none_where_sums_are_not_exact(overlapping):
 # ---- identities ----------------------------------------------------------------------------------
 
 
-@over(
+def some(**axes):
+    """Run a test for few rows, which have every value of every argument."""
+    mark = each_once(**axes)
+    return each(*mark.args)
+
+
+@some(
     kind=COVARIANCE_TYPES,
     network=NETWORKS,
     how=[{"batch_size": 150}, {"batch_size": 1000}, {"batch_size": 150, "tol": 1e-3}],
@@ -261,7 +214,7 @@ def test_one_batch_is_em_over_all_rows(kind, network, how, overlapping):
     assert ours.n_passes == pytest.approx(len(ours.history))
 
 
-@over(kind=COVARIANCE_TYPES, network=NETWORKS)
+@some(kind=COVARIANCE_TYPES, network=NETWORKS)
 def test_what_is_kept_changes_nothing(kind, network, overlapping):
     X = overlapping(3, 160, 6)
     network = joined(network)
@@ -271,53 +224,14 @@ def test_what_is_kept_changes_nothing(kind, network, overlapping):
     assert_same(one, two, 1e-11)
 
 
-@pytest.mark.parametrize(("batch", "kept"), [(1, "responsibilities"), (150, "statistics")])
+@each(("batch", "kept"), [(1, "responsibilities"), (150, "statistics")])
 def test_what_is_smaller_is_kept(batch, kept, overlapping):
     network = joined("star")
     terms = terms_of(overlapping(0, 300, 6), network)
-    assert run(terms, network.total, batch_size=batch, n_iter=2).kept == kept
+    assert run(terms, network.total, batch_size=batch, n_iter=1).kept == kept
 
 
-@over(kind=COVARIANCE_TYPES, step_size=[None, 0.7], same=["rounds", "threads", "copies"])
-def test_what_may_not_change_a_fit_does_not(kind, step_size, same, overlapping):
-    """Rounds are their operator, two threads one, and an integer weight as many copies of a row."""
-    size, how = 40, {"step_size": step_size}
-    X = overlapping(4, 150, 6)
-    if same == "rounds":
-        one, two = (
-            (terms_of(X, joined(name), kind, reg_covar=1e-6), joined(name).total)
-            for name in ("operator", "rounds")
-        )
-        one, two = (run(*each, batch_size=size, **how) for each in (one, two))
-    elif same == "threads":
-        network, X = joined("star", 12, 3), overlapping(5, 5000, 12)
-        one, two = (
-            run(terms_of(X, network, kind, n_threads=n), network.total, batch_size=2500, **how)
-            for n in (1, 2)
-        )
-    else:
-        network, twice = joined("star"), np.full(150, 2.0)
-        one = terms_of(X, network, kind, row_weights=twice)
-        start = start_of(one)
-        one = run(one, network.total, start, batch_size=size, **how)
-        copies = terms_of(np.repeat(X, 2, axis=0), network, kind)
-        two = run(copies, network.total, start, batch_size=2 * size, **how)
-    assert_same(one, two, 1e-9)
-
-
-@over(kind=COVARIANCE_TYPES, network=NETWORKS, step_size=[None, 0.7])
-def test_single_precision_is_close(kind, network, step_size, overlapping):
-    X = overlapping(6, 300, 6).astype(np.float32)
-    network = joined(network)
-    options = {"batch_size": 70, "step_size": step_size}
-    single = run(terms_of(X, network, kind, dtype=np.float32), network.total, **options)
-    double = run(terms_of(X.astype(np.float64), network, kind), network.total, **options)
-    np.testing.assert_allclose(np.array(single.history), np.array(double.history), rtol=3e-5)
-    np.testing.assert_allclose(single.mixture.means, double.mixture.means, atol=1e-2)
-
-
-@pytest.mark.parametrize("step_size", [None, 0.6])
-def test_from_a_file_as_in_memory(step_size, tmp_path):
+def test_from_a_file_as_in_memory(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30_000, 12)) + rng.choice([0.0, 1.5], size=30_000)[:, None]
     with h5py.File(tmp_path / "x.h5", "w") as file:
@@ -334,7 +248,7 @@ def test_from_a_file_as_in_memory(step_size, tmp_path):
             inside(out, start)
 
         matrix.read_into = noted
-        options = {"batch_size": size, "step_size": step_size, "n_iter": 2}
+        options = {"batch_size": size, "n_iter": 2}
         here, there = terms_of(X, network, "diag"), terms_of(matrix, network, "diag")
         start = start_of(here, 2)
         there._sample_covariance = here.sample_covariance
@@ -353,7 +267,7 @@ def test_from_a_file_as_in_memory(step_size, tmp_path):
 # ---- messages ------------------------------------------------------------------------------------
 
 
-@over(network=NETWORKS, step_size=[None, 0.7])
+@some(network=NETWORKS, step_size=[None, 0.7])
 def test_a_batch_sends_what_its_rows_need(network, step_size, overlapping):
     """Bytes of a batch are those of its rows; of a pass, of all rows, and a number a batch."""
     network = joined(network)
@@ -400,22 +314,25 @@ def test_agents_agree_once_a_pass(overlapping):
 # ---- stochastic ----------------------------------------------------------------------------------
 
 
-@over(kind=COVARIANCE_TYPES, network=NETWORKS)
-def test_parameters_stand_for_their_statistics(kind, network, overlapping):
-    network = joined(network)
-    terms = terms_of(overlapping(0, 200, 6), network, kind, reg_covar=0.01)
-    mixture = run(terms, network.total, batch_size=200).mixture
-    roots = network.total.n_roots
+@some(kind=COVARIANCE_TYPES, network=NETWORKS, missing=[False, False, True])
+def test_parameters_stand_for_their_statistics(kind, network, missing, overlapping):
+    X = rows(2, 200) if missing else overlapping(0, 200, 5)
+    network = joined("star" if missing else network, 5, 5)
+    terms = terms_of(X, network, kind, reg_covar=0.01, missing=missing)
+    mixture, roots = run(terms, network.total, batch_size=50).mixture, network.total.n_roots
     statistics = terms.statistics_of(mixture, 17.0, roots)
-    assert statistics.counts.sum() == pytest.approx(17 * roots)
+    if not missing:
+        assert statistics.counts.sum() == pytest.approx(17 * roots)
     for about in (mixture.means, mixture.means + 3.0):
-        again = terms.update(terms.recentred(statistics, about))
-        np.testing.assert_allclose(again.weights, mixture.weights, rtol=1e-12)
-        np.testing.assert_allclose(again.means, mixture.means, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(again.covariances, mixture.covariances, atol=1e-11)
+        if not missing:
+            statistics = terms.recentred(statistics, about)
+        again = terms.update(statistics)
+        for name in ("weights", "means", "covariances"):
+            ours, theirs = getattr(again, name), getattr(mixture, name)
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
-@over(kind=COVARIANCE_TYPES, network=NETWORKS)
+@some(kind=COVARIANCE_TYPES, network=NETWORKS)
 def test_statistics_about_another_centre(kind, network, overlapping):
     network = joined(network)
     terms = terms_of(overlapping(0, 200, 6), network, kind)
@@ -434,7 +351,7 @@ def test_statistics_about_another_centre(kind, network, overlapping):
         np.testing.assert_allclose(moved.second, two.second, atol=1e-9)
 
 
-@pytest.mark.parametrize("rows", [30, 7])
+@each("rows", [30, 7])
 def test_steps_are_those_of_the_source(rows, overlapping):
     """One component, where responsibilities are 1: the mean is a weighted mean of batch means."""
     X = overlapping(0, 4 * rows, 4)
@@ -462,11 +379,11 @@ def test_steps_are_those_of_the_source(rows, overlapping):
     assert found.free_energy == []
 
 
-@over(kind=COVARIANCE_TYPES, network=NETWORKS, step_size=[None, 0.6])
+@some(kind=COVARIANCE_TYPES, network=NETWORKS, step_size=[None, 0.6])
 def test_the_first_pass_is_worth_more_than_an_iteration_over_all_rows(
     kind, network, step_size, overlapping
 ):
-    X = overlapping(4, 3000, 6)
+    X = overlapping(4, 2000, 6)
     network = joined(network)
     terms = terms_of(X, network, kind)
     whole = run(terms, network.total, function=em.fit, n_iter=2)
@@ -507,7 +424,7 @@ def test_a_component_mended_in_the_first_pass_ends_it(overlapping):
     assert plain.recoveries[0].iteration == 1
 
 
-@pytest.mark.parametrize("step_size", [None, 0.6])
+@each("step_size", [None, 0.6])
 def test_batches_of_rows_that_weigh_nothing(step_size, overlapping):
     X = overlapping(0, 240, 4)
     weights = np.ones(240)
@@ -519,25 +436,22 @@ def test_batches_of_rows_that_weigh_nothing(step_size, overlapping):
     assert np.isfinite(found.mixture.means).all()
 
 
-@each("seed", range(2))
-def test_batches_reach_what_em_over_all_rows_reaches(seed, overlapping):
-    X = overlapping(seed, 600, 4)
+def test_batches_reach_what_em_over_all_rows_reaches(overlapping):
+    X = overlapping(0, 300, 4)
     network = joined("star", 4, 2)
     terms = terms_of(X, network, reg_covar=1e-6)
     start = run(terms, network.total, function=em.fit, n_iter=60).mixture
     whole = run(terms, network.total, start, function=em.fit, n_iter=80)
-    for step_size in (None, 0.6, 1.0):
-        ours = run(
-            terms, network.total, start, batch_size=60, step_size=step_size, seed=seed, n_iter=30
-        )
-        tolerance = 1e-4 if step_size is None else 0.02
-        assert abs(ours.log_likelihood[0] - whole.log_likelihood[0]) / 600 < tolerance, step_size
+    for step_size, tolerance in ((None, 1e-4), (0.6, 0.02), (1.0, 0.02)):
+        how = {"batch_size": 60, "step_size": step_size, "n_iter": 30}
+        ours = run(terms, network.total, start, **how)
+        assert abs(ours.log_likelihood[0] - whole.log_likelihood[0]) / 300 < tolerance, step_size
 
 
 # ---- collapse, silence, partition ----------------------------------------------------------------
 
 
-@over(keep=KEPT, seed=range(3))
+@some(keep=KEPT, seed=range(2))
 def test_a_component_that_collapses_is_placed_anew(keep, seed, overlapping):
     X = overlapping(seed, 200, 4)
     X[:3] = 40.0
@@ -557,7 +471,7 @@ def test_a_component_that_collapses_is_placed_anew(keep, seed, overlapping):
         assert -1e-6 < moved / 200 < 1e-3
 
 
-@pytest.mark.parametrize("batch", [25, 200])
+@each("batch", [25, 200])
 def test_repairs_over_one_batch_are_those_of_em(batch, overlapping):
     X = overlapping(0, 200, 4)
     X[:3] = 40.0
@@ -591,7 +505,7 @@ class Faulty:
             self.silent = event
 
 
-@over(keep=KEPT, network=NETWORKS)
+@some(keep=KEPT, network=NETWORKS)
 def test_a_network_that_falls_apart_skips_the_batch(keep, network, overlapping):
     network = joined(network)
     terms = terms_of(overlapping(0, 120, 6), network)
@@ -607,7 +521,7 @@ def test_a_network_that_falls_apart_skips_the_batch(keep, network, overlapping):
         run(terms, Faulty(network.total, ["cut"] * 50), batch_size=40, n_iter=50)
 
 
-@over(keep=KEPT, kind=COVARIANCE_TYPES, name=["operator", "rounds"])
+@some(keep=KEPT, kind=COVARIANCE_TYPES[:4], name=["operator", "rounds", "rounds", "operator"])
 def test_a_silent_root_keeps_what_it_had(keep, kind, name, overlapping):
     network = joined(name)
     X = overlapping(0, 120, 6)
@@ -630,7 +544,7 @@ def test_a_silent_root_keeps_what_it_had(keep, kind, name, overlapping):
     del weight
 
 
-@pytest.mark.parametrize("batch", [60, 36, 360])
+@each("batch", [60, 36, 360])
 def test_components_placed_anew_are_told(batch):
     """Each time over every link, in as many rounds as the diameter, 12 bytes."""
     rng = np.random.default_rng(0)
@@ -659,7 +573,12 @@ def rows(seed, n_samples=200, share=0.3, party=False):
     return X
 
 
-@over(kind=COVARIANCE_TYPES, batch=[7, 40, 200], party=[False, True], weighted=[False, True])
+@some(
+    kind=COVARIANCE_TYPES,
+    batch=[20, 40, 200],
+    party=[False, True, True, False],
+    weighted=[False, True],
+)
 def test_the_free_energy_never_falls_where_values_are_missing(kind, batch, party, weighted):
     X = rows(3, party=party)
     weights = np.random.default_rng(1).uniform(0.2, 3, len(X)) if weighted else None
@@ -676,7 +595,7 @@ def test_the_free_energy_never_falls_where_values_are_missing(kind, batch, party
     assert ended - energy[-1] < 0.2
 
 
-@over(kind=COVARIANCE_TYPES, topology=["star", "cycle"], how=[{}, {"step_size": 0.7}])
+@some(kind=COVARIANCE_TYPES, topology=["star", "cycle"], how=[{}, {}, {"step_size": 0.7}])
 def test_one_batch_of_rows_that_miss_values_is_em(kind, topology, how):
     X, net = rows(5, party=True), network(PARTS, topology)
     common = {"covariance_type": kind, "max_iter": 1 if how else 6, "tol": 0}
@@ -694,11 +613,9 @@ def ended(kind):
     ("kind", "how", "step_size"),
     [
         ("full", {}, None),
-        ("tied", {"topology": "cycle"}, None),
-        ("spherical", {"topology": "complete", "link_failure": 0.2}, None),
         ("full", {"topology": "cycle"}, 0.8),
+        ("spherical", {"topology": "complete", "link_failure": 0.2}, None),
         ("spherical", FAILING, None),
-        ("tied", FAILING, 0.8),
     ],
 )
 def test_batches_end_where_all_rows_do(kind, how, step_size):
@@ -714,22 +631,11 @@ def test_batches_end_where_all_rows_do(kind, how, step_size):
         np.testing.assert_allclose(batches.log_likelihood, scores.mean(), atol=1e-6)
 
 
-@each("kind", COVARIANCE_TYPES)
-def test_parameters_stand_for_what_is_expected(kind):
-    X = rows(2, party=True)
-    net = joined("star", 5, 3)
-    terms = FeatureTerms(X, net.blocks, kind, scaling=Scaling.none(5), reg_covar=1e-3, missing=True)
-    found = run(terms, net.total, start_of(terms), batch_size=50).mixture
-    again = terms.update(terms.statistics_of(found, 200.0, 1))
-    for name in ("weights", "means", "covariances"):
-        np.testing.assert_allclose(getattr(again, name), getattr(found, name), rtol=1e-9)
-
-
 @each("kind", ["full", "diag"])
 def test_a_stream_of_rows_that_miss_values(kind):
-    X = rows(6, 3000)
+    X = rows(6, 1500)
     stream = VPEM(agents=PARTS, covariance_type=kind, missing="marginalize")
-    for begin in range(0, 3000, 300):
+    for begin in range(0, 1500, 300):
         stream.partial_fit(X[begin : begin + 300])
     whole = VPEM(agents=PARTS, covariance_type=kind, missing="marginalize").fit(X)
     assert abs(stream.score(X) - whole.score(X)) < 0.01

@@ -20,6 +20,12 @@ def data(tmp_path_factory):
     return make_data(tmp_path_factory.mktemp("data") / "data.h5")
 
 
+@pytest.fixture(autouse=True)
+def no_fastest_weights(monkeypatch):
+    """Which a plan of few agents looks for to show them, by a solver; `tests/golden` has them."""
+    monkeypatch.setattr("vpem.fits.plan.SMALL", 0)
+
+
 @pytest.fixture
 def edges(tmp_path):
     path = tmp_path / "net.csv"
