@@ -187,3 +187,9 @@ def together(size, work, engine=ThreadEngine, **options):
         for thread in threads:
             thread.join()
     return results
+
+
+class AtHome(ThreadEngine):
+    """A member of a study that is a thread: values stay where they are."""
+
+    open = False
