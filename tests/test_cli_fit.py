@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import vpem
-from vpem import Dataset, read_dataset, read_model, write_dataset
+from vpem import Dataset, read_dataset, write_dataset
 
 from .cli_support import AGENTS, HELD, NAMES, done, make_data, overlapping, run
 from .tables import each, over
@@ -103,35 +103,7 @@ def test_by_default_partition_and_graph_are_those_of_the_dataset(fit, nameless, 
         assert [hub["features"] for hub in report["hubs"]] == features, asked
 
 
-def test_hubs_of_one_feature_are_told_to_be_diagonal(capsys, nameless):
-    printed = done(capsys, "fit", nameless, "--topology", "star").out
-    assert "diagonal covariance (each hub has one feature)" in printed
-    tied = done(capsys, "fit", nameless, "--topology", "star", "--covariance", "tied").out
-    assert "tied, diagonal covariance" in tied
-    assert "full covariance," in done(capsys, "fit", nameless).out
-
-
-def test_random_graphs_take_a_radius_or_a_degree(fit, nameless):
-    near = fit("--topology", "geometric", "--radius", 2.0, source=nameless)
-    assert len(near["edges"]) == 15  # everybody is within reach
-    sparse = fit("--topology", "erdos-renyi", "--mean-degree", 3, source=nameless)
-    assert len(sparse["edges"]) < 15
-
-
 # ---- what is written and what is said ------------------------------------------------------------
-
-
-def test_the_model_remembers_how_it_was_made(fit, data, tmp_path):
-    report = fit("--seed", 4, "--rounds", 90, "-o", tmp_path / "m.h5", "--init-rows", "1,2")
-    model = read_model(tmp_path / "m.h5")
-    assert model.options["data"] == str(data)
-    assert model.options["seed"] == 4
-    assert model.options["rounds"] == 90
-    assert model.options["init_rows"] == "1,2"
-    assert model.feature_names == NAMES
-    assert model.report["log_likelihood"] == report["log_likelihood"]
-    np.testing.assert_array_equal(model.history, report["history"])
-    assert set(model.versions) >= {"vpem", "python", "numpy", "scipy", "h5py"}
 
 
 def test_strict_tells_a_script_that_it_has_not_converged(capsys, data, tmp_path):
@@ -144,15 +116,6 @@ def test_strict_tells_a_script_that_it_has_not_converged(capsys, data, tmp_path)
     assert strict.json["warnings"] == loose.json["warnings"] != []
     assert (tmp_path / "m.h5").exists()
     assert run(capsys, "fit", data, "--strict", "--quiet").code == 0
-
-
-def test_a_star_with_hops_says_that_it_centralizes(capsys, data):
-    result = done(capsys, "fit", data, "--topology", "star", "--hops", 1, "--json")
-    report = result.json
-    assert len(report["warnings"]) == 1
-    assert "centralizes" in report["warnings"][0]
-    assert result.err == f"vpem: warning: {report['warnings'][0]}\n"
-    assert report["hubs"] == [{"root": 3, "agents": [0, 1, 2], "features": [0, 3, 1, 2, 4, 5]}]
 
 
 def test_few_rounds_say_how_many_would_do(capsys, nameless):
@@ -222,26 +185,6 @@ def gappy(tmp_path):
 
 
 SHORT = ("--components", 2, "--max-iter", 8, "--threads", 1)
-
-
-@pytest.mark.parametrize(
-    ("words", "close"),
-    [
-        (("--agents", 3, "--topology", "cycle", "--covariance", "diag"), 1e-3),
-        (("--split", "rows", "--workers", 3), 1e-9),
-        (("--agents", 2, "--scale", "standard", "--dtype", "float32"), 1e-3),
-    ],
-)
-def test_fit_score_and_predict(capsys, gappy, tmp_path, words, close):
-    model = tmp_path / "m.h5"
-    words = (*SHORT, *words, "--missing", "marginalize", "-o", model, "--json")
-    report = done(capsys, "fit", gappy, *words).json
-    assert read_model(model).options["missing"] == "marginalize"
-    scored = done(capsys, "score", model, gappy, "--json").json  # the model knows
-    for name in ("log_likelihood", "bic"):
-        assert scored[name] == pytest.approx(report[name], rel=close)
-    predicted = done(capsys, "predict", model, gappy, "--proba", "--json").json
-    np.testing.assert_allclose(np.sum(predicted["proba"], axis=1), 1)
 
 
 # ---- tables with empty cells --------------------------------------------------------------------

@@ -9,7 +9,6 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.cluster import KMeans
 
 import vpem_cli
 from vpem import Dataset, fit_fedem, read_dataset, read_model, write_dataset
@@ -113,31 +112,7 @@ def test_rows_from_disk(told, tmp_path, name, init):
         np.testing.assert_allclose(there["history"], here["history"], rtol=1e-10)
 
 
-def test_values_that_are_missing(capsys, tmp_path):
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    X[3, 1] = np.nan
-    write_dataset(tmp_path / "holes.h5", Dataset(X, ("a", "b")))
-    for command in (("fit", "--split", "rows"), ("kmeans",), ("fedem",)):
-        name, *words = (*command, "--workers", 2, "-q")
-        result = run(capsys, name, tmp_path / "holes.h5", *words)
-        assert "row 3, feature 1 ('b') is NaN" in result.sentence
-        assert result.sentence.endswith("with --missing marginalize")
-        done(capsys, name, tmp_path / "holes.h5", *words, "--missing", "marginalize")
-
-
 # ---- vpem fit --split rows -----------------------------------------------------------------------
-
-
-def test_a_star_of_workers_is_one_agent(capsys, told, data):
-    one = done(capsys, "fit", data, "--topology", "star", "--agents", "1", "--json").json
-    for n in (1, 7):
-        ours = told("fit", "--workers", n)
-        assert ours["algorithm"] == "em-rows"
-        assert ours["log_likelihood"] == pytest.approx(one["log_likelihood"], rel=1e-10)
-        assert ours["init_rows"] == one["init_rows"]
-        np.testing.assert_allclose(ours["history"], one["history"], rtol=1e-9)
-        assert sum(ours["worker_rows"]) == ours["n_samples"]
-        assert ours["disagreement"] == {"log_likelihood": 0.0, "mixing_weights": 0.0}
 
 
 def test_peers_and_their_model(capsys, told, data, tmp_path):
@@ -163,25 +138,6 @@ def test_peers_and_their_model(capsys, told, data, tmp_path):
 
 
 # ---- vpem kmeans ---------------------------------------------------------------------------------
-
-
-def test_kmeans_finds_the_same_clusters_every_way(told, groups):
-    path, X = groups
-    found = told("kmeans", "-k", 3, "--workers", 7, "--init-rows", "1,40,80", source=path)
-    wanted = KMeans(3, init=X[[1, 40, 80]], n_init=1, tol=0).fit(X)
-    assert found["inertia"] == pytest.approx(wanted.inertia_, rel=1e-12)
-    assert found["n_iter"] == len(found["history"]) == wanted.n_iter_
-    assert found["communication"]["by_kind"]["server"]["messages"] == 14 * found["n_iter"]
-    for way in (
-        ("--workers", 90),
-        ("--workers", 5, "--topology", "cycle", "--rounds", 60),
-        ("--split", "features", "--topology", "cycle", "--hops", 1),
-        ("--workers", 4, "--dtype", "float32", "--threads", 2),
-    ):
-        other = told("kmeans", "-k", 3, "--init-rows", "1,40,80", *way, source=path)
-        assert other["init_rows"] == [1, 40, 80]
-        assert other["cluster_sizes"] == found["cluster_sizes"]
-        assert other["inertia"] == pytest.approx(found["inertia"], rel=1e-5)
 
 
 def test_one_shot_tells_its_factor(capsys, stored):
@@ -313,36 +269,6 @@ def test_variance_reduction_epochs_and_seeds_of_fedem(told):
     assert one == two != other
 
 
-def test_weights_and_missing_values_of_fedem(told, data, tmp_path):
-    X = np.array(read_dataset(data).X)
-    weights = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
-    X[weights == 2, 1] = np.nan
-    path = tmp_path / "holes.h5"
-    write_dataset(path, Dataset(X, tuple("abcdef"), sample_weight=weights))
-    words = ("--missing", "marginalize", "--sample-weight", "sample_weight", "--workers", "4")
-    found = told("fedem", *words, "--tol", 0, source=path)
-    wanted = fit_fedem(
-        X, evenly(len(X), 4), missing="marginalize", sample_weight=weights, max_iter=20, tol=0
-    )
-    assert found["log_likelihood"] == pytest.approx(wanted.log_likelihood, rel=1e-12)
-    assert (found["total_weight"], found["sample_weight"]) == (weights.sum(), "sample_weight")
-
-
-def test_a_model_of_fedem_is_read_by_the_other_commands(capsys, told, data, tmp_path):
-    output = tmp_path / "m.h5"
-    found = told("fedem", "--workers", "5", "--compress", "qsgd:8bits", "-o", output)
-    assert found["model"] == str(output)
-    model = read_model(output)
-    assert model.history[:, 0] / 120 == pytest.approx(found["history"])
-    assert model.report["projections"] == found["projections"]
-    scored = done(capsys, "score", output, data, "--json").json
-    assert scored["log_likelihood"] == pytest.approx(found["log_likelihood"], abs=1e-12)
-    assert len(done(capsys, "predict", output, data, "--json").json["labels"]) == 120
-    assert "5 workers" in done(capsys, "model", "show", output).out
-    again = told("fedem", "--workers", "5", "--init-model", output)
-    assert again["history"][0] >= found["log_likelihood"] - 1e-9
-
-
 def test_fedem_says_whether_it_converged(capsys, data, tmp_path):
     words = ("fedem", data, "--workers", "3", "--covariance", "tied")
     told = done(capsys, *words, "--strict")
@@ -360,12 +286,3 @@ def test_fedem_says_whether_it_converged(capsys, data, tmp_path):
     endless = done(capsys, *words, "--tol", "0", "--max-iter", "50")
     assert "converged" not in endless.out + endless.err
     assert " 50, " in endless.out
-
-
-def test_few_rows_a_worker_and_labels_to_sort_by(capsys, tmp_path):
-    small = make_data(tmp_path / "s.h5", named=False, n_samples=12)
-    words = ("--workers", "12", "--covariance", "spherical", "--json")
-    found = done(capsys, "fedem", small, *words).json
-    assert found["worker_rows"] == [1] * 12
-    assert np.isfinite(found["log_likelihood"])
-    assert "no labels" in run(capsys, "fedem", small, "--workers", "3", "--sort-by-label").sentence

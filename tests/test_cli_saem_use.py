@@ -138,21 +138,20 @@ def test_latents_and_classes(capsys, home):
 # ---- score, show, export ------------------------------------------------------------------------
 
 
-@each("name", ["growth", "drug", "factors", "mixture", "own"])
+@each("name", ["growth", "mixture"])
 def test_show_and_export(capsys, home, tmp_path, name):
     saved = read_saem(home / f"{name}.h5")
     text = done(capsys, "model", "show", home / f"{name}.h5").out
     assert all(parameter in text for parameter in saved.parameters)
     assert f"{saved.theta[0]:.5g}" in text
     assert ("shrinkage" in text) == (name != "mixture")
-    assert ("metropolis, 2 steps, target acceptance 0.44" in text) == (name in ("growth", "drug"))
-    done(capsys, "model", "export", home / f"{name}.h5", "-o", tmp_path / f"{name}.json")
+    assert ("metropolis, 2 steps, target acceptance 0.44" in text) == (name == "growth")
     told = done(capsys, "model", "show", home / f"{name}.h5", "--json").json
-    assert told["estimates"] == saved.estimates
-    assert told["encoding-type"] == "vpem-saem"
     assert told["log_likelihood"]["value"] == saved.log_likelihood.value
-    assert json.loads((tmp_path / f"{name}.json").read_text())["estimates"] == saved.estimates
-    done(capsys, "model", "export", home / f"{name}.h5", "-o", tmp_path / f"{name}.npz")
+    for ending in ("json", "npz"):
+        done(capsys, "model", "export", home / f"{name}.h5", "-o", tmp_path / f"{name}.{ending}")
+    plain = json.loads((tmp_path / f"{name}.json").read_text())
+    assert plain["estimates"] == told["estimates"] == saved.estimates
     with np.load(tmp_path / f"{name}.npz") as arrays:
         np.testing.assert_array_equal(arrays["theta"], saved.theta)
         np.testing.assert_array_equal(arrays["means"], saved.means)
@@ -298,6 +297,3 @@ def test_warnings_come_first_and_hostile_words_are_text(capsys, home, undrawn, t
     assert "no standard errors" in text
     assert "slope hardly varies" in text
     assert "does not say what was sent" in text
-
-
-# ---- what is wrong ------------------------------------------------------------------------------
