@@ -117,16 +117,27 @@ def begun(command, folder):
     )
 
 
+def undrawn(figure, target, ending, dpi):
+    """Stand for what draws a figure, which takes longer than most fits; other tests draw it."""
+    target.write(b"drawn")
+
+
+UNDRAWN = {
+    "vpem.pictures.figure.render": undrawn, "vpem.pictures.page.as_source": lambda figure: "data:,",
+}  # fmt: skip
+
+
 def inside(words, folder):
     """Run a command of vpem in this process: to load its libraries takes longer than most fits."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     told = {"COLUMNS": "80", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
-    with (
-        contextlib.chdir(folder),
-        mock.patch.dict(os.environ, told),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
+    with contextlib.ExitStack() as stack:
+        for name, value in UNDRAWN.items():
+            stack.enter_context(mock.patch(name, value))
+        stack.enter_context(contextlib.chdir(folder))
+        stack.enter_context(mock.patch.dict(os.environ, told))
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
         code = vpem_cli.run(words[1:])
     texts = []
     for stream in (out, err):

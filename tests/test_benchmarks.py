@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import mpi
 from tests.forks import environment, interpreter
+from tests.tables import each
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,9 +21,15 @@ def bench(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks.__main__ import main
 
+    # Processes are forked: their numbers are of no interest.
+    found, forked = mpi.launcher(), interpreter()
+    monkeypatch.setattr(mpi, "launcher", lambda: found)
+
     def run(*words):
         size = ("--size", "tiny", "--repeats", "1", "--threads", "1")
-        code = main([*words, *size, "--folder", str(tmp_path)])
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", forked)
+            code = main([*words, *size, "--folder", str(tmp_path)])
         written = sorted(tmp_path.glob("*.json"))
         return code, json.loads(written[-1].read_text()) if written else None
 
@@ -37,26 +44,12 @@ def check(result):
         assert result["times_as_fast"][result["base"]] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "agents",
-        "scaling",
-        "outofcore",
-        "startup",
-        "missing",
-        "masks",
-        "mpi",
-        "busy",
-        "accelerate",
-        "pooled",
-    ],
-)
-def test_part_writes_what_it_measured(bench, monkeypatch, part):
-    if part == "mpi":  # ranks are forked: their numbers are of no interest
-        found, forked = mpi.launcher(), interpreter()
-        monkeypatch.setattr(mpi, "launcher", lambda: found)
-        monkeypatch.setattr(sys, "executable", forked)
+PARTS = ("agents", "scaling", "outofcore", "startup", "missing", "masks", "mpi", "busy",
+         "accelerate", "pooled")  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_part_writes_what_it_measured(bench, part):
     code, written = bench(part)
     assert code == 0
     assert written["size"] == "tiny"
@@ -68,13 +61,11 @@ def test_part_writes_what_it_measured(bench, monkeypatch, part):
 
 
 def test_kernels_have_twins_and_a_limit(bench):
-    _, written = bench("kernels")
-    for result in written["parts"]["kernels"]:
-        check(result)
-    results = written["parts"]["kernels"]
+    results = bench("kernels")[1]["parts"]["kernels"]
     names = {result["name"] for result in results}
     assert names >= {"sweep", "mahalanobis_full", "moments_full", "normalise", "ball"}
     for result in results:
+        check(result)
         assert set(result["median"]) == {"kernel", "twin"}
         if result["name"] in ("sweep", "mahalanobis_full", "moments_full"):
             assert result["facts"]["of the limit"] > 0
@@ -90,13 +81,6 @@ def test_absent_peer_is_reported(bench, monkeypatch, capsys):
         assert set(result["median"]) == {"vpem", "vpem, every weight", "scikit-learn"}
         assert len(set(result["facts"]["log_likelihood"])) == 4
     assert "absent: daal4py" in capsys.readouterr().out
-
-
-def test_absent_valgrind_is_reported(bench, monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    code, written = bench("instructions")
-    assert code == 0
-    assert "no instructions" in written["absent"]["valgrind"]
 
 
 def test_instructions_are_compared_with_the_guard(bench, monkeypatch):
@@ -136,22 +120,18 @@ calls=2 0
     assert counts(text) == {"sweep": 950, "covariances_full": 30}
 
 
-def test_once_runs_ours_alone(bench, capsys):
-    code, written = bench("agents", "--once")
-    assert code == 0
-    assert written is None
-
-
-def test_profile_names_the_tools(bench, capsys):
+def test_profile_names_the_tools_and_once_runs_ours_alone(bench, capsys, monkeypatch):
     bench("agents", "--profile")
     printed = capsys.readouterr().out
     assert "perf record" in printed
     assert "cumulative" in printed
-
-
-def test_wrong_part_is_refused(bench):
+    assert bench("agents", "--once") == (0, None)
     with pytest.raises(SystemExit):
         bench("kernel")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    code, written = bench("instructions")
+    assert code == 0
+    assert "no instructions" in written["absent"]["valgrind"]
 
 
 @pytest.mark.parametrize("part", ["oxford", "averages", "steps", "bifactor", "speed", "moves"])
@@ -244,22 +224,17 @@ def fuzz(*words, planted=""):
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 
-def test_a_short_run_finds_nothing_wrong():
-    code, found, err = fuzz("--runs", 6, "--only", "partition", "--only", "options")
-    assert err == ""
-    assert found["defects"] == []
-    assert code == 0
-    assert sum(tally["runs"] for tally in found["kinds"].values()) == 6
-    assert sum(tally["refused"] for tally in found["kinds"].values()) > 0
-
-
-def test_doors_stand_whoever_comes():
-    code, found, err = fuzz("--runs", 160, "--only", "handshake", "--only", "link")
-    assert err == ""
-    assert found["defects"] == []
-    assert code == 0
-    assert all(tally["runs"] >= 80 for tally in found["kinds"].values())
-    assert found["kinds"]["link"]["refused"] > 0
+@pytest.mark.parametrize(
+    ("runs", "kinds", "refused"),
+    [(6, ("partition", "options"), None), (60, ("handshake", "link"), "link")],
+)
+def test_a_short_run_finds_nothing_wrong(runs, kinds, refused):
+    """Doors stand whoever comes."""
+    code, found, err = fuzz("--runs", runs, *(f"--only={kind}" for kind in kinds))
+    assert (code, err, found["defects"]) == (0, "", [])
+    tallies = found["kinds"]
+    assert sum(tally["runs"] for tally in tallies.values()) == runs
+    assert tallies[refused]["refused"] if refused else sum(t["refused"] for t in tallies.values())
 
 
 def test_what_is_planted_is_counted_and_kept(tmp_path):
@@ -293,7 +268,7 @@ def test_what_is_planted_is_counted_and_kept(tmp_path):
         assert (tmp_path / f"run-{number}" / "work").is_dir()
 
 
-@pytest.mark.parametrize("family", ["hdf5", "text", "json"])
+@each("family", ["hdf5", "text", "json"])
 def test_a_number_makes_the_same_damage(monkeypatch, tmp_path, family):
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks.fuzz.mutations import change_file
@@ -307,8 +282,8 @@ def test_a_number_makes_the_same_damage(monkeypatch, tmp_path, family):
     for number in range(12):
         found = []
         for turn in ("one", "two"):
-            (tmp_path / f"{turn}{number}").mkdir()
-            path = tmp_path / f"{turn}{number}" / name
+            (tmp_path / f"{turn}{number}{family}").mkdir()
+            path = tmp_path / f"{turn}{number}{family}" / name
             make(path)
             whole = path.read_bytes()
             told = change_file(path, family, np.random.default_rng(number))

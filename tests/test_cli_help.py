@@ -23,6 +23,7 @@ from vpem_cli.app import command, in_brief, often
 from vpem_cli.names import key_of
 
 from .cli_support import ROOT, done, run
+from .pages_support import UNDRAWN
 from .study_support import folder_of, make_study
 from .tables import each, over
 
@@ -235,7 +236,8 @@ FEWER = {"--replicates": "9", "--draws": "2"}
 @pytest.mark.parametrize("path", [path for path in HELP if path not in SERVING], ids=" ".join)
 def test_examples_run(capsys, monkeypatch, home, meeting, path):
     monkeypatch.chdir(home)
-    monkeypatch.setattr("vpem.pictures.page.as_source", lambda figure: "data:,")
+    for name, value in UNDRAWN.items():
+        monkeypatch.setattr(name, value)
     if path[:1] in (("party",), ("study",)):
         monkeypatch.chdir(folder_of(meeting, MEETING.get(" ".join(path), "lab")))
         monkeypatch.setattr("sys.stdin", Terminal("y\n"))

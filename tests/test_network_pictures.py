@@ -2,20 +2,21 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from vpem.errors import InputError
-from vpem.files.models import assembled, write_model
+from vpem.files.models import assembled
 from vpem.network.graph import make_graph
 from vpem.network.hubs import find_hubs
 from vpem.network.ledger import KINDS
 from vpem.pictures import history, network
-from vpem.pictures.figure import HUBS, new_figure, of_bytes, save_picture
+from vpem.pictures.figure import new_figure, of_bytes, save_picture
 from vpem.pictures.network import HUBS_NAMED, draw_hubs
 from vpem.pictures.page import draw
-from vpem.pictures.saved import read_saved, saved_of
+from vpem.pictures.saved import saved_of
 
 from .pictures_support import FITS, load, shared_folder
 from .tables import each
@@ -37,6 +38,10 @@ def test_the_history_of_one_iteration_has_one_tick_and_no_empty_panel(home):
     low, high = value.get_xlim()
     assert [tick for tick in value.get_xticks() if low <= tick <= high] == [1]
     assert end.texts
+    # What hardly changes is not magnified.
+    height, middle = history._height(np.array([[-140.0, -140.0 + 1e-9]]))
+    assert (height, middle) == (pytest.approx(140 * history.LEAST_HEIGHT), pytest.approx(-140))
+    assert history._height(np.array([[1.0], [3.0]])) == (2.0, 2.0)
 
 
 def test_lines_of_roots_are_their_log_likelihoods(home):
@@ -75,12 +80,6 @@ def test_fedem_shows_its_mean_field_by_iteration_from_the_start(home):
     panels = draw("history", saved).figure.axes
     assert panels[3].get_ylabel() == "squared mean field"
     np.testing.assert_allclose(panels[3].lines[0].get_ydata(), saved.report["mean_field"])
-
-
-def test_what_hardly_changes_is_not_magnified():
-    height, middle = history._height(np.array([[-140.0, -140.0 + 1e-9]]))
-    assert (height, middle) == (pytest.approx(140 * history.LEAST_HEIGHT), pytest.approx(-140))
-    assert history._height(np.array([[1.0], [3.0]])) == (2.0, 2.0)
 
 
 # ---- graph, blocks ------------------------------------------------------------------------------
@@ -146,7 +145,7 @@ def test_a_picture_tells_hubs_roots_and_names(tmp_path):
 @each(
     ("topology", "n", "hops"),
     [("star", 5, 0), ("path", 1, 0), ("path", 2, 0), ("geometric", 60, 0), ("tree", 160, 1),
-     ("erdos-renyi", 420, 1), ("complete", 5, 0), ("grid", 9, 1)],
+     ("erdos-renyi", 90, 1)],
 )  # fmt: skip
 def test_any_graph_can_be_drawn(tmp_path, topology, n, hops):
     graph = make_graph(topology, n, seed=0)
@@ -169,16 +168,6 @@ def test_agents_on_a_circle_do_not_hide_one_another(n):
     side = dots * (roots.get_sizes()[0] ** 0.5 + roots.get_linewidths()[0])
     nearest = np.abs(places - np.roll(places, 1, axis=0)).max(axis=1)
     assert nearest.min() > side
-
-
-def test_colours_of_hubs_differ_in_grey_from_their_numbers():
-    def light(code):
-        parts = np.array([int(code[place : place + 2], 16) for place in (1, 3, 5)]) / 255
-        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-        return linear @ [0.2126, 0.7152, 0.0722]
-
-    for colour in HUBS:
-        assert (light(colour) + 0.05) / 0.05 > 3
 
 
 # ---- communication ------------------------------------------------------------------------------
@@ -258,16 +247,16 @@ def stripped(home, name, *keys, communication=()):
     return saved_of("old.h5", old), rows
 
 
-@each("name", ["graph", "rows", "fedem", "kmeans"])
+@each("name", ["graph", "rows", "kmeans", "fedem"])
 def test_what_an_older_file_lacks_is_said(home, name):
     old, _rows = stripped(
         home, name, "edges", "partition", "total_weight", communication=("by_link",)
     )
     with pytest.raises(InputError, match=r"^old.h5 does not say who was linked to whom: it is "):
         draw("graph", old)
-    assert any("how much each link carried" in note for note in draw("communication", old).notes)
-    assert draw("history", old).figure.axes
     if name == "graph":
+        assert "how much each link carried" in " ".join(draw("communication", old).notes)
+        assert draw("history", old).figure.axes
         picture = draw("sparsity", old)
         assert len(picture.figure.axes) == 1
         assert "which agent holds which feature" in picture.notes[0]
@@ -278,18 +267,6 @@ def test_what_an_older_file_lacks_is_said(home, name):
     if name == "fedem":
         old, _ = stripped(home, name, "recorded")
         assert old.history().iteration.tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_an_older_model_file_is_read(home, tmp_path):
-    saved, _ = load(home, "rows")
-    saved.stored.root_history, kept = None, saved.stored.root_history
-    write_model(tmp_path / "old.h5", saved.stored)
-    saved.stored.root_history = kept
-    old = read_saved(tmp_path / "old.h5")
-    assert old.stored.root_history is None
-    assert old.history().values.shape[1] == 1
-    write_model(tmp_path / "new.h5", saved.stored)
-    np.testing.assert_array_equal(read_saved(tmp_path / "new.h5").stored.root_history, kept)
 
 
 def said_of(ask):
@@ -314,12 +291,13 @@ def test_reports_of_anything_are_drawn_or_refused_in_a_sentence(home, name):
     made = [{**saved.report, key: value} for key in keys for value in WEIRD]
     made += [{**saved.report, "communication": {**sent, key: value}}
              for key in sent for value in WEIRD]  # fmt: skip
-    for report in made:
-        other = saved_of("odd.h5", type(saved.stored)(**{**vars(saved.stored), "report": report}))
-        for ask in (other.graph, other.hubs, other.history, other.links, other.sent_by_kind,
-                    other.sent_by_agent, other.agents_of_features):  # fmt: skip
-            assert re.match(r"odd\.h5 does not say|$", said_of(ask))
-    for report in made[:: len(made) // 4]:
-        other = saved_of("odd.h5", type(saved.stored)(**{**vars(saved.stored), "report": report}))
-        for kind in ("history", "communication"):
-            assert re.match(r"odd\.h5|$", said_of(lambda k=kind, o=other: draw(k, o, rows)))
+    odd = [saved_of("odd.h5", type(saved.stored)(**{**vars(saved.stored), "report": report}))
+           for report in made]  # fmt: skip
+    asked = [(ask, r"odd\.h5 does not say") for other in odd for ask in (
+        other.graph, other.hubs, other.history, other.links, other.sent_by_kind,
+        other.sent_by_agent, other.agents_of_features,
+    )]  # fmt: skip
+    asked += [(partial(draw, kind, other, rows), r"odd\.h5") for other in odd[:: len(odd) // 4]
+              for kind in ("history", "communication")]  # fmt: skip
+    for ask, told in asked:
+        assert re.match(rf"{told}|$", said_of(ask))

@@ -20,6 +20,8 @@ from vpem.sums.server import ServerSum
 from vpem.sums.sum import Sum
 from vpem.terms.lowrank.entries import from_matrices
 
+from .tables import each
+
 DATA = Path(__file__).parent.parent / "data"
 WEIGHTS = np.array([0.4, 0.1, 0.2, 0.3])
 N, P = 4, 12
@@ -74,17 +76,13 @@ def test_a_sum_of_any_uplink_is_that_of_all_on_average(name):
     assert (np.abs(off) < 4.5 * np.std(sums, axis=0) / np.sqrt(n) + 1e-12).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("asked", "most"),
     [
-        ({"probability": 1.0}, 0.0),
-        ({"codec": "float64"}, 0.0),
-        ({"codec": "qsgd:15bits"}, 1e-3),
-        ({"step": 0.2}, 1e-15),
-        ({"codec": "float32", "probability": 1.0, "step": 0.2}, 1e-6),
+        ({"probability": 1.0}, 0.0), ({"codec": "float64"}, 0.0), ({"codec": "qsgd:15bits"}, 1e-3),
+        ({"step": 0.2}, 1e-15), ({"codec": "float32", "probability": 1.0, "step": 0.2}, 1e-6),
     ],
-    ids=["everyone", "float64", "many bits", "memory", "all three"],
-)
+)  # fmt: skip
 def test_where_nothing_is_lost_it_is_the_servers_sum(asked, most):
     total = uplink(np.random.default_rng(2), **asked)
     for seed in range(3):
