@@ -121,11 +121,11 @@ calls=2 0
 
 
 def test_profile_names_the_tools_and_once_runs_ours_alone(bench, capsys, monkeypatch):
+    assert bench("agents", "--once") == (0, None)
     bench("agents", "--profile")
     printed = capsys.readouterr().out
     assert "perf record" in printed
     assert "cumulative" in printed
-    assert bench("agents", "--once") == (0, None)
     with pytest.raises(SystemExit):
         bench("kernel")
     monkeypatch.setattr("shutil.which", lambda name: None)
@@ -233,7 +233,7 @@ def test_a_short_run_finds_nothing_wrong(runs, kinds, refused):
     code, found, err = fuzz("--runs", runs, *(f"--only={kind}" for kind in kinds))
     assert (code, err, found["defects"]) == (0, "", [])
     tallies = found["kinds"]
-    assert sum(tally["runs"] for tally in tallies.values()) == runs
+    assert runs <= sum(tally["runs"] for tally in tallies.values()) <= runs + 2
     assert tallies[refused]["refused"] if refused else sum(t["refused"] for t in tallies.values())
 
 
