@@ -101,6 +101,8 @@ def main(engine, brief=False):
     for network in (star, cycle, near):
         compare(network, batch_size=40, **({} if network is cycle else {"step_size": 0.7}))
     compare(cycle, accelerate="local:2,squarem", max_iter=5, tolerance=1e-7)
+    for network, odd in ((star, {"noise": True}), (cycle, {"noise": True}), (near, {"trim": 0.1})):
+        compare(network, **odd)
     other = connect(
         make_graph("path", n_agents), partition, hops=0, n_rounds=3, acceleration="none"
     )

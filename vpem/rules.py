@@ -440,6 +440,32 @@ def are_decomposed(given: Mapping[str, Any]) -> bool:
     return str(given.get("covariance_type")).upper() in DECOMPOSED
 
 
+BOUNDED = [
+    rule(
+        are_decomposed,
+        " moves eigenvalues of each covariance, but those of {covariance_type} have parts in "
+        "common; leave it out, or take {covariance_type=full}",
+    ),
+    beside(
+        " bounds covariances that an M-step finds, but a prior bounds them too; leave one out",
+        weight_concentration_prior_type=...,
+    ),
+    beside(" bounds covariances, and so does {penalty}; leave one out", penalty=...),
+    beside(
+        " bounds what M-steps find, and {accelerate} goes beyond these; leave one out",
+        accelerate=...,
+    ),
+    rule(
+        lambda given: bool(given.get("n_factors")),
+        " bounds covariances in hubs, but {n_factors} add to them; leave one out",
+    ),
+    rule(
+        lambda given: "covariance" in str(given.get("fix")),
+        " bounds covariances, but {fix} holds them as they are; leave one out",
+    ),
+]
+
+
 DECOMPOSED_PRIOR = rule(
     are_decomposed,
     " adds to each covariance by itself, but those of {covariance_type} have parts in common; "

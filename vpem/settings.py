@@ -319,6 +319,9 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
     trim: float = setting(0.0, "Part of the rows that every iteration leaves out: those "
         "of the least density, as in tclust.", least=0.0, most=0.5,
         idle=[rules.ONE_OUTLIER, *rules.WITH_OUTLIERS])
+    eigenvalue_ratio: float | None = setting(None, "Bound on the ratio of any two eigenvalues of "
+        "the covariances in a hub, of all components, in the data's units, as in tclust. Default: "
+        "none.", least=1.0, most=1e300, idle=rules.BOUNDED)
     n_init: int = setting(1, "Restarts; the best is kept.", flags="--n-init --restarts",
         heading="Start", least=1, most=10**6, idle=rules.RESTARTED)
     floor_fits: str = setting("last", "Fits with a component that only the floor under "

@@ -128,6 +128,10 @@ def refuse_with_kinds(settings: FitSettings, *, private: bool, covariates: bool 
             + " compares densities of numbers, but some features are of other families; fit "
             "Gaussian ones, or leave it out",
         )),
+        (settings.eigenvalue_ratio is not None, (
+            "{eigenvalue_ratio} bounds covariances of Gaussian features, but some are of other "
+            "families; leave it out",
+        )),
         (settings.fix is not None, (
             "{fix} holds covariances of Gaussian features, but some are of other families; leave "
             "it out",
@@ -407,7 +411,8 @@ def units_of(
 
     Spheres in the data's units stay spheres, unless features are standardized: a hub has one unit.
     """
-    hubs = sharing(blocks, settings.covariance_type, settings.scale)
+    bounded = settings.eigenvalue_ratio is not None
+    hubs = sharing(blocks, settings.covariance_type, settings.scale, bounded)
     if misses:
         return Scaling.standardize(*observed_moments(X, row_weights, rows.add), hubs)
     return Scaling.standard(X, row_weights, rows.add, hubs)
@@ -447,6 +452,7 @@ def make_terms(
         skip_negligible=not settings.every_weight,
         **others,
     )
+    terms.eigenvalue_ratio = settings.eigenvalue_ratio
     terms.least_rows = settings.least_rows
     return terms
 

@@ -377,7 +377,8 @@ def _terms(prepared: Prepared, used: UsedRows, settings: FitSettings, total: Sum
     alone = used.here and used.counts.max() == used.n_samples
     check_distinct(data, settings, alone)
     blocks = Blocks.one(data.shape[1], used.workers.n_workers)
-    hubs = sharing(blocks, settings.covariance_type, settings.scale)
+    bounded = settings.eigenvalue_ratio is not None
+    hubs = sharing(blocks, settings.covariance_type, settings.scale, bounded)
     reach, weighs = None, {}
     if used.masked:
         reach = agree_on_rows(

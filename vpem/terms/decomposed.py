@@ -83,6 +83,65 @@ def constrained(
     return out
 
 
+def bounded(blocks: Blocks, covariances: Doubles, counts: Doubles, ratio: float) -> Doubles:
+    """Return covariances of which no eigenvalue in a hub is more than ``ratio`` times another.
+
+    They are the M-step under that bound (Fritz, Garcia-Escudero and Mayo-Iscar 2013): eigenvalues
+    below some threshold m are raised to it, those above ``ratio m`` lowered to that.
+    """
+    out, widths = np.empty_like(covariances), blocks.widths.astype(np.int64)
+    k = len(covariances)
+    if covariances.ndim == 1:
+        k = covariances.size // max(int((widths**2).sum()), 1)
+    every = np.broadcast_to(counts, (blocks.n_blocks, counts.shape[1]))
+    every = every if k == every.shape[1] else every.sum(axis=1, keepdims=True)
+    pairs = zip(_banded(covariances, blocks, k), _banded(out, blocks, k), strict=True)
+    for (hubs, given), (_, found) in pairs:
+        found[...] = given  # where they are not finite, for the E-step to find
+        for S, left, weights in zip(given, found, every[hubs], strict=True):
+            if not np.isfinite(S).all() or not S.size:
+                continue
+            if covariances.ndim == 2:
+                left[...] = within_ratio(S, weights, ratio)
+                continue
+            values, vectors = np.linalg.eigh(S)
+            changed = within_ratio(values, weights, ratio)
+            if changed is not values:
+                left[...] = (vectors * changed[:, None, :]) @ vectors.swapaxes(1, 2)
+    return out
+
+
+def within_ratio(values: Doubles, weights: Doubles, ratio: float) -> Doubles:
+    """Return eigenvalues (K, w) at the best threshold, of components that weigh so much (K,).
+
+    It minimises ``sum_kj n_k (log l_kj + d_kj / l_kj)`` over ``l_kj`` from m to ``ratio m``.
+    Between two of the values d and d / ratio it is known which are moved, and the best m is a mean.
+    """
+    if values.max() <= ratio * values.min():
+        return values
+    flat = np.maximum(values.ravel(), np.finfo(np.float64).tiny)
+    order = np.argsort(flat)
+    d, n = flat[order], np.repeat(weights, values.shape[1])[order]
+    sums = np.cumsum([[0, *one] for one in (n, n * d, n * np.log(d))], axis=1)
+    edges = np.sort(np.concatenate([d, d / ratio]))
+    between = np.concatenate([edges[:1] / 2, (edges[1:] + edges[:-1]) / 2, edges[-1:] * 2])
+
+    def split(m: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+        """Sums below m, between, and above ``ratio m``: of n, n d and n log d."""
+        low = sums[:, np.searchsorted(d, m)]
+        high = sums[:, np.searchsorted(d, ratio * m, "right")]
+        return low, high - low, sums[:, -1:] - high
+
+    low, _, high = split(between)
+    moved = low[0] + high[0]
+    m = (low[1] + high[1] / ratio)[moved > 0] / moved[moved > 0]
+    low, middle, high = split(m)
+    value = low[0] * np.log(m) + low[1] / m + middle[0] + middle[2]
+    value += high[0] * np.log(ratio * m) + high[1] / (ratio * m)
+    best = m[np.argmin(value)]
+    return np.asarray(np.clip(values, best, ratio * best))
+
+
 def _banded(flat: Doubles, blocks: Blocks, k: int) -> Iterator[tuple[slice, Doubles]]:
     """Views, one a band of equal hubs, (n, K, w) of variances or (n, K, w, w) of covariances."""
     start = 0

@@ -25,6 +25,7 @@ from vpem._core.sweep import sweep
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.rules import DECOMPOSED
+from vpem.terms.decomposed import bounded
 from vpem.terms.density import reweighted
 from vpem.terms.missing import Gaps
 from vpem.terms.mixture import (
@@ -86,6 +87,7 @@ class FeatureTerms(RowTerms):
     centre: Doubles
     spread: Doubles | None = None
     share: Doubles | float = 1.0
+    eigenvalue_ratio: float | None = None  # at most, of covariances in a hub
     before: Mixture | None = None  # of the latest E-step, in whose orientations an M-step begins
     _there: Doubles | None = None
     counting: Callable[..., Any] = staticmethod(np.min)  # rows of components, to be `enough`
@@ -407,6 +409,9 @@ class FeatureTerms(RowTerms):
     def _constrained(self, free: Mixture, counts: Doubles) -> Mixture:
         """Return the M-step in the family of covariances, of that without it."""
         before = self.before
+        if self.eigenvalue_ratio is not None:
+            found = bounded(self.blocks, free.covariances, counts, self.eigenvalue_ratio)
+            return replace(free, covariances=found)
         if before is None or before.n_components != free.n_components:
             return free.constrained(counts)
         return free.constrained(counts, before.covariances)

@@ -242,9 +242,14 @@ def sum_features(blocks: Blocks, values: Doubles) -> Doubles:
     return np.bincount(blocks.block_of, values, blocks.n_blocks).astype(np.float64, copy=False)
 
 
-def sharing(blocks: Blocks, covariance_type: str, scale: str) -> Blocks | None:
-    """Return the hubs whose features share a unit, for `Scaling.by`: where shapes depend on it."""
-    depends = covariance_type.endswith("spherical") or covariance_type in IN_UNITS
+def sharing(
+    blocks: Blocks, covariance_type: str, scale: str, are_bounded: bool = False
+) -> Blocks | None:
+    """Return the hubs whose features share a unit, for `Scaling.by`: where shapes depend on it.
+
+    So do those of which the ratio of eigenvalues is bounded.
+    """
+    depends = covariance_type.endswith("spherical") or covariance_type in IN_UNITS or are_bounded
     return blocks if scale == "none" and depends else None
 
 
