@@ -173,8 +173,8 @@ class OutlierTerms(FeatureTerms):
         for _, sums in every:
             densities.append(self._normalised(mixture, sums)[1])
         found = [self._trim(one) for one in np.concatenate(densities, axis=1)]
-        if found:
-            self._kept = np.array([kept for kept, _ in found])
+        self._kept = np.array([kept for kept, _ in found]).reshape(-1, self.n_samples)
+        if found:  # a process of no hub has no root
             self._threshold = np.array([[threshold] for _, threshold in found])
         yield from every
 
