@@ -69,8 +69,9 @@ SENTENCES = """
   features of parties that could share a hub.
 [starts | setup | sum] To begin with, each party sends {receiver} squared distances of all rows to a
   few{under}.
-[ | {kind}{labels} | sum] In every iteration each party sends {receiver}, for every row, {what} (K -
-  1 numbers, K = {k}){under_or_later}.{again}
+[ | {kind}{labels} | sum] In every iteration each party sends {receiver}, for every row, {what}
+  ({n_numbers}, K = {k}){under_or_later}.{again}
+[noise] With noise (--noise) these tell besides in what volume its rows lie.
 [squarem] Between iterations it sends two numbers of how far its parameters have moved.
 [ | {total}] All members learn the total, and so the cluster of every row (its responsibilities),
   which depends on all parties' features.
@@ -228,6 +229,7 @@ def _words(study: Study, command: str, values: Values, done: str) -> Report:
         ("how likely its own features are in each component",
          "weights, weighted sums of rows and of their squares, by component")
     )  # fmt: skip
+    odd = values.get("noise") or values.get("trim")
     single = " Sums over many rows say little about one; the sum over a single row is that row."
     again = " Once more at the end if a member wants labels (--labels)."
     model = "parameters, and so means and covariances of all parties' features"
@@ -243,6 +245,7 @@ def _words(study: Study, command: str, values: Values, done: str) -> Report:
         "anyway": values.get("publish_anyway"), "hops": hops if str(hops) != "0" else 0,
         "likelihood": values.get("hubs") == "likelihood",
         "squarem": "squarem" in str(values.get("accelerate")),
+        "noise": bool(values.get("noise")), "n_numbers": "K numbers" if odd else "K - 1 numbers",
         "readings": values.get("model") in ("bifactor", "gmm"),
         "progress": ((command == "fedem" and not over_rows) or done == "lowrank") and not masked,
         "kind": "server" if server else "estep", "labels": labels, "receiver": receiver,
