@@ -90,6 +90,7 @@ if TYPE_CHECKING:  # the names of `_HOMES`, for those who read types
     from vpem.terms.merging import Merging as Merging
     from vpem.terms.merging import merge_components as merge_components
     from vpem.terms.mixture import Mixture as Mixture
+    from vpem.terms.three_step import three_step as three_step
 
 __version__ = "0.1.0"
 
@@ -151,6 +152,7 @@ _HOMES = {
         "vpem.terms.families.kinds": ("Kinds",),
         "vpem.terms.merging": ("Merging", "merge_components"),
         "vpem.terms.mixture": ("Mixture",),
+        "vpem.terms.three_step": ("three_step",),
     }.items()
     for name in names
 }

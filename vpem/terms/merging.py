@@ -147,15 +147,7 @@ def merge_components(proba: ArrayLike, sample_weight: ArrayLike | None = None) -
     J.-P. Baudry, A. E. Raftery, G. Celeux, K. Lo, R. Gottardo (2010), Combining mixture components
     for clustering, Journal of Computational and Graphical Statistics 19(2).
     """
-    shares = as_array("responsibilities", proba)
-    if shares.ndim != 2 or not shares.size or shares.dtype.kind not in "fiu":
-        raise InputError(
-            f"responsibilities must be numbers of shape (rows, components), got shape "
-            f"{shares.shape} of type {shares.dtype}"
-        )
-    shares = shares.astype(np.float64)
-    if not (shares >= 0).all() or not (abs(shares.sum(axis=1) - 1) <= UNEVEN).all():
-        raise InputError("responsibilities of a row must be at least 0 and sum to 1")
+    shares = check_responsibilities(proba)
     weights = np.ones(len(shares))
     if sample_weight is not None:
         weights = check_weights(sample_weight, len(shares))
@@ -188,6 +180,20 @@ def merge_components(proba: ArrayLike, sample_weight: ArrayLike | None = None) -
             if other != i:
                 compare(min(i, other), max(i, other))
     return Merging(shares, before, tuple(merges))
+
+
+def check_responsibilities(proba: ArrayLike) -> Doubles:
+    """Return responsibilities (M, K) as such, or raise InputError."""
+    shares = as_array("responsibilities", proba)
+    if shares.ndim != 2 or not shares.size or shares.dtype.kind not in "fiu":
+        raise InputError(
+            f"responsibilities must be numbers of shape (rows, components), got shape "
+            f"{shares.shape} of type {shares.dtype}"
+        )
+    shares = shares.astype(np.float64)
+    if not (shares >= 0).all() or not (abs(shares.sum(axis=1) - 1) <= UNEVEN).all():
+        raise InputError("responsibilities of a row must be at least 0 and sum to 1")
+    return shares
 
 
 def _entropy(shares: Doubles, weights: Doubles) -> float:

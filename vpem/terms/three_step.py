@@ -1,0 +1,340 @@
+"""Outcomes of classes in three steps, without the bias that uncertain classes bring.
+
+A mixture is fitted (step 1), rows are assigned to its classes (2), and an outcome is described by
+class, or covariates predict it (3). Assigned classes are not the true ones, but responsibilities
+say how often they differ: ``D[t, s]``, the chance that a row of class t is assigned to class s.
+Step 3 goes back to true classes by weights (BCH: Bolck, Croon and Hagenaars 2004) or by maximum
+likelihood (Vermunt 2010). It needs responsibilities and the outcome, and no other data.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vpem.checks import Doubles, as_array, check_number, check_weights
+from vpem.errors import InputError, VpemWarning, check_choice, not_converged, shorten
+from vpem.network.schema import Report
+from vpem.settings import ASSIGNMENTS, CORRECTIONS
+from vpem.terms.merging import check_responsibilities
+
+EM_STEPS, MOST_STEPS = 5, 500
+"""The first steps are of EM, those that follow of Newton, where these make rows likelier."""
+CLOSE, SINGULAR, TINY = 1e-10, 1e-12, 1e-15
+LEAST_VARIANCE = 1e-8
+"""Of an outcome within a class, in variances of all rows."""
+BOUNDARY = 1e-7
+"""Proportions nearer to 0 or 1 have no standard error."""
+MOST_LEVELS = 100
+WORST = 1e8
+"""Condition of the classification errors beyond which BCH weights say nothing."""
+
+
+def three_step(
+    proba: ArrayLike,
+    outcome: Any = None,
+    covariates: Any = None,
+    sample_weight: ArrayLike | None = None,
+    *,
+    method: str = "bch",
+    assignment: str = "modal",
+    level: float = 0.95,
+) -> Report:
+    """Describe an outcome by class, or predict the class by covariates, in three steps.
+
+    ``bch`` weighs rows by ``sum_s w_is D^-1[s, t]`` and assumes nothing of the outcome within a
+    class. ``ml`` maximises ``sum_i sum_s w_is log sum_t pi_t(z_i) f(y_i | t) D[t, s]``, where
+    numbers are normal; its errors are smaller if they are (Bakk and Vermunt 2016).
+
+    Parameters
+    ----------
+    proba : array of shape (M, K)
+        Responsibilities of the rows, as from ``predict_proba``.
+    outcome : array of shape (M,), optional
+        Numbers, or strings or booleans, which are levels. Rows that lack it are left out of step 3.
+    covariates : array or data frame of shape (M, q) or (M,), optional
+        Numbers that predict the class, in place of an outcome.
+    sample_weight : array of shape (M,), optional
+        Weight of each row. Zero has no effect, an integer equals as many copies.
+    method : {"bch", "ml"}
+    assignment : {"modal", "proportional"}
+        Rows belong to their most responsible class, or to each by its responsibility.
+    level : float
+        Of the intervals.
+
+    Returns
+    -------
+    dict
+        ``estimates``, ``standard_errors`` (by the sandwich, D as known; nan at a boundary),
+        ``lower`` and ``upper``: dicts of ``means`` and ``variances`` (K,); or ``proportions``
+        (K, L); or ``coefficients`` (K, 1 + q), with ``z`` and ``p_values``, 0 of the first class.
+        ``tests``: Wald tests of equality over classes. ``names`` of levels or columns, ``kind``,
+        ``classification`` D (K, K), ``sizes`` of classes (K,), ``n_samples``, ``n_missing``.
+
+    Raises
+    ------
+    InputError
+        If these are no responsibilities, values cannot be used, or a class has no rows.
+
+    References
+    ----------
+    J. K. Vermunt (2010), Latent class modeling with covariates: two improved three-step approaches,
+    Political Analysis 18(4). Z. Bakk, J. K. Vermunt (2016), Robustness of stepwise latent class
+    modeling with continuous distal outcomes, Structural Equation Modeling 23(1).
+    """
+    shares = check_responsibilities(proba)
+    weights = np.ones(len(shares))
+    check_choice("method", method, CORRECTIONS)
+    check_choice("assignment", assignment, ASSIGNMENTS)
+    level = check_number("level", level, least=0, most=1, above=True)
+    if sample_weight is not None:
+        weights = check_weights(sample_weight, len(shares))
+    if (outcome is None) == (covariates is None):
+        raise InputError("give an outcome or covariates, one of the two")
+    what, given = ("outcome", outcome) if covariates is None else ("covariates", covariates)
+    names, values, levels = _read(what, given, weights)
+    rows = ~np.isnan(values).any(axis=1)
+    if not rows.any():
+        raise InputError(f"no row has the {what}")
+    sizes, assigned = weights @ shares, shares
+    if not (sizes > 0).all():
+        empty = shorten(np.flatnonzero(~(sizes > 0)))
+        raise InputError(f"class {empty} has no rows; fit fewer components, or merge them")
+    if assignment == "modal":
+        assigned = np.eye(len(sizes))[shares.argmax(axis=1)]
+    errors = (shares * weights[:, None]).T @ assigned / sizes[:, None]
+    third = _Third(values[rows], len(levels), what, weights[rows], assigned[rows], errors, method)
+    if not levels and not (third.scale > 0).all():
+        constant = [name for name, one in zip(names, third.scale, strict=True) if not one > 0]
+        raise InputError(f"{shorten(map(repr, constant))} has one value only, in all these rows")
+    found, covariance = third.solve()
+    report: Report = {
+        "kind": "categorical" if levels else "continuous" if what == "outcome" else what,
+        "names": levels or names, "method": method, "assignment": assignment, "level": level,
+        "estimates": {}, "standard_errors": {}, "tests": {}, "classification": errors,
+        "sizes": sizes / sizes.sum(), "n_samples": int(rows.sum()),
+        "n_missing": int((~rows & (weights > 0)).sum()),
+    }  # fmt: skip
+    for name, (move, shift) in third.reported().items():
+        estimate = found @ move.T + shift
+        spread = np.einsum("oa,kalb,pb->kolp", move, covariance, move)
+        error = np.sqrt(np.maximum(np.einsum("koko->ko", spread), 0))
+        tested = {name: [*range(max(len(move) - 1, 1))]}
+        if what == "covariates":
+            tested = {one: [j] for j, one in enumerate(names, 1)}
+        elif name != "means" and (estimate < 0).any():
+            classes = shorten(np.flatnonzero((estimate < 0).any(axis=1)))
+            sentence = f"{name} are below 0 in class {classes}, since BCH weights are: take ml"
+            warnings.warn(VpemWarning(sentence), stacklevel=2)
+        report["tests"] |= {one: _wald(estimate, spread, at) for one, at in tested.items()}
+        if levels:
+            error[abs(estimate - 0.5) > 0.5 - BOUNDARY] = np.nan
+        if report["kind"] == "continuous":
+            estimate, error = estimate[:, 0], error[:, 0]
+        report["estimates"][name], report["standard_errors"][name] = estimate, error
+        for word, values in inference(estimate, error, level).items():
+            if what == "covariates" or word in ("lower", "upper"):
+                report.setdefault(word, {})[name] = values
+    return report
+
+
+def inference(estimates: Doubles, errors: Doubles, level: float = 0.95) -> dict[str, Doubles]:
+    """Return z, p and the normal interval of each estimate; nan where there is no error."""
+    from scipy.special import ndtr, ndtri
+
+    known = np.where(errors > 0, errors, np.nan)
+    z, half = estimates / known, ndtri((1 + level) / 2) * known
+    return {
+        "z": z, "p_values": 2 * ndtr(-abs(z)), "lower": estimates - half, "upper": estimates + half,
+    }  # fmt: skip
+
+
+MISSING = ("None", "nan", "<NA>", "NaT")
+
+
+def _read(what: str, given: Any, weights: Doubles) -> tuple[list[str], Doubles, list[str]]:
+    """Return names of columns, their values (M, q), nan where missing, and levels of text."""
+    values, n = as_array(what, given), len(weights)
+    if values.ndim not in (1, 1 + (what == "covariates")) or len(values) != n:
+        raise InputError(f"{what} must have a value for each of {n} rows, got {values.shape}")
+    values = values.reshape(n, -1)
+    names = [str(one) for one in getattr(given, "columns", [getattr(given, "name", None) or what])]
+    if len(names) != values.shape[1]:
+        names = [f"covariate {j}" for j in range(values.shape[1])]
+    cells, numbers = values.ravel().tolist(), np.full(values.size, np.nan)
+    there = np.array([repr(one) not in MISSING for one in cells])
+    there &= np.repeat(weights > 0, values.shape[1])
+    known = [one for one, is_there in zip(cells, there, strict=True) if is_there]
+    levels: list[str] = []
+    if all(isinstance(one, int | float) and not isinstance(one, bool) for one in known):
+        numbers[there] = known
+    elif what == "covariates":
+        raise InputError("covariates must be numbers; give text a column of 0 and 1 for a level")
+    else:
+        words, numbers[there] = np.unique([str(one) for one in known], return_inverse=True)
+        levels = words.tolist()
+        if not 2 <= len(levels) <= MOST_LEVELS:
+            raise InputError(f"the outcome has {len(levels)} levels; it needs 2 to {MOST_LEVELS}")
+    if np.isinf(numbers).any():
+        raise InputError(f"{what} must be finite")
+    return names, numbers.reshape(values.shape), levels
+
+
+def _wald(estimate: Doubles, spread: Doubles, columns: list[int]) -> Report:
+    """Test that these columns of an estimate (K, q) are the same in all classes."""
+    from scipy.special import chdtrc
+
+    off = (estimate[1:] - estimate[:1])[:, columns].ravel()
+    contrast = np.hstack([-np.ones((len(estimate) - 1, 1)), np.eye(len(estimate) - 1)])
+    of_columns = spread[:, columns][..., columns]
+    covered = np.einsum("sk,kolp,tl->sotp", contrast, of_columns, contrast)
+    values, vectors = np.linalg.eigh(covered.reshape(len(off), len(off)))
+    sound = values > SINGULAR * values.max(initial=0.0)
+    statistic, rank = float(np.square(off @ vectors[:, sound]) @ (1 / values[sound])), sound.sum()
+    p_value = float(chdtrc(rank, statistic)) if rank else 1.0
+    return {"statistic": statistic, "degrees_of_freedom": int(rank), "p_value": p_value}
+
+
+def _moments(y: Doubles, at: Doubles) -> tuple[Doubles, Doubles, Doubles, bool]:
+    """A number y (M, 1), and mean and variance of each class (K, 2).
+
+    Returned are what is 0 in the mean of a class and derivatives of the log-density, (M, K, 2),
+    that but for a constant (M, K), and whether there is one: a variance of BCH may be negative.
+    """
+    mean, variance = at.T
+    off = y - mean
+    apart = np.stack([off, np.square(off) - variance], axis=2)
+    with np.errstate(all="ignore"):
+        logs = -0.5 * (np.square(off) / variance + np.log(variance))
+        slopes = apart / np.stack([variance, 2 * np.square(variance)], axis=1)
+    return apart, slopes, logs, bool(variance.min() > LEAST_VARIANCE)
+
+
+def _levels(y: Doubles, at: Doubles) -> tuple[Doubles, Doubles, Doubles, bool]:
+    """The same of a category, one-hot (M, L), and proportions of all levels but the last."""
+    chances = np.hstack([at, 1 - at.sum(axis=1, keepdims=True)])
+    some = np.maximum(chances, TINY)
+    slopes = y[:, None] / some
+    slopes = slopes[..., :-1] - slopes[..., -1:]
+    return y[:, None, :-1] - at, slopes, y @ np.log(some).T, bool(chances.min() > -CLOSE)
+
+
+class _Third:
+    """Step 3 as estimating equations, 0 in the sum over rows.
+
+    Of each class they have p coefficients of x, which are 0 of the first class, and the moments of
+    an outcome, together q, of columns in units of their own.
+    """
+
+    def __init__(
+        self, values: Doubles, n_levels: int, what: str, weights: Doubles, assigned: Doubles,
+        errors: Doubles, method: str,
+    ) -> None:  # fmt: skip
+        self.weights, self.assigned, self.errors = weights, assigned, errors
+        if n_levels:
+            values = np.eye(n_levels)[values[:, 0].astype(np.intp)]
+        self.centre = np.average(values, axis=0, weights=weights)
+        self.scale = np.sqrt(np.average(np.square(values - self.centre), axis=0, weights=weights))
+        self.x, self.y, self.law = np.ones((len(values), 1)), values, _levels
+        if n_levels:
+            self.pooled = self.centre[:-1]
+        else:
+            self.y = (values - self.centre) / np.where(self.scale > 0, self.scale, 1)
+            self.law, self.pooled = _moments, np.array([0.0, 1.0])
+        if what == "covariates":
+            self.x, self.pooled = np.hstack([self.x, self.y]), np.empty(0)
+        self.fixed = None  # weights of BCH
+        if method == "bch":
+            if np.linalg.cond(errors) > WORST:
+                raise InputError(
+                    "classes overlap too much, or one has no assigned rows, so that classification "
+                    "errors have no inverse; take ml, or proportional assignment"
+                )
+            self.fixed = assigned @ np.linalg.inv(errors)
+            if not (weights @ self.fixed > 0).all():
+                raise InputError("a class has no rows with an outcome; take ml, or fewer classes")
+
+    def reported(self) -> dict[str, tuple[Doubles, Any]]:
+        """Return what is reported of a class: linear maps of its parameters (q,), and shifts."""
+        if not len(self.pooled):
+            move = np.diag([1.0, *1 / self.scale])
+            move[0, 1:] = -self.centre / self.scale
+            return {"coefficients": (move, 0.0)}
+        if self.law is _levels:
+            one = np.eye(len(self.scale))
+            return {"proportions": (np.eye(len(one), k=1) - np.outer(one[-1], 1 - one[0]), one[-1])}
+        rest = np.eye(3)[1:, None] * self.scale
+        return {"means": (rest[0], self.centre), "variances": (rest[1] * self.scale, 0.0)}
+
+    def equations(self, at: Doubles) -> tuple[float, Doubles, Doubles, Doubles]:
+        """Return the log-likelihood, equations of rows (M, P), and their derivatives (P, P).
+
+        These are for responsibilities that follow, and for such as stay what they are. Parameters
+        are P = K q - p, class by class.
+        """
+        from scipy.special import log_softmax, logsumexp, softmax
+
+        (n, p), k, w = self.x.shape, len(self.errors), self.weights
+        at = np.append(np.zeros(p), at).reshape(k, -1)
+        q = at.shape[1]
+        logs = log_softmax(self.x @ at[:, :p].T, axis=1)
+        pi, apart, inside = np.exp(logs), np.repeat(self.x[:, None], k, axis=1), True
+        slopes = apart
+        if q > p:
+            of_y, along, densities, inside = self.law(self.y, at[:, p:])
+            apart = np.concatenate([apart, of_y], axis=2)
+            if self.fixed is None:
+                slopes, logs = np.concatenate([slopes, along], axis=2), logs + densities
+        stays, moves = np.zeros((k, q, k, q)), np.zeros((k, q, k, q))
+        if self.fixed is not None:
+            shares, value = self.fixed, float(w @ (self.fixed * logs).sum(axis=1))
+        elif not inside:
+            return -np.inf, apart, moves, stays
+        else:
+            value, shares, pairs = 0.0, np.zeros((n, k)), np.zeros((n, k, k))
+            for part, chances in zip(self.assigned.T, self.errors.T, strict=True):
+                joint = logs + np.log(np.maximum(chances, TINY))
+                value += float((w * part) @ logsumexp(joint, axis=1))
+                after = softmax(joint, axis=1)
+                shares += part[:, None] * after
+                pairs += (part[:, None] * after)[:, :, None] * (np.eye(k) - after[:, None])
+            for t, u in np.ndindex(k, k):
+                moves[t, :, u] = (apart[:, t] * (w * pairs[:, t, u])[:, None]).T @ slopes[:, u]
+        for t, u in np.ndindex(k, k):
+            both = w * pi[:, t] * ((t == u) - pi[:, u])
+            stays[t, :p, u, :p] = -(self.x * both[:, None]).T @ self.x
+            stays[t, range(p, q), u, range(p, q)] = -(t == u) * (w @ shares[:, t])
+        apart = apart * shares[:, :, None]
+        apart[:, :, :p] -= pi[:, :, None] * self.x[:, None]
+        moves, stays = (one.reshape(k * q, k * q)[p:, p:] for one in (moves + stays, stays))
+        return value, apart.reshape(n, -1)[:, p:], moves, stays
+
+    def solve(self) -> tuple[Doubles, Doubles]:
+        """Return parameters (K, q) and their covariance (K, q, K, q), by the sandwich."""
+        k, p, w = len(self.errors), self.x.shape[1], self.weights
+        at = np.tile(np.append(np.zeros(p), self.pooled), k)[p:]
+        value, rows, moves, stays = self.equations(at)
+        for count in range(MOST_STEPS):
+            before, total = at, w @ rows
+            for derivative in (moves, stays)[count < EM_STEPS :]:
+                step = np.linalg.lstsq(derivative, -total, rcond=SINGULAR)[0]
+                for halvings in range(10):
+                    tried = before + step / 2**halvings
+                    found = self.equations(tried)
+                    if found[0] >= value - SINGULAR * max(1.0, abs(value)):
+                        at, (value, rows, moves, stays) = tried, found
+                        break
+                if at is not before:
+                    break
+            if abs(at - before).max() < CLOSE * max(1.0, abs(at).max()):
+                break
+        else:
+            sentence = f"step 3 did not converge in {MOST_STEPS} steps: something separates classes"
+            warnings.warn(not_converged(sentence), stacklevel=3)
+        bread = np.linalg.pinv(moves)
+        spread = bread @ ((rows * w[:, None]).T @ rows) @ bread.T
+        shape = (k, p + len(self.pooled))
+        return np.append(np.zeros(p), at).reshape(shape), np.pad(spread, (p, 0)).reshape(shape * 2)
