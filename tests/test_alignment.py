@@ -101,7 +101,7 @@ def by_sets(ids):
 
 
 @pytest.mark.parametrize("level", MATCHING)
-@quick(max_examples=15)
+@quick(max_examples=12)
 @given(ids=parties())
 def test_rows_are_those_of_sets_in_the_first_partys_order(level, ids):
     found = agree(ids, level)

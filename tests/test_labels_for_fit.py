@@ -150,8 +150,8 @@ def test_certain_probabilities_are_labels_and_no_labels_are_none(topology, missi
 @each("how", [{"compress": "natural:12bits"}, {"consensus": "rounds"}, {"link_failure": 0.1}])
 def test_rounds_come_to_what_the_operator_does(how):
     X, labels, _ = data(3)
-    plan = fitted(X, labels, network("cycle", consensus="operator"), max_iter=40, reg_covar=1e-2)
-    found = fitted(X, labels, network("cycle", **how), max_iter=40, reg_covar=1e-2)
+    plan = fitted(X, labels, network("cycle", consensus="operator"), max_iter=25, reg_covar=1e-2)
+    found = fitted(X, labels, network("cycle", **how), max_iter=25, reg_covar=1e-2)
     np.testing.assert_allclose(
         found.mixture.assembled_means, plan.mixture.assembled_means, atol=1e-3
     )
@@ -188,12 +188,12 @@ def test_a_broken_run_goes_on_to_the_same_bit():
 
 @each("init", ["random", "k-means++", "kmeans"])
 def test_components_without_labels_are_found_beside_the_others(init):
-    X, labels, truth = data(5, 300, 0.3)
+    X, labels, truth = data(5, 200, 0.3)
     X += 3 * np.eye(5)[truth]
     labels = np.where(labels == 1, labels, -1).astype(object)
     labels[labels == 1] = "rare"
     labels[labels == -1] = None
-    found = fitted(X, labels, init=init, max_iter=60, n_init=4)
+    found = fitted(X, labels, init=init, max_iter=30, n_init=4)
     assert found.labels_for_fit["names"] == ["rare"]
     components = found.mixture.predict(X)
     assert np.mean(components[truth == 1] == 0) > 0.9
@@ -269,7 +269,7 @@ def folder(tmp_path_factory):
     return home
 
 
-HOW = ("-k", "2", "--agents", "2", "--json", "--max-iter", "30", "--features", "a,b,c,d,e,f")
+HOW = ("-k", "2", "--agents", "2", "--json", "--max-iter", "4", "--features", "a,b,c,d,e,f")
 PLAIN = HOW[:-2]
 
 
@@ -286,8 +286,8 @@ FORMS = [
     ["data.h5", *PLAIN, "--dataset", "X", "--labels-for-fit", "known/state"],
     ["data.h5", *PLAIN, "--dataset", "X", "--labels-for-fit", "known/soft"],
     ["data.csv", *HOW, "--labels-for-fit", "state", "--labels-at", "agent 1"],
-    ["parties.toml", "--parties", "--align", "ids", "-k", "2", "--json", "--max-iter", "30"],
-    ["one.csv", "two.csv", "--parties", "--align", "ids", "-k", "2", "--json", "--max-iter", "30",
+    ["parties.toml", "--parties", "--align", "ids", "-k", "2", "--json", "--max-iter", "4"],
+    ["one.csv", "two.csv", "--parties", "--align", "ids", "-k", "2", "--json", "--max-iter", "4",
      "--labels-for-fit", "state", "--labels-at", "two"],
 ]  # fmt: skip
 

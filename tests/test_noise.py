@@ -58,7 +58,7 @@ def law(scale):
     return values, weights / weights.sum()
 
 
-@pytest.mark.parametrize("scale", [1, 2, 3, 16])
+@each("scale", [1, 2, 3, 16])
 def test_small_noise_has_the_exact_law(scale):
     found = Noise(SEED).gaussian(scale, 100_000)
     values, chances = law(scale)
@@ -69,7 +69,7 @@ def test_small_noise_has_the_exact_law(scale):
     assert stats.chisquare(observed, expected).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("scale", [2**20, 3**29 + 2, 2**52])
+@each("scale", [2**20, 3**29 + 2, 2**52])
 def test_large_noise_has_the_moments_and_low_bits_of_the_law(scale):
     found = Noise(SEED).gaussian(scale, 20_000)
     assert stats.kstest(found / scale, "norm").pvalue > 1e-3
@@ -122,7 +122,7 @@ def test_bounds_of_what_is_not_gaussian_hold_for_the_exact_laws():
     assert beyond_reach(10) == pytest.approx(20 * stats.norm.pdf(REACH) * np.sqrt(2 * np.pi))
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "n"), [(4.0, 1e-6, 10), (1.0, 1e-5, 30)])
+@each(("epsilon", "delta", "n"), [(4.0, 1e-6, 10), (1.0, 1e-5, 30)])
 def test_the_accountant_agrees_with_that_of_the_library(epsilon, delta, n):
     import dp_accounting
 
@@ -164,7 +164,7 @@ def test_a_budget_cannot_be_spent_twice():
         Budget(1.0, 1e-6).multipliers([0.6, 0.6])
 
 
-@pytest.mark.parametrize(("n_samples", "n_features"), [(10**6, 40), (10**8, 10)])
+@each(("n_samples", "n_features"), [(10**6, 40), (10**8, 10)])
 def test_a_grid_is_fine_enough_for_many_rows_and_a_delta_that_is_common(n_samples, n_features):
     private = PrivacySettings(epsilon=4.0, delta=0.01 / n_samples)
     Budget(4.0, 1e-6).check_grid(2**32, 10**7)
@@ -206,7 +206,7 @@ def parts_of(kind, k, d, rng, width=0.2):
     return Parts(rng.dirichlet(np.ones(k)), rng.uniform(-1, 1, (k, d)), spreads, kind)
 
 
-@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+@each("kind", COVARIANCE_TYPES)
 def test_a_row_moves_a_message_by_at_most_one_deviation_of_the_noise(kind):
     rng = np.random.default_rng(0)
     k, d = 3, 4
@@ -259,7 +259,7 @@ def test_a_coarser_grid_has_noise_for_what_it_rounds():
     assert 5.0 * np.linalg.norm(moved) <= (more / less)[0] - 1 + 1e-6
 
 
-@pytest.mark.parametrize(
+@each(
     ("graph", "how", "by"),
     [
         ("star", {}, "server"),
@@ -292,7 +292,7 @@ def test_iterations_share_what_the_start_leaves_and_their_steps_end_in_a_mean():
     assert [length_of(t, 6) for t in range(1, 7)] == [1, 1, 1, 1 / 2, 1 / 3, 1 / 4]
 
 
-@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+@each("kind", COVARIANCE_TYPES)
 def test_statistics_that_no_rows_could_have_are_repaired(kind):
     rng = np.random.default_rng(2)
     parts, layout = parts_of(kind, 3, 2, rng), Residuals(kind, 3, 2)
@@ -307,7 +307,7 @@ def test_statistics_that_no_rows_could_have_are_repaired(kind):
         assert np.isfinite(spreads).all()
 
 
-@pytest.mark.parametrize("kind", ["full", "tied-spherical"])
+@each("kind", ["full", "tied-spherical"])
 def test_with_hardly_any_noise_it_is_em(kind):
     rng = np.random.default_rng(4)
     means = np.array([[0.5, 0.5], [-0.5, 0.0]])
@@ -354,7 +354,7 @@ def parts_of_hub(kind, width, rng, k=3):
     return Parts(np.full(k, 1 / k), rng.uniform(-1, 1, size=(k, width)), spreads, kind)
 
 
-@pytest.mark.parametrize("kind", COVARIANCE_TYPES)
+@each("kind", COVARIANCE_TYPES)
 def test_no_row_moves_the_sums_of_all_hubs_by_more_than_1_and_some_nearly_does(kind):
     rng, widths = np.random.default_rng(3), (3, 1, 0, 2)
     scales, norms = scales_of_hubs(np.array(widths), kind, 3), []
@@ -482,7 +482,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@each("case", REFUSED)
 def test_what_noise_cannot_go_with_is_refused(clusters, star, case):
     options, changes, said = REFUSED[case]
     privacy = PrivacySettings(**{**PRIVATE, **changes})
@@ -514,11 +514,8 @@ def test_a_private_fit_takes_what_it_names_and_refuses_all_else(algorithm, recor
             assert name in TAKEN[algorithm], name
 
 
-@pytest.mark.parametrize(
-    "how", [{"topology": "cycle"}, {"topology": "star", "compress": "float32"}]
-)
-def test_sums_that_are_not_exact_are_refused(clusters, how):
-    more = {"compress": how["compress"]} if "compress" in how else {}
-    network = connect(make_graph(how["topology"], 3), contiguous(6, 3), **more)
+@each(("topology", "how"), [("cycle", {}), ("star", {"compress": "float32"})])
+def test_sums_that_are_not_exact_are_refused(clusters, topology, how):
+    network = connect(make_graph(topology, 3), contiguous(6, 3), **how)
     with pytest.raises(InputError, match="one exact sum"):
         fit_vpem(clusters[0], network, n_components=3, privacy=PrivacySettings(**PRIVATE))

@@ -70,7 +70,7 @@ def test_one_trial_is_the_bernoulli_law():
 
 def test_log_likelihood_deviance_and_m_step_are_those_of_scipy():
     given, law, n = seen_by_three("binomial"), make_law("binomial", trials=12), 12
-    found = fit(given, "binomial", max_iter=200)
+    found = fit(given, "binomial", max_iter=60)
     total = sum(
         scipy.stats.binom.logpmf(values, n, found.fitted.ravel()[places] / n).sum()
         for places, values in zip(given.places, given.values, strict=True)
@@ -83,7 +83,7 @@ def test_log_likelihood_deviance_and_m_step_are_those_of_scipy():
     # At a minimum over a row's factors the slope is that of the ridge.
     S = n * np.random.default_rng(1).uniform(0.1, 0.9, SHAPE)
     point = LowRank.balanced(np.full((SHAPE[0], 2), 0.1), np.eye(SHAPE[1], 2))
-    for _ in range(40):
+    for _ in range(25):
         point = descend(law, S, 0.5, point)
 
     def value(U):
@@ -147,7 +147,7 @@ LOG_PMF = {
 @each("law", LAWS)
 def test_under_every_law_it_rises_to_where_no_step_is_better(law):
     given, L = seen_by_three(law), 1.5
-    found = fit(given, law, observer_shrinkage=L, max_iter=250, ridge=1.5)
+    found = fit(given, law, observer_shrinkage=L, max_iter=120, ridge=1.5)
     history = np.array(found.run.history.objective)
     assert np.diff(history).min() > -1e-10
     a, theta = np.array(list(found.intercepts.values())), found.factors.theta
@@ -176,7 +176,7 @@ def test_under_every_law_it_rises_to_where_no_step_is_better(law):
 def test_observers_of_one_matrix_are_better_described():
     given = seen_by_three("gaussian")
     with_own, without = (
-        fit(given, max_iter=200, **more) for more in ({"observer_shrinkage": 1.0}, {})
+        fit(given, max_iter=60, **more) for more in ({"observer_shrinkage": 1.0}, {})
     )
     assert with_own.log_likelihood > without.log_likelihood + 0.05
 

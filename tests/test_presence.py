@@ -6,15 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vpem import (
-    FedEM,
-    FileError,
-    InputError,
-    VpemWarning,
-    fit_fedem,
-    fit_imputation,
-    make_graph,
-)
+from vpem import FedEM, FileError, InputError, VpemWarning, fit_fedem, fit_imputation, make_graph
 from vpem.checks import least_participation, parse_participation
 from vpem.fits.prepare import read_presence
 from vpem.network.codecs import draw_keys, parse_codec
