@@ -255,13 +255,13 @@ class Ways:
 
     def mpi(self, folder):
         ways = self.over_ranks()
-        few = ("consensus", "compressed", "batches", "masked", "weights of rows that miss values")
+        few = ("compressed", "masked", "weights of rows that miss values")
         some = {way: ways[way] for way in (few if self.algorithm else ways)}
         self.compare_over(folder, partial(together, 2), some)
 
     def tls(self, folder):
         # Rounds are those of parties; what is reduced goes as all else does.
-        few = ("masked",) if self.algorithm else ("compressed", "missing", "masked")
+        few = ("masked",) if self.algorithm else ("compressed", "masked")
         ways = self.over_ranks()
         self.compare_over(folder, partial(over_members, 3), {way: ways[way] for way in few})
 

@@ -252,7 +252,7 @@ def mpi(folder):
 
 
 def tls(folder):
-    few = ("consensus", "compressed", "masked")
+    few = ("compressed", "masked")
     ways = {way: OVER_RANKS[way] for way in few}
     compare_over(folder, partial(over_members, 3), ways, members=True)
 
@@ -267,7 +267,7 @@ def compare_over(folder, run, ways, members=False):
         found = observe_parties(held, "weight", place)
         kept, hidden = hide_entries(found, 0.2, np.random.default_rng(0), place)
         network = spread_workers(connect_workers(make_graph("star", 3)), engine)
-        how = {"rank": 2, "ridge": "auto", "max_iter": 3, "tol": 0.0, "n_threads": 1}
+        how = {"rank": 2, "max_iter": 3, "tol": 0.0, "n_threads": 1}
         return fit_imputation(kept, network=network, **how), hidden
 
     def everything(engine):

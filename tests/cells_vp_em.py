@@ -122,8 +122,8 @@ def consensus(folder):
 
 def masked(folder):
     """As plain sums to 1e-8 nats a sample; the same bits along a tree, and whoever lives where."""
-    ways = ({}, BATCHES, MISSING, {"init": "kmeans"}, {"accelerate": "local:8,squarem"})
-    ways = (*ways, {"sample_weight": WEIGHTS, "init": [0, 77]}, {"held": contiguous(6, 3)})
+    ways = (BATCHES, MISSING, {"init": "kmeans"}, {"accelerate": "local:8,squarem"})
+    ways = (*ways, {"sample_weight": WEIGHTS, "init": [0, 77], "held": contiguous(6, 3)})
     for how in ways:
         found = fit(**MASKED, **how)
         plain = fit(**how)
@@ -235,19 +235,13 @@ OVER_RANKS = {
     "tree": {"topology": "path", "network": {"sum": "tree"}},
     "consensus": {"topology": "cycle", "network": {"n_rounds": 8}},
     "compressed": COMPRESSED,
-    "compressed at a server": {"network": {"compress": "natural:12bits"}},
-    "compressed along a tree": ALONG_A_TREE,
+    "compressed at a server, in batches": {"network": COMPRESSED["network"]} | BATCHES,
     "compressed along a tree, in batches": ALONG_A_TREE | BATCHES,
-    "absent": ABSENT | {"max_iter": 6},
-    "links": FAILING,
     "links, along a tree": ALONG_A_TREE | FAILING_TREE,
-    "compressed in batches": {"network": COMPRESSED["network"]} | BATCHES,
     "links fail, in batches": FAILING | BATCHES,
     "all of it": MISSING
     | BATCHES
     | {"topology": "complete", "network": {"compress": "qsgd:8bits", "agent_dropout": 0.05}},
-    "batches": BATCHES,
-    "missing": MISSING,
     "missing in batches": MISSING | BATCHES,
     "weights": {"sample_weight": WEIGHTS, "init": [0, 77]},
     "start": {"init": "kmeans"},
@@ -259,7 +253,7 @@ def mpi(folder):
 
 
 def tls(folder):
-    ways = ("tree", "compressed at a server", "missing in batches")  # rounds: those of parties
+    ways = ("compressed at a server, in batches", "missing in batches")  # rounds: those of parties
     compare_over(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in ways})
 
 

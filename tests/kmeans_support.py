@@ -142,7 +142,7 @@ class Ways:
                 is_at_rest(self.cluster(topology=topology, network=network, **drawn))
 
     def absent(self, folder):
-        for seed in range(3):
+        for seed in range(2):
             drawn = {"init": "random", "seed": seed}
             for compress in (None, "natural:12bits"):
                 network = {"agent_dropout": 0.3, "compress": compress, "seed": seed}
@@ -162,7 +162,7 @@ class Ways:
     def batches(self, folder):
         same(self.cluster(batch_size=len(X)), self.cluster())
         for how in ({}, {"data": HOLES, "missing": "marginalize"}):
-            for seed in range(3):
+            for seed in range(2):
                 found = self.cluster(batch_size=37, init="random", seed=seed, **how)
                 is_at_rest(found, how.get("data", X))
                 assert (np.diff(found.history) <= 1e-12 * found.history[0]).all()
@@ -224,22 +224,17 @@ KEPT = (
 )
 
 OVER_RANKS = {
-    "server": {"max_iter": 100},
     "few rounds": {"topology": "path", "network": {"n_rounds": 5, "acceleration": "none"}},
     "tree": {"topology": "path", "network": {"sum": "tree"}},
     "absent": {"participation": 0.5, "init": "random"},
-    "compressed": {"network": {"compress": "qsgd:8bits"}},
     "compressed, absent": {"network": {"compress": "qsgd:8bits"}, "participation": 0.5},
     "rounds": {"topology": "cycle", "network": {"compress": "natural:12bits"}, "max_iter": 6},
     "silent": {"topology": "complete", "network": {"agent_dropout": 0.2}, "max_iter": 6},
     "links": {"topology": "cycle", "network": {"link_failure": 0.2}, "max_iter": 6},
-    "one round": {"topology": "complete"},
     "start": {"init": "k-means++", "n_init": 2, "scale": "standard"},
     "batches": {"batch_size": 37, "topology": "cycle"},
     "missing in batches": {"data": HOLES, "missing": "marginalize", "batch_size": 50},
-    "missing": {"data": HOLES, "missing": "marginalize", "scale": "standard"},
     "weights": {"sample_weight": WEIGHTS, "init": "random"},
-    "centres": {"init": X[START] + 0.1, "topology": "cycle"},
     "empty": {"init": X[START] + 99.0 * np.arange(4)[:, None], "topology": "cycle"},
 }
 

@@ -1,6 +1,7 @@
 """Recipes over rows on the ranks of any engine against one process: the same numbers and ledger.
 
-The first rank runs one process besides (see test_engines.py).
+The first rank runs one process besides (see test_engines.py). Most ways are cells of the table, too
+(cells_em_rows.py, cells_fedem.py, cells_kmeans_rows.py); here they meet real processes.
 """
 
 import tempfile
@@ -8,10 +9,8 @@ from dataclasses import replace
 
 import h5py
 import numpy as np
-import pytest
 
 from tests.over_sums import agents_on, pooled
-from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem import fit_fedem
 from vpem.fits.local_rows import read_rows
@@ -129,155 +128,96 @@ class Comparison:
 
 
 def main(engine, brief=False):
-    X = overlapping()
-    n = agents_on(engine)
+    X, n = overlapping(), agents_on(engine)
     holders = np.random.default_rng(5).choice(n, size=len(X), p=SHARES[n])
     names = [f"worker {worker}" for worker in range(n)]
     compare = Comparison(engine, X, from_worker_of_row(holders, names))
+
+    def joined(topology, **how):
+        return connect_workers(make_graph(topology, n, seed=0), **how)
+
     # Of the last, so few rounds that workers differ much.
-    few = {"n_rounds": 8, "acceleration": "none"}
-    networks = [
-        connect_workers(make_graph("star", n)),
-        connect_workers(make_graph("cycle", n)),
-        connect_workers(make_graph("geometric", n, seed=0, radius=0.6), **few),
-    ]
-    first = fit_em(X, compare.workers, networks[0], n_components=3, max_iter=2).mixture
-    starts = ("random", "k-means++", "kmeans", [3, 77, 120], first)
-    for number, network in enumerate(networks):
-        for place, start in enumerate(starts):
-            if (number + place) % 3 == 0:
-                compare.em(network, init=start, n_init=2 if number == place else 1)
-        for start in ("k-means++", "random", [3, 77, 120], X[:3])[number::4]:
-            compare.kmeans(network, init=start)
-    compare.kmeans(networks[1], scale="standard", n_init=2)
-    grown = connect_workers(make_graph("grid", n), sum="tree")
-    compare.em(grown, init="kmeans")
-    compare.kmeans(grown)
-    # Messages of a codec go to the root as they are: a link carries those of all below it.
-    compare.fedem(grown, compress="natural:12bits", init="kmeans", participation=0.6)
-    compare_data(compare, networks, starts, brief)
-    compare_fedem(compare, networks, first, brief)
-    compare_disturbed(compare, brief)
-    if not brief:
-        compare_disk(compare, networks, starts)
-        compare_kinds(compare, networks, starts)
-        compare_repairs(compare, networks, first)
-        check_refusals(compare, networks)
-    return f"compared {compare.n_compared}"
-
-
-def compare_fedem(compare, networks, first, brief):
-    """Codecs, participation, minibatches, memories: streams go on alike on all ranks."""
-    star = networks[0]
-    cases = [
-        {"init": "kmeans"},
-        {"compress": "qsgd:4bits:32", "step_size": 1.0, "init": "k-means++"},
-        {"compress": "natural:12bits", "init": "kmeans", "participation": 0.6, "batch_size": 9},
-        {"compress": "topk:0.3", "memory": "zero"},
-        {"compress": "randk:0.3", "variance_reduction": True, "participation": 0.7},
-        {"memory": "none", "scale": "standard", "tol": 1e-3, "max_iter": 10},
-        {"covariance_type": "tied", "compress": "float32", "init": [3, 77, 120]},
-        {"init": first, "variance_reduction": True, "inner": 2, "record_every": 2},
-    ]
-    for options in cases[:5:2] if brief else cases:
-        compare.fedem(star, **options)
-    n = star.graph.n_agents
+    star, cycle = joined("star"), joined("cycle")
+    near = joined("geometric", n_rounds=8, acceleration="none")
+    tree, failing = joined("grid", sum="tree"), {"link_failure": 0.2, "n_rounds": 8}
+    first = fit_em(X, compare.workers, star, n_components=3, max_iter=2).mixture
+    rows, missing, weighed = [3, 77, 120], holed(compare), weights_of(compare)
     chances = tuple(np.linspace(0.3, 1, n).tolist())
     turns = tuple((one, (one + 1) % n) for one in range(n)) if n > 1 else ((0,), ())
-    tree = connect_workers(make_graph("path", n), sum="tree")
-    compare.fedem(networks[1], participation=turns, init="kmeans")
-    compare.fedem(tree, participation=chances, init="kmeans")
-    for network in (star, tree):
-        compare.fedem(network, participation=turns, compress="blockp:3,20:inf", init="kmeans")
-    compare.fedem(networks[1], init="kmeans", participation=0.6, batch_size=27)
-    if not brief:
-        compare.fedem(star, participation=chances, memory="naive", init="kmeans")
-        some = {"memory": "zero", "participation": 0.9}
-        compare.fedem(networks[2], variance_reduction=True, tol=1e-3, max_iter=8, **some)
-
-
-def compare_data(compare, networks, starts, brief):
-    """Weights, missing values and both; rows that nothing is known of, or that weigh nothing."""
-    rng = np.random.default_rng(2)
-    weights = rng.integers(0, 3, size=len(compare.X)).astype(float)
-    weights[[3, 77, 120]] = 1.5
-    holes = np.where(rng.random(compare.X.shape) < 0.15, np.nan, compare.X)
-    holes[[5, 70, 149]] = np.nan
-    # Of this worker's rows a feature is never there.
-    holes[compare.workers.rows[1], 1] = np.nan
-    holes[[3, 77, 120]] = compare.X[[3, 77, 120]]
-    missing = {"X": holes, "missing": "marginalize"}
-    kinds = ("full", "diag", "tied", "spherical")
-    for number, network in enumerate(networks):
-        common = {"init": starts[number], "covariance_type": kinds[number]}
-        compare.em(network, sample_weight=weights, **common)
-        compare.em(network, **missing, **common)
-        if not brief:
-            compare.em(network, **missing, sample_weight=weights, init=starts[3 - number])
-    if not brief:
-        star, cycle, near = networks
-        compare.em(star, sample_weight=weights, init=starts[2], scale="standard")
-        compare.em(cycle, **missing, scale="standard", init=starts[2])
-        compare.em(near, **missing, dtype=np.float32, init="random", tolerance=2e-3)
-
-
-def compare_disk(compare, networks, starts):
-    """Rows that are read a run at a time: the same numbers, starts, recoveries and ledger."""
-    with tempfile.TemporaryDirectory() as folder:
-        with h5py.File(f"{folder}/x.h5", "w") as file:
-            file["X"] = compare.X
-        matrix = FileMatrix(f"{folder}/x.h5").in_reads_of(41)
-        weights = np.random.default_rng(2).integers(0, 3, size=len(matrix)).astype(float)
-        compare.em(networks[0], X=matrix, init=starts[2], scale="standard")
-        compare.em(networks[2], X=matrix, init=starts[2], sample_weight=weights)
-        matrix.close()
-
-
-def compare_disturbed(compare, brief):
-    """Links that fail, and compressed rounds of FedEM."""
-    n, few = compare.workers.n_workers, {"n_rounds": 8}
-    graph = make_graph("geometric", n, seed=0, radius=0.6)
-    failing = connect_workers(graph, link_failure=0.2, stragglers=0.05, **few)
-    compare.em(failing, init="random")
-    both = connect_workers(graph, compress="qsgd:8bits", link_failure=0.1, **few)
-    compare.fedem(both, init=[3, 77, 120], batch_size=9)
-    if not brief:
-        compare.fedem(failing, variance_reduction=True, participation=0.6)
-        codec = connect_workers(make_graph("cycle", n), compress="natural:12bits")
-        compare.fedem(codec, participation=0.6, init="random")
-
-
-def compare_kinds(compare, networks, starts):
-    """Covariances, units, precision."""
-    for number, kind in enumerate(("diag", "tied", "tied-spherical")):
-        compare.em(networks[number], covariance_type=kind, init=starts[number])
-    star, _, near = networks
-    compare.em(near, scale="standard", tol=1e-3, max_iter=60)
-    compare.em(star, tol=1e-3, max_iter=60, every_weight=True)
-    single = compare.X.astype(np.float32)
-    compare.em(star, X=single, dtype=np.float32, tolerance=1e-3, init="random")
-    # Centres far away: their clusters are empty, and placed anew.
-    far = compare.X[:3] + np.array([0.0, 0.0, 900.0])[:, None]
-    for network in networks:
-        assert compare.kmeans(network, init=far, max_iter=20).reseeded
-
-
-def compare_repairs(compare, networks, first):
-    """Components that hold nothing, or are flat, are placed anew."""
+    # A component that holds nothing, one that is flat, and centres far from all rows.
     means, flat = first.means.copy(), first.covariances.copy()
     means[2] += 90.0
     flat[9:18] = 0.0
-    for number, network in enumerate(networks):
-        start = replace(first, **({"means": means} if number else {"covariances": flat}))
-        mended = compare.em(network, init=start)
-        reason = "weight" if number else "covariance"
-        assert {event.reason for event in mended.recoveries} == {reason}
+    far = X[:3] + np.array([0.0, 0.0, 900.0])[:, None]
+    em, fedem, kmeans = compare.em, compare.fedem, compare.kmeans
+    cases = [
+        (em, star, {"init": "random", "n_init": 2}),
+        (em, cycle, {"init": "k-means++", "covariance_type": "tied"}),
+        (em, near, {"init": "kmeans", "scale": "standard", "covariance_type": "diag"}),
+        (em, tree, {"init": "kmeans"}),
+        (em, star, {"init": replace(first, means=means)}),
+        (em, cycle, {"init": replace(first, covariances=flat)}),
+        (em, joined("geometric", stragglers=0.05, **failing), {"init": "random"}),
+        (em, cycle, {"sample_weight": weighed, "init": rows}),
+        (em, star, {**missing, "sample_weight": weighed, "init": "random"}),
+        (em, near, {**missing, "covariance_type": "tied", "init": "kmeans"}),
+        (kmeans, star, {"init": "k-means++", "scale": "standard", "n_init": 2}),
+        (kmeans, cycle, {"init": rows}),
+        (kmeans, near, {"init": X[:3]}),
+        (kmeans, tree, {"init": far, "max_iter": 20}),
+        # Messages of a codec go to the root as they are: a link carries those of all below it.
+        (fedem, tree, {"compress": "natural:12bits", "init": "kmeans", "participation": 0.6}),
+        (fedem, star, {"compress": "qsgd:4bits:32", "step_size": 1.0, "init": "k-means++"}),
+        (fedem, star, {"compress": "randk:0.3", "variance_reduction": True, "participation": 0.7}),
+        (fedem, star, {"participation": turns, "compress": "blockp:3,20:inf", "init": "kmeans"}),
+        (fedem, near, {"init": "kmeans", "participation": 0.6, "batch_size": 27}),
+        (fedem, joined("path", sum="tree"), {"participation": chances, "init": "kmeans"}),
+        (fedem, joined("cycle", compress="qsgd:8bits", **failing), {"init": rows, "batch_size": 9}),
+    ]
+    if not brief:
+        reduced = {"variance_reduction": True, "tol": 1e-3, "max_iter": 8, "participation": 0.9}
+        single = {"dtype": np.float32, "init": "random"}
+        cases += [
+            (em, near, {"covariance_type": "spherical", "init": first}),
+            (em, star, {"tol": 1e-3, "max_iter": 60, "every_weight": True}),
+            (em, cycle, {**single, "tolerance": 1e-3}),
+            (em, cycle, {**missing, **single, "tolerance": 2e-3}),
+            (fedem, star, {"compress": "topk:0.3", "memory": "zero"}),
+            (fedem, star, {"memory": "none", "scale": "standard", "tol": 1e-3, "max_iter": 10}),
+            (fedem, star, {"covariance_type": "tied", "compress": "float32", "init": rows}),
+            (fedem, star, {"participation": chances, "memory": "naive", "init": "kmeans"}),
+            (fedem, star, {"init": first, "variance_reduction": True, "inner": 2}),
+            (fedem, cycle, {"memory": "zero", **reduced}),
+            (fedem, joined("cycle", compress="natural:12bits"), {"participation": turns}),
+        ]
+    for recipe, network, options in cases:
+        found = recipe(network, **options)
+        if options.get("init") is far:
+            assert found.reseeded
+        if isinstance(options.get("init"), type(first)) and options["init"] is not first:
+            reason = "weight" if network is star else "covariance"
+            assert {event.reason for event in found.recoveries} == {reason}
+    with tempfile.TemporaryDirectory() as folder:  # and rows that are read a run at a time
+        with h5py.File(f"{folder}/x.h5", "w") as file:
+            file["X"] = X
+        matrix = FileMatrix(f"{folder}/x.h5").in_reads_of(41)
+        em(star, X=matrix, init="kmeans", scale="standard")
+        em(near, X=matrix, init="k-means++", sample_weight=weighed)
+        matrix.close()
+    return f"compared {compare.n_compared}"
 
 
-def check_refusals(compare, networks):
-    """What cannot be done is said alike on all ranks."""
-    engine, workers = compare.engine, compare.workers
-    star = spread_workers(networks[0], engine)
-    own = read_rows(compare.X, [workers.rows[worker] for worker in star.agents.own])
-    with pytest.raises(InputError, match="this rank hold"):
-        fit_em(np.zeros((len(own) + 1, 3)), workers, star)
+def weights_of(compare):
+    """Weights of rows, of which some are zero and those of a start are not."""
+    weights = np.random.default_rng(2).integers(0, 3, size=len(compare.X)).astype(float)
+    weights[[3, 77, 120]] = 1.5
+    return weights
+
+
+def holed(compare):
+    """Rows that miss values: nothing is known of some, nor of a feature of a worker."""
+    holes = np.where(np.random.default_rng(2).random(compare.X.shape) < 0.15, np.nan, compare.X)
+    holes[[5, 70, 149]] = np.nan
+    holes[compare.workers.rows[1], 1] = np.nan
+    holes[[3, 77, 120]] = compare.X[[3, 77, 120]]
+    return {"X": holes, "missing": "marginalize"}
