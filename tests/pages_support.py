@@ -130,7 +130,7 @@ UNDRAWN = {
 def inside(words, folder):
     """Run a command of vpem in this process: to load its libraries takes longer than most fits."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-    told = {"COLUMNS": "80", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    told = {"COLUMNS": "80", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "VPEM_SELECT_JOBS": "1"}
     with contextlib.ExitStack() as stack:
         for name, value in UNDRAWN.items():
             stack.enter_context(mock.patch(name, value))

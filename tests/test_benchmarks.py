@@ -233,7 +233,7 @@ def test_a_short_run_finds_nothing_wrong(runs, kinds, refused):
     code, found, err = fuzz("--runs", runs, *(f"--only={kind}" for kind in kinds))
     assert (code, err, found["defects"]) == (0, "", [])
     tallies = found["kinds"]
-    assert runs <= sum(tally["runs"] for tally in tallies.values()) <= runs + 2
+    assert runs <= sum(tally["runs"] for tally in tallies.values()) <= runs + 12
     assert tallies[refused]["refused"] if refused else sum(t["refused"] for t in tallies.values())
 
 

@@ -177,12 +177,10 @@ def test_every_room_is_installed_and_no_module_called_cli(installed):
         assert ours == {path.relative_to(site / home) for path in (site / home).rglob("*.py")}
 
 
-def test_the_version_is_said_twice_more_and_the_same(project):
+def test_wheels_are_built_for_every_python_that_is_named_and_tried(project):
+    """And the version is said twice more and the same."""
     assert project["project"]["version"] == vpem.__version__
     assert f"\nversion: {vpem.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-
-
-def test_wheels_are_built_for_every_python_that_is_named_and_tried(project):
     wheels = project["tool"]["cibuildwheel"]
     named = [each.rpartition(" ")[2] for each in project["project"]["classifiers"]]
     versions = [each for each in named if each.startswith("3.")]
@@ -206,55 +204,49 @@ def clone(tmp_path_factory):
     return folder
 
 
-@each(
-    "program",
-    [
-        ["-c", "import vpem; vpem.fit_vpem"],
-        ["-c", "from vpem._core import sweep"],
-        ["-m", "pytest", "-p", "no:cacheprovider"],
-    ],
-)
+@each("program", [["-c", "import vpem; vpem.fit_vpem"], ["-m", "pytest", "-p", "no:cacheprovider"]])
 def test_a_folder_without_kernels_says_what_to_do(clone, program):
+    """What needs no kernels works without."""
     ended = python(program, clone)
     assert ended.returncode != 0
     sentence = f"ImportError: the folder {clone} holds vpem without compiled kernels; leave it "
     assert sentence in ended.stdout + ended.stderr
+    printed(["-W", "error", "-c", "import vpem; print(vpem.__version__, vpem.InputError)"], clone)
 
 
-def test_what_needs_no_kernels_works_without(clone):
-    ended = python(["-c", "import vpem; print(vpem.__version__, vpem.InputError)"], clone)
-    assert (ended.returncode, ended.stderr) == (0, "")
-
-
-TOLD = "import os, vpem._core; print([vpem._core.waiting(), dict(os.environ)])"
+TOLD = """
+import atexit, os
+import vpem_cli
+def tell():
+    import vpem._core
+    print([vpem._core.waiting(), dict(os.environ)])
+atexit.register(tell)
+vpem_cli.main(["--version"])
+"""
 
 
 @each(
-    ("variables", "policy", "spins"),
+    ("variables", "policy", "spins", "blas"),
     [
-        ({}, "PASSIVE", "1000"),
-        ({"OMP_WAIT_POLICY": "active"}, "ACTIVE", ""),
-        ({"GOMP_SPINCOUNT": "77"}, "", "77"),
+        ({}, "PASSIVE", "1000", "16"),
+        ({"OMP_WAIT_POLICY": "active"}, "ACTIVE", "", "16"),
+        ({"GOMP_SPINCOUNT": "77", WAITS: "20"}, "", "77", "20"),
     ],
 )
-def test_threads_wait_as_the_user_says_or_give_way(variables, policy, spins):
+def test_threads_wait_as_the_user_says_or_give_way(variables, policy, spins, blas):
+    """Those of BLAS do in commands."""
     ended = python(["-c", TOLD], OMP_DISPLAY_ENV="VERBOSE", OMP_NUM_THREADS="1", **variables)
     assert ended.returncode == 0, ended.stderr
-    waiting, environment = literal_eval(ended.stdout)
-    assert waiting == (variables or WAITING)
-    assert {name: environment[name] for name in WAITING if name in environment} == variables
+    version, told = ended.stdout.splitlines()
+    assert version.startswith("vpem ")
+    waiting, environment = literal_eval(told)
+    own = {name: value for name, value in variables.items() if name != WAITS}
+    assert waiting == (own or WAITING)
+    assert {name: environment[name] for name in WAITING if name in environment} == own
+    assert environment[WAITS] == blas
     if "GOMP_SPINCOUNT" in ended.stderr:  # GCC's OpenMP, which tells what it was told
         assert f"OMP_WAIT_POLICY = '{policy}" in ended.stderr
         assert f"GOMP_SPINCOUNT = '{spins}" in ended.stderr
-
-
-@each(("variables", "told"), [({}, "16"), ({WAITS: "20"}, "20")])
-def test_threads_of_blas_give_way_in_commands(variables, told):
-    program = f"import atexit, os; atexit.register(lambda: print(os.environ['{WAITS}']))"
-    ended = python(
-        ["-c", f"{program}; from vpem_cli import main; main(['--version'])"], **variables
-    )
-    assert ended.stdout.split()[-1] == told
 
 
 @each("first", ["vpem._core", "scipy.linalg"])

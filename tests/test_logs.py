@@ -15,7 +15,6 @@ import pytest
 
 from vpem.errors import FileError, InputError
 from vpem.files.models import read_model
-from vpem.files.studies import identities
 from vpem.files.studies.logs import (
     COUNTS,
     MessageLog,
@@ -33,7 +32,7 @@ from vpem.network.graph import make_graph
 from vpem.network.partition import contiguous
 from vpem.sums.connect import connect, spread
 
-from .cli_support import done, run
+from .cli_support import done
 from .company_support import make_company
 from .study_support import make_study
 from .tables import each
@@ -182,27 +181,23 @@ def test_both_ends_note_the_same(tmp_path):
     for log in logs:
         log.close()
     here, there = (list(messages([log.path])) for log in logs)
-    assert [(one["kind"], one["bytes"]) for one in here] == [
-        ("estep", 0), ("estep", 10), ("estep", 3_000_000), ("server", 3)
-    ]  # fmt: skip
+    sizes = [("estep", 0), ("estep", 10), ("estep", 3_000_000), ("server", 3)]
+    assert [(one["kind"], one["bytes"]) for one in here] == sizes
     for one, other in zip(here, there, strict=True):
-        assert [one[key] for key in SHARED] == [other[key] for key in SHARED]
+        assert [one[key] for key in ("kind", "bytes", "hmac")] == [
+            other[key] for key in ("kind", "bytes", "hmac")
+        ]
         assert one["way"] != other["way"]
         assert (one["peer"], other["peer"]) == ("lab", "hub")
 
 
-SHARED = ("kind", "bytes", "hmac")
-"""What both ends note alike."""
-
-SUMMED = [
-    ("star", {}, {}, ("server", "setup")),
-    ("star", {}, {"dtype": "float32"}, ("server", "setup")),
-    ("cycle", {}, {}, ("estep", "setup")),
-    ("path", {"sum": "tree"}, {}, ("estep", "setup")),
-]
-
-
-@pytest.mark.parametrize(("topology", "how", "more", "kinds"), SUMMED)
+@pytest.mark.parametrize(
+    ("topology", "how", "more", "kinds"),
+    [
+        ("star", {}, {"dtype": "float32"}, ("server", "setup")),
+        ("path", {"sum": "tree"}, {}, ("estep", "setup")),
+    ],
+)
 def test_what_sums_send_is_what_the_ledger_counts(topology, how, more, kinds):
     X, partition = np.random.default_rng(0).normal(size=(60, 6)), contiguous(6, 3)
     network = connect(make_graph(topology, 3), partition, **how)
@@ -216,8 +211,7 @@ def test_what_sums_send_is_what_the_ledger_counts(topology, how, more, kinds):
         )  # fmt: skip
         return found.communication["by_kind"], engine._post.sent
 
-    seats = tuple(range(first, first + 3))
-    parts = together(first + 3, work, over_queues, seats=seats)
+    parts = together(first + 3, work, over_queues, seats=tuple(range(first, first + 3)))
     for kind in kinds:
         sent = [size for _, messages in parts for _, topic, size in messages if topic == kind]
         assert sum(sent) == parts[0][0][kind]["bytes"] > 0
@@ -287,20 +281,6 @@ def test_data_are_told_apart_by_content_under_a_key_of_ones_own(tmp_path):
     key.write_bytes(b"short")
     with pytest.raises(FileError, match=r"data.spent.key is damaged"):
         ledger.digests([file])
-
-
-def test_two_members_in_one_folder_make_one_key(tmp_path, monkeypatch):
-    data = tmp_path / "data.csv"
-    data.write_text("x\n1\n")
-    alone = []
-
-    def overtaken(file, content, mode, write=identities.write_new):
-        monkeypatch.undo()
-        alone.append(Spent(tmp_path).digests([data]))
-        write(file, content, mode)
-
-    monkeypatch.setattr(identities, "write_new", overtaken)
-    assert [Spent(tmp_path).digests([data])] == alone
 
 
 def test_files_of_one_path_or_one_content_are_the_same():
@@ -460,9 +440,3 @@ def test_what_a_guard_refuses_before_any_work(tmp_path, policy, asked, refused):
     else:
         with pytest.raises(InputError, match=re.escape(refused)):
             guard.check("fit", options, made.member("lab"), data)
-
-
-def test_a_study_that_is_not_there_is_no_empty_ledger(capsys, tmp_path):
-    found = run(capsys, "party", "budget", tmp_path / "nowhere")
-    assert found.code == 2
-    assert "there is no study and no folder " in found.err
