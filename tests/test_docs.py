@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
+from sklearn.metrics import adjusted_rand_score
 
 import vpem
+from vpem_cli import run as run_cli
 from vpem_cli.app import command
 from vpem_cli.names import key_of
 
@@ -230,21 +232,35 @@ def test_the_page_for_users_of_mclust(tmp_path, capsys, monkeypatch):
     """Mclust(iris[, 1:4], G = 3, modelNames = "VVV") of mclust 6.0.0, and MclustDR of it."""
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/how-to/mclust.md").read_text(encoding="utf-8")
-    first, second = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     names = {}
-    exec(first, names)
+    exec(re.search(r"```python\n(.*?)```", page, flags=re.DOTALL).group(1), names)
     printed = dict(line.split(" ", 1) for line in capsys.readouterr().out.splitlines())
     assert float(printed["log-likelihood"]) == pytest.approx(-180.1858, abs=1e-3)
     assert float(printed["BIC"]) == pytest.approx(580.8396, abs=5e-3)
     assert json.loads(printed["rows"]) == [45, 50, 55]
     assert json.loads(printed["directions"]) == pytest.approx([1.8793, 0.0725], abs=1e-4)
     assert np.loadtxt("scores.csv", delimiter=",", skiprows=1).shape == (150, 2)
-    exec(second, names)
-    cells = SimpleNamespace(obs={}, obsm={"X_pca": names["X"]})  # as of an AnnData
-    names["cluster"](cells, 3, random_state=0)
-    assert np.unique(cells.obs["groups"]).tolist() == ["0", "1", "2"]
-    assert cells.obsm["X_groups"].shape == (150, 3)
-    assert cells.obsm["X_groups_directions"].shape == (150, 2)
+
+
+def test_the_page_for_single_cells(tmp_path, capsys, monkeypatch):
+    """Groups of the AnnData, a real one where it is installed, are those of its file in a shell."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/how-to/single-cells.md").read_text(encoding="utf-8")
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", page, flags=re.DOTALL).group(1), names)
+    cells, model = names["adata"], names["model"]
+    assert adjusted_rand_score(names["types"], cells.obs["groups"]) > 0.7
+    proba = cells.obsm["groups_proba"]
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    np.testing.assert_array_equal(proba.argmax(axis=1).astype(str), cells.obs["groups"])
+    assert cells.obsm["groups_directions"].shape == (900, model.n_components - 1)
+    assert np.nanmin(cells.uns["groups_bic"]) == pytest.approx(model.bic(cells.obsm["X_pca"]))
+    if type(cells) is SimpleNamespace:
+        return
+    said = ["predict", "cells.h5", "cells.h5ad", "--dataset", "obsm/X_pca", "-o", "groups.csv"]
+    assert run_cli(said) == 0
+    found = np.loadtxt("groups.csv", delimiter=",", skiprows=1, usecols=1, dtype=int)
+    np.testing.assert_array_equal(found.astype(str), cells.obs["groups"])
 
 
 # ---- a model of one's own for SAEM -------------------------------------------------------------
