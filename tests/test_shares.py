@@ -1,5 +1,6 @@
 """Threads of the kernels: none for little work, and never seen in what comes out."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -7,89 +8,34 @@ from pathlib import Path
 
 import numpy as np
 
-from vpem._core import consensus, langevin, latents, mahalanobis, moments, proposals
-from vpem._core import missing as gaps
-from vpem._core import normalise as normalising
+from vpem._core import langevin, latents, proposals
 from vpem._core import sweep as sweeping
 from vpem._core.threads import one_blas_thread
 from vpem.network.codecs import parse_codec
-from vpem.network.graph import make_graph
-from vpem.network.mixing import mixing_matrix
 
 from .tables import each
-from .test_kernels import HALF, Case, marginal_full, marginal_moments_full
+from .test_kernels import HALF, LAW, Case
 
 ROOT = Path(__file__).resolve().parents[1]
 TASKS = Path("/proc/self/task")
 """Threads of this process, where the system lists them."""
 
 LITTLE, MUCH = 40, 40_000
-K, WIDTHS = 3, (3, 5)
-OFFSETS = np.concatenate([[0], np.cumsum(WIDTHS)]).astype(np.intp)
-D, SQUARES = int(OFFSETS[-1]), sum(width**2 for width in WIDTHS)
+KERNELS = [
+    name for name, (home, *_) in LAW.items()
+    if "n_threads" in inspect.signature(getattr(home, name)).parameters
+]  # fmt: skip
 
 
-def terms_full(m, rng, threads):
-    rows, means = rng.normal(size=(m, D)), rng.normal(size=(K, D))
-    white, log_dets = rng.normal(size=K * SQUARES), rng.normal(size=(K, 2))
-    out = np.empty((2, m, K))
-    mahalanobis.mahalanobis_full(rows, OFFSETS, means, white, log_dets, out, threads)
-    return (out,)
+def kernel(name):
+    home, _, make, _ = LAW[name]
 
+    def called(m, rng, threads):
+        given, out = make(Case(HALF, m, (3, 5), 3, False, True, False, False))
+        found = getattr(home, name)(**given, **out, n_threads=threads)
+        return [np.asarray(found if found is not None else 0), *out.values()]
 
-def terms_diag(m, rng, threads):
-    rows, means = rng.normal(size=(m, D)), rng.normal(size=(K, D))
-    out = np.empty((2, m, K))
-    mahalanobis.mahalanobis_diag(rows, OFFSETS, means, means**2, np.ones((K, 2)), out, threads)
-    return (out,)
-
-
-def softened(m, rng, threads):
-    sums, logs = rng.normal(size=(2, m, K)), rng.normal(size=(2, K))
-    out = np.empty_like(sums), np.empty((2, m))
-    normalising.normalise(sums, logs, *out, threads)
-    return out
-
-
-def moments_full(m, rng, threads):
-    rows, weights = rng.normal(size=(m, D)), rng.uniform(size=(2, m, K))
-    out = np.zeros((K, D)), np.zeros(K * SQUARES)
-    moments.moments_full(rows, weights, OFFSETS, rng.normal(size=(K, D)), *out, threads)
-    return out
-
-
-def moments_diag(m, rng, threads):
-    rows, weights = rng.normal(size=(m, D)), rng.uniform(size=(2, m, K))
-    out = np.zeros((K, D)), np.zeros((K, D))
-    moments.moments_diag(rows, weights, OFFSETS, rng.normal(size=(K, D)), *out, threads)
-    return out
-
-
-def marginal(m, rng, threads):
-    case, found = Case(HALF, m, WIDTHS, K, False, True, False, False), []
-    for make in (marginal_full, marginal_moments_full):
-        given, out = make(case)
-        getattr(gaps, make.__name__)(**given, **out, n_threads=threads)
-        found += out.values()
-    return found
-
-
-def marginal_diag(m, rng, threads):
-    rows, observed = rng.normal(size=(m, D)), rng.integers(2, size=(m, D), dtype=np.uint8)
-    means, spread = rng.normal(size=(2, K, D))
-    terms, out = np.empty((2, m, K)), [np.zeros((K, D)) for _ in range(3)]
-    gaps.marginal_diag(rows, observed, OFFSETS, means, spread**2, spread, terms, threads)
-    weights = rng.uniform(size=(2, m, K))
-    gaps.marginal_moments_diag(rows, observed, weights, OFFSETS, means, *out, threads)
-    return terms, *out
-
-
-def rounds(m, rng, threads):
-    mixing = mixing_matrix(make_graph("cycle", 10))
-    matrix = (mixing.indptr.astype(np.int32), mixing.indices.astype(np.int32), mixing.data)
-    states = rng.normal(size=(10, m))
-    consensus.consensus_rounds(*matrix, states, np.ones(20), threads)
-    return (states,)
+    return called
 
 
 def chains(m, rng, threads):
@@ -119,22 +65,8 @@ def codec(name):
 
 
 CODECS = ("qsgd:8bits", "natural:12bits", "topk:0.1", "float32")
-CALLS = {
-    call.__name__: call
-    for call in (
-        terms_full, terms_diag, softened, moments_full, moments_diag, marginal, marginal_diag,
-        rounds, chains,
-    )
-} | {name: codec(name) for name in CODECS}  # fmt: skip
-
-
-def swept(m, rng, threads):
-    out = np.zeros((1, K)), np.zeros((K, D)), np.zeros((K, D))
-    means = rng.normal(size=(K, D))
-    return sweeping.sweep(
-        rng.normal(size=(m, D)), np.empty(0), OFFSETS, means, (means**2).ravel(), True,
-        np.zeros((K, 2)), np.ones((1, 2)), np.zeros((1, K)), *out[:2], out[2].ravel(), 0.0, threads,
-    )  # fmt: skip
+CALLS = {name: kernel(name) for name in KERNELS} | {name: codec(name) for name in CODECS}
+CALLS["chains"] = chains
 
 
 @each("name", CALLS)
@@ -151,7 +83,7 @@ def started():
     """Threads of the process after little work of each kernel in turn, and then after much."""
     counts = []
     for m in (LITTLE, MUCH):
-        for call in (*CALLS.values(), swept):
+        for call in CALLS.values():
             call(m, np.random.default_rng(0), 3)
             counts.append(len(os.listdir(TASKS)) if TASKS.exists() else 0)
     return counts
