@@ -87,14 +87,6 @@ def test_noise_of_the_system_differs_and_noise_with_a_seed_does_not():
     assert Noise(3).repeatable
 
 
-def test_coins_fall_as_often_as_they_should():
-    noise, n = Noise(SEED), 100_000
-    for chance in (1.0, 0.5, 0.125):
-        bound = round(1 / chance)
-        heads = noise._coin(n, lambda left, bound=bound: noise._below(bound, len(left)) == 0)
-        assert stats.binomtest(int(heads.sum()), n, np.exp(-chance)).pvalue > 1e-3
-
-
 def test_shares_have_together_what_is_needed():
     for scale, n in ((10, 4), (10, 3), (2**40, 7), (1, 5)):
         own = share(scale, n)
@@ -463,17 +455,7 @@ def test_a_reader_of_the_file_learns_what_is_promised_and_why_there_is_no_histor
 
 
 REFUSED = {
-    "tol": ({"tol": 1e-3}, {}, "when to stop would depend on the data"),
     "restarts": ({"n_init": 2}, {}, "every restart, and the choice of the best"),
-    "batches": ({"batch_size": 100}, {}, "every batch"),
-    "accelerate": ({"accelerate": "squarem"}, {}, "depends on the data"),
-    "init": ({"init": "random"}, {}, "looks at no single row"),
-    "rows": ({"init": [0, 1, 2]}, {}, "looks at no single row"),
-    "scale": ({"scale": "standard"}, {}, "looks at the data without noise"),
-    "missing": ({"missing": "marginalize"}, {}, "looks at the data without noise"),
-    "weights": ({"sample_weight": np.ones(4000)}, {}, "a row would do more"),
-    "least rows": ({"least_rows": 3}, {}, "least_rows has no effect with release_epsilon"),
-    "every weight": ({"every_weight": True}, {}, "every_weight has no effect with release"),
     "epsilon": ({}, {"release_epsilon": None, "epsilon": 1.0}, "would have to hide every row"),
     "delta": ({}, {"delta": None}, "needs delta"),
     "large delta": ({}, {"delta": 0.1}, "below 1 / 4000"),
