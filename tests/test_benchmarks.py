@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import mpi
+from benchmarks import measure, mpi
 from tests.forks import environment, interpreter
 from tests.tables import each
 
@@ -21,6 +21,8 @@ def bench(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks.__main__ import main
 
+    monkeypatch.setattr(measure, "DGEMM_SIZE", 64)
+    measure._square.cache_clear()
     # Processes are forked: their numbers are of no interest.
     found, forked = mpi.launcher(), interpreter()
     monkeypatch.setattr(mpi, "launcher", lambda: found)
