@@ -77,20 +77,6 @@ def test_what_goes_in_comes_out(tmp_path):
     assert again.read_bytes() == file.read_bytes()
 
 
-def test_very_many_small_arrays(tmp_path):
-    rng = np.random.default_rng(0)
-    many = [rng.standard_normal(n) for n in rng.integers(0, 4, size=3_000)]
-    alike = [rng.standard_normal(3) for _ in range(3_000)]
-    empty = [np.empty(0)] * 3_000
-    write_state(tmp_path / "many", {"many": many, "alike": alike, "empty": empty})
-    with h5py.File(tmp_path / "many") as file:
-        assert len(file["numbers"]) == 1
-    found = read_state(tmp_path / "many")
-    assert all(map(np.array_equal, found["many"], many))
-    assert len(found["empty"]) == len(empty)
-    assert all(map(np.array_equal, found["alike"], alike))
-
-
 @each("value", [1j, object(), {1: 2}, np.array(["x"]), np.array([None]), {1, 2}, np.float32(1)])
 def test_nothing_else_goes_in(tmp_path, value):
     with pytest.raises(TypeError, match="state"):

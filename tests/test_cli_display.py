@@ -340,16 +340,6 @@ def test_messages_take_the_line_away(capsys, clock, terminal):
     assert capsys.readouterr().err == "\r\x1b[Jvpem: error: no\n"
 
 
-def test_colours_and_hidden_cursors_are_not_used(capsys, clock, terminal, monkeypatch):
-    for value in ("", "1"):
-        monkeypatch.setenv("NO_COLOR", value)
-        made = ProgressLine(False)
-        iterate(made, clock, 3)
-        made.close()
-        sequences = set(re.findall(r"\x1b\[[\d;?]*[a-zA-Z]", capsys.readouterr().err))
-        assert sequences == {"\x1b[J"}
-
-
 @pytest.mark.parametrize(("name", "wanted"), [("xterm", True), ("dumb", False), ("", False)])
 def test_what_is_a_terminal(monkeypatch, name, wanted):
     monkeypatch.setenv("TERM", name)

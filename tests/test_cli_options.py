@@ -6,7 +6,6 @@ import re
 import subprocess
 import tomllib
 
-import numpy as np
 import pytest
 
 import vpem
@@ -86,6 +85,11 @@ def test_no_two_options_have_the_same_variable_and_none_has_one_of_the_library()
     assert len(names) == len(set(names))
     assert not set(names) & {"VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "_VPEM_COMPLETE"}
     assert {"VPEM_FIT_COMPONENTS", "VPEM_FIT_CONFIG", "VPEM_DATA_IMPORT_AGENTS"} <= set(names)
+    starts = [variable_of(path) for path, _ in LEAVES]
+    assert not [(a, b) for a in starts for b in starts if a != b and b.startswith(a)]
+    # Of options, a single letter is never near by spelling.
+    assert meant("-n", ["json", "quiet", "new"]) == meant("xyz", []) == []
+    assert meant("--n", ["samples", "json"]) == ["samples"]
 
 
 def test_other_variables_are_nobodys(capsys, monkeypatch):
@@ -181,11 +185,6 @@ def shown_lists(capsys, *words):
 
 
 # ---- what is refused ----------------------------------------------------------------------------
-
-
-def test_no_variables_of_a_command_begin_like_those_of_another():
-    starts = [variable_of(path) for path, _ in LEAVES]
-    assert not [(a, b) for a in starts for b in starts if a != b and b.startswith(a)]
 
 
 @each(
@@ -296,41 +295,23 @@ def test_every_command_suggests_the_option_that_was_meant(capsys, path, member):
 
 # ---- names in messages ---------------------------------------------------------------------------
 
-
-PARAMETERS = ("radius", "n_init", "tol", "max_iter", "worst radius", "n components", "force=True")
-
 # ---- names of users -----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def named(tmp_path, monkeypatch, capsys):
-    """The working directory: a dataset, a table named like parameters, a matrix, curves."""
+    """The working directory: a dataset, a table, a matrix, curves, a model."""
     monkeypatch.chdir(tmp_path)
     make_data("d.h5", n_samples=40)
-    rng = np.random.default_rng(0)
-    values = rng.standard_normal((12, len(PARAMETERS)))
-    lines = [",".join(PARAMETERS), *(",".join(f"{x:.3f}" for x in row) for row in values)]
-    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     cells = [f"{o},{i},{j},{(i * j + o) % 5}" for o in range(2) for i in range(6) for j in range(4)]
-    (tmp_path / "m.csv").write_text("\n".join(["observer,row,column,value", *cells]) + "\n")
     curves = [f"s{i},{t},{i + t + 0.1 * ((7 * i + t) % 5)}" for i in range(5) for t in range(4)]
-    (tmp_path / "c.csv").write_text("\n".join(["id,time,value", *curves]) + "\n")
+    for name, head, lines in (
+        ("t", "a,b", ["1,2", "3,5"]), ("m", "observer,row,column,value", cells),
+        ("c", "id,time,value", curves),
+    ):  # fmt: skip
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *lines]) + "\n")
     done(capsys, "fit", "d.h5", "-q", "-o", "model.h5", "--max-iter", 500)
     return tmp_path
-
-
-def test_names_of_columns_that_are_called_like_parameters_are_kept(capsys, named):
-    (named / "twice.csv").write_text("tol,tol\n1,2\n3,4\n")
-    said = run(capsys, "data", "import", "twice.csv", "-o", "x.h5").err
-    assert "further ones are called 'tol.1'" in said
-
-
-def test_warnings_keep_names_of_features(capsys, named):
-    lines = (named / "t.csv").read_text().splitlines()
-    constant = [lines[0], *(f"1{line[line.index(',') :]}" for line in lines[1:])]
-    (named / "t.csv").write_text("\n".join(constant) + "\n")
-    told = done(capsys, "fit", "t.csv", "-k", 1, "--features", "radius,tol").err
-    assert "rows: 'radius'; their variance is --reg-covar (1e-06) alone" in told
 
 
 # ---- names of parameters, in a shell ------------------------------------------------------------
@@ -422,9 +403,3 @@ def test_sentences_in_parts():
 
 
 # ---- what was meant -----------------------------------------------------------------------------
-
-
-def test_a_single_letter_is_never_near_by_spelling():
-    assert meant("-n", ["json", "quiet", "new"]) == []
-    assert meant("--n", ["samples", "json"]) == ["samples"]
-    assert meant("xyz", []) == []

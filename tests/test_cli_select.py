@@ -110,17 +110,6 @@ def test_the_model_is_that_of_vpem_fit(capsys, data, select, tmp_path, words):
         assert cell["icl"] >= cell["bic"]
 
 
-def test_the_smallest_within_one_standard_error_is_written_if_wanted(select, tmp_path):
-    words = ("--criterion", "heldout", "--seed", 8, "-o", tmp_path / "best.h5")
-    found = select(*words, "--one-standard-error", "--covariance", "full,spherical")
-    assert found["chosen"] == found["one_standard_error"]
-    assert found["chosen"] != found["best"]
-    cell = found["cells"][found["chosen"]]
-    model = read_model(tmp_path / "best.h5")
-    assert model.mixture.n_components == cell["n_components"]
-    assert model.mixture.covariance_type == cell["covariance_type"]
-
-
 # ---- what is shown ------------------------------------------------------------------------------
 
 

@@ -350,31 +350,6 @@ def test_import(capsys, csv, path):
         assert "exists; pass --force to replace it" in result.sentence
 
 
-def test_import_without_header_and_by_number(capsys, csv, path):
-    csv.write_text("1|0|3|0\n4|1|6|1\n")
-    options = ["--no-header", "--label-column", "-1", "--drop", "0", "--worker-column", "1"]
-    result = done(
-        capsys, "data", "import", csv, "-o", path, *options, "--delimiter", "|", "--quiet"
-    )
-    assert result.out + result.err == ""
-    data = read_dataset(path)
-    assert (data.X.tolist(), data.labels.tolist()) == ([[3], [6]], [0, 1])
-    assert data.feature_names == ("column 2",)
-    assert data.partition is None
-
-
-def test_import_with_a_partition_file(capsys, csv, tmp_path, path):
-    parts = tmp_path / "parts.json"
-    parts.write_text('{"scale": ["height"], "registry": ["age"], "mast": []}')
-    options = ["--drop", "name", "--label-column", "sick", "--partition", parts]
-    result = done(capsys, "data", "import", csv, "-o", path, *options)
-    assert "vpem: warning: 'mast' holds no features and only relays" in result.err
-    with pytest.warns(UserWarning, match="'mast'"):
-        data = read_dataset(path)
-    assert data.partition.names == ("scale", "registry", "mast")
-    assert data.partition.agent_of.tolist() == [1, 0]
-
-
 def test_simulate(capsys, path):
     options = ["-n", 300, "-d", 4, "-k", 2, "--overlap", 0.2, "--agents", 2, "--seed", 3]
     result = done(capsys, "data", "simulate", "-o", path, *options)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vpem.errors import FileError, InputError
-from vpem.files import hdf5, opening
+from vpem.files import hdf5
 from vpem.files.data import read_dataset
 from vpem.files.matrix import FileMatrix
 from vpem.files.observations import read_observations
@@ -451,14 +451,6 @@ def test_what_packs_well_is_read_without_a_setting(path, honest, monkeypatch):
     np.testing.assert_array_equal(matrix[:], X)
     np.testing.assert_array_equal(matrix[5:900], X[5:900])
     matrix.close()
-
-
-def test_chunks_large_enough_to_be_looked_at_are_read(path):
-    X = np.random.default_rng(0).integers(0, 50, (1 << 18, 2)).astype("f8")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("X", data=X, chunks=(1 << 17, 2), compression="gzip")
-        assert file["X"].id.get_chunk_info(0).size > opening.USUAL_LIMIT // 1032
-    np.testing.assert_array_equal(read_dataset(path).X, X)
 
 
 def test_the_bound_is_a_setting(path, monkeypatch):

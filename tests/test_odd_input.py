@@ -10,7 +10,7 @@ from vpem.files.models import read_model
 from vpem.network.partition import contiguous
 
 from .cli_support import done
-from .tables import each, over
+from .tables import each
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +73,6 @@ def test_masked_values_are_not_taken_for_numbers(X, network):
     assert fit_vpem(whole, network).log_likelihood == fit_vpem(X, network).log_likelihood
 
 
-@each("scale", [1 / 60, 1e-9, 1.0, 7.0])
-def test_weights_of_any_size_tell_the_same(X, network, scale):
-    common = {"n_components": 2, "init": [5, 55], "max_iter": 8, "tol": 1e9}
-    one = fit_vpem(X, network, **common)
-    other = fit_vpem(X, network, sample_weight=np.full(60, scale), **common)
-    assert not other.recoveries
-    np.testing.assert_allclose(other.mixture.means, one.mixture.means, rtol=1e-8)
-    assert other.log_likelihood == pytest.approx(one.log_likelihood, rel=1e-10)
-
-
 def test_very_uneven_weights_still_give_different_rows(X, network):
     weights = np.r_[1e18, np.ones(59)]
     with pytest.warns(VpemWarning):
@@ -122,18 +112,6 @@ def test_a_mixture_by_itself(X, network):
             use(bad)
     with pytest.raises(InputError, match="n_samples must be an integer of at least 0, got -1"):
         mixture.sample(-1, np.random.default_rng(0))
-
-
-@over(init=["random", "k-means++", "kmeans"], seed=range(2))
-def test_rows_without_weight_are_as_if_they_were_not_there(X, network, init, seed):
-    weights = (np.random.default_rng(seed).random(60) > 0.5).astype(float)
-    common = {"n_components": 3, "init": init, "seed": seed, "max_iter": 4, "tol": 0}
-    with pytest.warns(VpemWarning):
-        one = fit_vpem(X, network, sample_weight=weights, **common)
-    with pytest.warns(VpemWarning):
-        two = fit_vpem(X[weights > 0], network, **common)
-    assert one.init_rows == tuple(np.flatnonzero(weights)[list(two.init_rows)])
-    np.testing.assert_allclose(one.history, two.history, rtol=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore::vpem.VpemWarning")

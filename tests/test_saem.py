@@ -16,7 +16,6 @@ from vpem.saem.estimates import Summary, lacking_errors
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
-from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.saem import run_saem, step_size
 from vpem.saem.samplers import Exact
@@ -117,18 +116,6 @@ def test_bifactor_reaches_the_top_of_the_likelihood():
     assert_allclose(theta, top, atol=0.05)
     assert model.marginal(top).sum() - model.marginal(theta).sum() < 0.4
     assert_allclose(theta.reshape(4, -1)[1], loadings[:, 0], atol=0.25)
-
-
-def test_mixtures_are_close_to_those_of_em(overlapping):
-    model = GmmModel(from_matrix(overlapping(0, 400, 3)), 3, rows=[0, 100, 200])
-    theta, _ = model.start()
-    for _ in range(250):
-        total = model.expected(model.responsibilities(theta)).sum(axis=0)
-        theta = model.maximize(total, model.counts)
-    found = run(model, 5, n_iter=300, burn_in=50, n_chains=3, start=theta)
-    best = model.marginal(theta).sum()
-    assert best - 0.5 < model.marginal(found.theta).sum() < best + 0.5
-    assert np.abs(found.theta - theta)[:3].max() < 0.03
 
 
 def test_lines_are_the_maximum_that_formulas_find():
@@ -258,16 +245,6 @@ def drawn(rng, n, *laws):
     return [middle * np.exp(sd * rng.normal(size=(n, 1))) for middle, sd in laws]
 
 
-def bolus(rng):
-    n, t = 24, np.array([0.5, 2, 6, 11, 13, 20, 25, 30, 40])
-    cl, v = drawn(rng, n, (3.0, 0.3), (20.0, 0.2))
-    f = sum(100 / v * infused(t - at, cl / v, 0) for at in (0, 12, 24))
-    y = f * (1 + 0.1 * rng.normal(size=f.shape))
-    options = {"parameters": ("cl", "v"), "error": "proportional"}
-    truth = {"log cl": np.log(3), "log v": np.log(20), "var(log cl)": 0.09, "residual sd": 0.1}
-    return table(t, y, given(n, [0, 12, 24], 100)), "one-compartment", options, truth
-
-
 def oral(rng):
     """Outcomes: in plasma by 10 %, in saliva by 0.3. The peaks are after the third dose."""
     n, t = 14, np.array([1, 4, 8, 11.5, 13, 20, 25, 30, 37, 38.5, 44, 50])
@@ -313,14 +290,6 @@ def infusion(rng):
     return data, "two-compartment", options, truth
 
 
-def logistic(rng):
-    n, t = 30, np.arange(0.0, 12.0)
-    (top,) = drawn(rng, n, (10.0, 0.2))
-    y = top / (1 + np.exp(-(t - 5) / 1.2)) + 0.3 * rng.normal(size=(n, len(t)))
-    options = {"curve": "logistic", "random": ("asymptote",)}
-    return table(t, y), "curve", options, {"midpoint": 5.0, "scale": 1.2, "residual sd": 0.3}
-
-
 def ridge(rng):
     """Trees far from their asymptote: it and the rate are almost exchangeable, and stay finite."""
     n, t = 14, np.array([3.0, 5, 10, 15, 20, 25])
@@ -356,7 +325,7 @@ def counts(rng):
     return table(np.arange(m), y * 1.0, x=x), "linear", options, truth
 
 
-CASES = [bolus, oral, infusion, logistic, ridge, predictor("bernoulli"), counts]
+CASES = [oral, infusion, ridge, predictor("bernoulli"), counts]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
@@ -390,41 +359,6 @@ def test_limits_of_censored_values():
     assert (off[places] < 1.5).all()
     worse = np.abs(taken.theta - whole.theta) / told.standard_errors
     assert (worse[places] > 2 * off[places]).all()
-
-
-FILE = """
-import numpy as np
-from vpem.saem.structures.ode import ode
-from vpem.saem.structures.structure import curve
-
-@curve(top="log", rate="log")
-def falls(time, top=5.0, rate=0.2):
-    return top * np.exp(-rate * time)
-
-@ode(1, top="log", rate="log")
-def drained(time, amounts, top=5.0, rate=0.2):
-    return -rate * amounts
-
-@drained.first
-def full(top, rate):
-    return (top,)
-"""
-
-
-def test_own_curves_and_equations_are_the_same(tmp_path):
-    """A function and the equation that it solves find the same, as errors of a step are small."""
-    (tmp_path / "own.py").write_text(FILE)
-    rng = np.random.default_rng(3)
-    t = np.arange(0.0, 10.0, 2.0)
-    top, rate = drawn(rng, 3, (6.0, 0.2), (0.25, 0.2))
-    data = table(t, top * np.exp(-rate * t) + 0.05 * rng.normal(size=(3, len(t))))
-    few = {"n_iter": 8, "n_conditional": 4, "n_importance": 10, "n_chains": 1}
-    curve, equation = (
-        fitted((data, "curve", {"curve": f"{tmp_path}/own.py:{name}"}), **few)
-        for name in ("falls", "drained")
-    )
-    assert_allclose(equation.theta, curve.theta, rtol=1e-4)
-    assert_allclose(equation.log_likelihood.value, curve.log_likelihood.value, rtol=1e-4)
 
 
 def test_a_variance_at_its_bound_is_not_paid_for_by_another():

@@ -333,12 +333,6 @@ def test_individuals_keep_words(corpus, tmp_path):
         read_individuals(tmp_path / "x.h5")
 
 
-def test_lines_are_words_in_any_order(tmp_path, corpus):
-    path = tmp_path / "x.csv"
-    path.write_text("who;term\nx;bee\ny;ale\nz;bee\nx;cow\ny;ale\nx;bee\nz;ale\ny;ale\n")
-    assert told(read_corpus(path, {"id": "who", "time": "term"})) == told(corpus)
-
-
 @pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
 def test_matrices_with_names_beside(corpus, tmp_path, kind):
     path = tmp_path / "x.h5"

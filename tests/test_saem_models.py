@@ -202,19 +202,6 @@ def test_marginals_are_what_the_complete_density_integrates_to():
     np.testing.assert_allclose(model.gradient(means[None], theta), 0.0, atol=1e-9)
 
 
-def test_equal_rates_are_a_limit():
-    times = np.array([0.0, 0.5, 4.0, 30.0])
-    person = from_long(np.zeros(4), times, np.ones(4), {"dose": np.full(4, 3.0)})
-    phi = np.log([[[0.7, 0.05, 0.7]]])
-    f, slopes = Compartments().slopes(phi, person)
-    np.testing.assert_allclose(f[0], 3 * 0.7**2 / 0.05 * times * np.exp(-0.7 * times), rtol=1e-12)
-    apart = Compartments().predict(phi + np.array([1e-3, 0, 0]), person)
-    np.testing.assert_allclose(apart, f, rtol=2e-2)
-    assert np.isfinite(slopes).all()
-    for far in ([300.0, 0, -300.0], [-300.0, 0, 300.0]):
-        assert np.isfinite(Compartments().predict(np.array([[far]]), person)).all()
-
-
 def test_signs_of_factors_are_fixed_together():
     model = BifactorModel(from_matrix(np.random.default_rng(1).normal(size=(30, 6))), GROUPS)
     theta, z = model.start()
@@ -662,6 +649,3 @@ def test_faults_of_a_user_are_told(own, tmp_path, make, message):
         name = f"{tmp_path}/wrong.py:f"
     with pytest.raises((InputError, FileError), match=message):
         make(THEO) if callable(make) else structure_of(name)
-
-
-# ---- what is refused ----------------------------------------------------------------------------
