@@ -16,8 +16,8 @@ from scipy.special import logsumexp
 from sklearn.metrics import adjusted_rand_score
 
 import vpem
-from vpem_cli import run as run_cli
 from vpem.saem.prediction import Predictor
+from vpem_cli import run as run_cli
 from vpem_cli.app import command
 from vpem_cli.names import key_of
 
