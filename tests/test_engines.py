@@ -20,7 +20,6 @@ from vpem.sums.connect import connect, spread
 
 from . import over_fits, over_missing, over_row_states, over_rows, over_selection, over_sums
 from .forks import ROOT
-from .mpi_support import run_ranks
 from .thread_engine import over_queues, together
 from .tls_support import members_together
 
@@ -36,18 +35,6 @@ def at_the_end(told):
     word, number = told.split()
     assert word in ("compared", "checked")
     return int(number)
-
-
-# What is MPI's own are sums and values of all kinds, of which fits and rows make use. The sixth
-# rank holds nothing. All that suites have runs on threads, below.
-@pytest.mark.parametrize(("n_ranks", "suites"), [(2, ("sums", "fits", "rows")), (6, ("sums",))])
-def test_mpi(n_ranks, suites):
-    suite = Path(__file__).with_name("over_all.py")
-    done = run_ranks(n_ranks, "-m", "mpi4py", suite, *suites, timeout=300)
-    assert done.returncode == 0, done.stderr
-    told = done.stdout.splitlines()
-    assert len(told) == len(suites)
-    assert all(at_the_end(one) > 0 for one in told)
 
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")

@@ -39,10 +39,8 @@ from vpem.terms.units import Scaling
 
 from . import by_the_page
 from .cli_support import overlapping
-from .company_support import make_company
 from .resume_support import Breaking, Broken
 from .tables import each
-from .test_tls_cli import FIT, IDS, without, write_rows
 from .thread_engine import QueuePost, over_queues, together
 
 X, _ = overlapping(120, 8, 3, gap=2.0, seed=6)
@@ -492,25 +490,6 @@ def test_at_any_moment_they_go_on_rightly_or_stop(fit, options, opened, monkeypa
     # It stops where starts are drawn, in first iterations, and at ends.
     assert not ends[0]
     assert 0 < sum(ends) < len(ends), ends
-
-
-def test_members_of_a_study_go_on_under_masks(tmp_path):
-    """In new images of their processes, from parameters that no total with gp was opened at."""
-    options = {**FIT, "init": "random", "max-iter": 50, "secure-sum": True}
-    made = make_company(tmp_path, NAMES, {"fit": options}, timeout=60.0).signed(if_lost="without")
-    X, _ = overlapping()
-    for name, columns in zip(NAMES, ((0, 1), (2,), (3, 4), (5,)), strict=True):
-        write_rows(made.folders[name] / f"{name}.csv", X, columns, np.arange(len(X)))
-    own = {name: (f"{name}.csv", *IDS, "--json") for name in NAMES}
-    own["clinic"] += ("--timeout", "3")  # others may have to wait as long for a processor
-    found = without(made, own, "gp", 90)
-    assert [found[name].code for name in NAMES[:3]] == [0, 0, 0], found
-    report = json.loads(found["lab"].out)
-    (lost,) = report["without"]
-    assert lost["member"] == "gp"
-    assert lost["since_iteration"] > 1
-    assert (report["n_features"], report["n_iter"]) == (5, 50)
-    assert "clinic goes on without gp, as heart says" in found["lab"].err
 
 
 # ---- what a party remembers ---------------------------------------------------------------------

@@ -191,6 +191,18 @@ def test_warnings_of_all_ranks_are_told_once_and_one_rank_is_said_to_be_alone(tm
         assert alone == (n_ranks == 1)
 
 
+# What is MPI's own are sums and values of all kinds, of which fits and rows make use; all that
+# suites have runs on threads (see test_engines.py). The sixth rank holds nothing.
+@pytest.mark.parametrize(("n_ranks", "suites"), [(2, ("sums", "fits", "rows")), (6, ("sums",))])
+def test_suites_of_engines(n_ranks, suites):
+    ended = run_ranks(n_ranks, "-m", "mpi4py", HERE / "over_all.py", *suites, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    told = [line.split() for line in ended.stdout.splitlines()]
+    assert [word for word, number in told if int(number) > 0] == [
+        {"sums": "checked"}.get(suite, "compared") for suite in suites
+    ]
+
+
 # ---- how it ends ---------------------------------------------------------------------------------
 
 FAILING = """

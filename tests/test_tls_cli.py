@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from vpem import example_path, read_dataset
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.engines.tls.engine import introduced
@@ -17,7 +18,7 @@ from vpem.errors import FileError, InputError, VpemError
 from vpem.files.datasets import Home
 from vpem.files.models import read_model
 from vpem.files.studies.identities import make_identity
-from vpem.files.studies.logs import COUNTS, messages, read_log
+from vpem.files.studies.logs import COUNTS, log_beside, messages, read_log
 from vpem_cli.outputs import LabelFile, Output
 from vpem_cli.study.member import Meeting, check_introduced
 
@@ -74,14 +75,19 @@ def fitted(company):
     )
 
 
-def test_a_fit_is_that_of_one_process_and_all_have_it(fitted, company, tmp_path, capsys):
+def of_one_process(company, capsys, command, options, *more):
+    """The report of one process that has all files."""
     data = [company.folders[name] / f"{name}.csv" for name in HELD]
-    words = [word for name, value in FIT.items() for word in (f"--{name}", value)]
-    whole = tmp_path / "whole.h5"
-    told = done(capsys, "fit", *data, "--parties", *IDS, *words, "-o", whole, "--json").json
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return done(capsys, command, *data, "--parties", *IDS, *words, "--json", *more).json
+
+
+def test_a_fit_is_that_of_one_process_and_all_have_it(fitted, company, tmp_path, capsys):
+    told = of_one_process(company, capsys, "fit", FIT, "-o", tmp_path / "whole.h5")
     ours, lab = read_model(fitted.models["lab"]), fitted.reports["lab"]
-    np.testing.assert_allclose(ours.history, read_model(whole).history, rtol=1e-12)
-    assert lab["communication"]["bytes"] == told["communication"]["bytes"] + labels_bytes(lab)
+    np.testing.assert_allclose(ours.history, read_model(tmp_path / "whole.h5").history, rtol=1e-12)
+    of_labels = lab["communication"]["by_kind"]["labels"]["bytes"]
+    assert lab["communication"]["bytes"] == told["communication"]["bytes"] + of_labels
     assert fitted.models["clinic"].read_bytes() == fitted.models["lab"].read_bytes()
     for name, report in fitted.reports.items():
         own = {"data": f"{name}.csv", "model": "model.h5"}
@@ -90,28 +96,37 @@ def test_a_fit_is_that_of_one_process_and_all_have_it(fitted, company, tmp_path,
             own |= {"data": "study heart", "model": None}
         assert {key: report[key] for key in own} == own
         assert all(report[key] == lab[key] for key in lab if key not in {*own, "warnings"})
+    # Nothing of one member is in what others have.
+    assert not (company.folders["clinic"] / "labels.csv").exists()
+    ids, labels = (
+        [line.split(",")[0] for line in (company.folders["lab"] / file).read_text().splitlines()]
+        for file in ("lab.csv", "labels.csv")
+    )
+    assert ids[1:] == labels[1:]
+    for path in fitted.models.values():
+        content = path.read_bytes()
+        for own in (b".csv", b"patient", b"p001", os.fsencode(str(company.folders["hub"].parent))):
+            assert own not in content
+        assert read_model(path).options["data"] is None
 
 
 def test_how_rows_are_matched_is_said_where_a_party_has_ids(tmp_path):
     """Else all hear that, before anything of ids is told; by word they go by their places."""
     options = {name: value for name, value in FIT.items() if name != "align"} | {"max-iter": 2}
-    made = make_company(tmp_path, list(HELD), {"fit": options})
+    made = make_company(tmp_path, list(HELD), {"fit": options | {"components": 1}})
     X, _ = overlapping()
     for turn, (name, columns) in enumerate(HELD.items()):
         write_rows(made.folders[name] / f"{name}.csv", X, columns, range(turn, 100 + turn))
     try:
         found = made.run("fit", own=files())
         assert {result.code for result in found.values()} == {2}
-        ends = (
-            "only clinic can change the options of heart: vpem study change heart.toml --align ids"
-        )
         for result in found.values():
             sentence = result.err.splitlines()[-1]
-            assert (
-                "party 'clinic' has ids, but whether to match rows by them was not specified"
-                in sentence
+            assert "'clinic' has ids, but whether to match rows by them was not spec" in sentence
+            assert sentence.endswith(
+                "only clinic can change the options of heart: vpem study change heart.toml --align "
+                "ids"
             )
-            assert sentence.endswith(ends)
         said = {"align": "none"}
         found = made.signed(options={"fit": options | said}).run("fit", own=files())
         assert {result.code for result in found.values()} == {0}
@@ -120,23 +135,6 @@ def test_how_rows_are_matched_is_said_where_a_party_has_ids(tmp_path):
             assert "100 rows together (align none)" in result.err
     finally:
         made.end()
-
-
-def labels_bytes(report):
-    """What labels cost of what was sent."""
-    return report["communication"]["by_kind"]["labels"]["bytes"]
-
-
-def test_nothing_of_one_member_is_in_what_others_have(fitted, company):
-    assert not (company.folders["clinic"] / "labels.csv").exists()
-    ids = (company.folders["lab"] / "lab.csv").read_text().splitlines()[1:]
-    labels = (company.folders["lab"] / "labels.csv").read_text().splitlines()[1:]
-    assert [line.split(",")[0] for line in labels] == [line.split(",")[0] for line in ids]
-    for path in fitted.models.values():
-        content = path.read_bytes()
-        for own in (b".csv", b"patient", b"p001", os.fsencode(str(company.folders["hub"].parent))):
-            assert own not in content
-        assert read_model(path).options["data"] is None
 
 
 def test_logs_tell_what_went_and_what_all_have_alike(fitted, company):
@@ -155,12 +153,9 @@ def test_logs_tell_what_went_and_what_all_have_alike(fitted, company):
     assert ends[0] == ends[1]
 
 
-def test_a_search_is_that_of_one_process_and_each_keeps_its_state(company, tmp_path, capsys):
-    own = files("-o", "best.h5")
-    found = company.run("select", "--json", "--state", "kept.h5", own=own)
-    data = [company.folders[name] / f"{name}.csv" for name in HELD]
-    words = [word for name, value in SELECT.items() for word in (f"--{name}", value)]
-    told = done(capsys, "select", *data, "--parties", *IDS, *words, "--jobs", 1, "--json").json
+def test_a_search_is_that_of_one_process_and_each_keeps_its_state(company, capsys):
+    found = company.run("select", "--json", "--state", "kept.h5", own=files("-o", "best.h5"))
+    told = of_one_process(company, capsys, "select", SELECT, "--jobs", 1)
     for name, result in found.items():
         assert result.code == 0, result.err
         report = json.loads(result.out)
@@ -169,8 +164,8 @@ def test_a_search_is_that_of_one_process_and_each_keeps_its_state(company, tmp_p
             assert one["bytes"] == other["bytes"]
         assert (report["best"], report["state"]) == (told["best"], "kept.h5")
         assert (company.folders[name] / "kept.h5").exists()
-    best = [company.folders[name] / "best.h5" for name in HELD]
-    assert best[0].read_bytes() == best[1].read_bytes()
+    one, other = (company.folders[name] / "best.h5" for name in HELD)
+    assert one.read_bytes() == other.read_bytes()
 
 
 # ---- refusals -----------------------------------------------------------------------------------
@@ -189,16 +184,23 @@ def test_other_options_at_one_member_are_refused_at_all(company):
 
 
 @each(
-    ("theirs", "sentence"),
+    ("others", "sentence"),
     [
         (["kmeans", {}, []], "a runs 'vpem fit' and b 'vpem kmeans'"),
         (["fit", {"--tol": ["0.1", "default"]}, []], "a has 0.2 (x.toml), b has 0.1 (default)"),
         (["fit", {}, []], "a has 0.2 (x.toml), b has nothing (default)"),
+        (["fit", {"--resume": ["True", "command line"]}, []], "--resume is set differently"),
     ],
 )
-def test_what_differs_is_named_with_both_members(theirs, sentence):
+def test_what_differs_is_named_with_both_members(others, sentence):
+    own = ["fit", {"--tol": ["0.2", "x.toml"]}, []]
+    if "resume" in sentence:
+        own = ["fit", {"--resume": ["nothing", "default"]}, []]
+        back = ["fit", {"--resume": ["if any", "command line"]}, []]
+        alike = [check_introduced(["a", "b"], [own, one], "heart") for one in (own, back)]
+        assert alike == [False, True]  # whoever comes back before all have met is welcome
     with pytest.raises(InputError) as error:
-        check_introduced(["a", "b"], [["fit", {"--tol": ["0.2", "x.toml"]}, []], theirs], "heart")
+        check_introduced(["a", "b"], [own, others], "heart")
     assert sentence in str(error.value)
 
 
@@ -355,20 +357,6 @@ def wait_for(path):
     assert path.exists()
 
 
-def without(made, own, lost, n_messages):
-    """Fit, and kill a member that has logged so many messages: what each left behind."""
-    try:
-        processes = {name: made.begin(name, "fit", *words) for name, words in own.items()}
-        log = made.folders[lost] / f"{lost}-heart.log"
-        wait_for(log)
-        while log.read_bytes().count(b"\n") < n_messages and processes[lost].poll() is None:
-            time.sleep(0.01)
-        processes[lost].kill()
-        return {name: ended(process) for name, process in processes.items()}
-    finally:
-        made.end()
-
-
 @pytest.fixture
 def slower(company):
     """A study of more iterations than there is time for."""
@@ -410,15 +398,6 @@ def test_a_member_that_is_interrupted_ends_all_of_them(slower):
     assert (slower.folders["clinic"] / "point.h5").exists()
 
 
-def test_whoever_comes_back_before_all_have_met_is_welcome():
-    words = [("nothing", "default"), ("if any", "command line"), ("True", "command line")]
-    fresh, back, on = (["fit", {"--resume": list(word)}, []] for word in words)
-    alike = [check_introduced(["a", "b"], [fresh, one], "heart") for one in (fresh, back)]
-    assert alike == [False, True]
-    with pytest.raises(InputError, match="--resume is set differently"):
-        check_introduced(["a", "b"], [fresh, on], "heart")
-
-
 def test_a_killed_member_comes_back_to_the_same_bits(company, fitted):
     processes = begin(company, "--resume-if-any")
     wait_for(company.folders["lab"] / "point.h5.before")
@@ -435,25 +414,43 @@ def test_a_killed_member_comes_back_to_the_same_bits(company, fitted):
     np.testing.assert_array_equal(ours.mixture.means, theirs.mixture.means)
 
 
-def test_the_others_go_on_without_a_member_that_is_lost(tmp_path):
-    """Two go on without the third, from where they are, in new images of their processes."""
-    names = ("clinic", "lab", "imaging")
-    options = {**FIT, "init": "random", "max-iter": 50}
-    made = make_company(tmp_path, names, {"fit": options}, timeout=60.0).signed(if_lost="without")
+FOUR = ["clinic", "lab", "imaging", "gp"]
+
+
+@pytest.mark.parametrize(
+    ("names", "masked", "n_messages"), [(FOUR[:3], False, 60), (FOUR, True, 90)]
+)
+def test_members_of_a_study_go_on_without_one_that_is_killed(tmp_path, names, masked, n_messages):
+    """In new images of their processes, under masks from parameters that were not summed with it.
+
+    It is killed once it has logged so many messages.
+    """
+    options = {**FIT, "init": "random", "max-iter": 40}
+    made = make_company(
+        tmp_path, names, {"fit": options | ({"secure-sum": True} if masked else {})}, timeout=60.0
+    ).signed(if_lost="without")
     X, _ = overlapping()
-    for place, name in enumerate(names):
-        columns = (2 * place, 2 * place + 1)
-        write_rows(made.folders[name] / f"{name}.csv", X, columns, np.arange(len(X)))
     own = {name: (f"{name}.csv", *IDS, "--json") for name in names}
     own["clinic"] += ("--timeout", "3")  # others may have to wait as long for a processor
-    found = without(made, own, "imaging", 60)
-    assert [found[name].code for name in ("clinic", "lab")] == [0, 0], found
+    lost, *left = names[::-1]
+    log = made.folders[lost] / f"{lost}-heart.log"
+    try:
+        for name, columns in zip(names, ((0, 1), (2,), (3, 4), (5,)), strict=False):
+            write_rows(made.folders[name] / f"{name}.csv", X, columns, np.arange(len(X)))
+        processes = {name: made.begin(name, "fit", *words) for name, words in own.items()}
+        wait_for(log)
+        while log.read_bytes().count(b"\n") < n_messages and processes[lost].poll() is None:
+            time.sleep(0.01)
+        processes[lost].kill()
+        found = {name: ended(process) for name, process in processes.items()}
+    finally:
+        made.end()
+    assert [found[name].code for name in left] == [0] * len(left), found
     report = json.loads(found["lab"].out)
-    (lost,) = report["without"]
-    assert lost["member"] == "imaging"
-    assert lost["since_iteration"] > 1
-    assert (report["n_features"], report["n_iter"]) == (4, 50)
-    assert "clinic goes on without imaging, as heart says" in found["lab"].err
+    ((member, since),) = (tuple(one.values()) for one in report["without"])
+    assert (member, since > 1) == (lost, True)
+    assert (report["n_features"], report["n_iter"]) == (5 if masked else 3, 40)
+    assert f"clinic goes on without {lost}, as heart says" in found["lab"].err
 
 
 def test_each_keeps_its_own_part_where_the_study_says_so(company, fitted, tmp_path, capsys):
@@ -496,3 +493,110 @@ def test_a_server_need_not_bring_individuals(company, tmp_path, capsys):
         for name, value in wanted["log_likelihood"].items():
             close = value if value is None else pytest.approx(value, rel=1e-9)
             assert report["log_likelihood"][name] == close, name
+
+
+# ---- policies -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def careful(tmp_path_factory):
+    """Two parties with tables of the wines, of whom the first adds up, and their rows."""
+    X = read_dataset(example_path("wine")).X
+    few = {"components": 20, "seed": 0, "max-iter": 15}
+    options = {"fit": few, "kmeans": {"clusters": 60, "split": "features"}}
+    made = make_company(tmp_path_factory.mktemp("wines"), ["clinic", "lab"], options)
+    flag, heavy = (np.arange(178) % 3 == 0) * 1.0, np.where(np.arange(178) == 7, 400.0, 1.0)
+    for name, own, more in (("clinic", X[:, :6], heavy), ("lab", X[:, 6:], flag)):
+        for file, table in (("own", own), ("more", np.column_stack([own, more]))):
+            heads = ",".join(f"{name}{j}" for j in range(table.shape[1]))
+            path = made.folders[name] / f"{file}.csv"
+            np.savetxt(path, table, delimiter=",", comments="", header=heads)
+        lines = [f"p{row},{one!r}" for row, one in enumerate(own[:50, 0].tolist())]
+        for file, some in (("ids", lines), ("few", lines[:4])):
+            head = f"id,{name}1"
+            (made.folders[name] / f"{file}.csv").write_text("\n".join([head, *some]) + "\n")
+    yield made, X
+    made.end()
+
+
+@each(
+    ("policy", "rule", "align", "shown"),
+    [
+        ("most-esteps = 3", "allows at most 3 E-steps in a run", "none", 3),
+        ("fewest-rows = 5", "requires at least 5 rows", "ids", 0),
+        ("largest-ratio-of-rows = 12", "allows others at most 12 times as many ids as it has",
+         "psi", 0),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_told_in_full_and_named_elsewhere(careful, policy, rule, align, shown):
+    company, _ = careful
+    folder = company.folders["lab"]
+    (folder / "policy.toml").write_text(policy)
+    log = log_beside(folder / "heart.toml", "lab")
+    log.unlink(missing_ok=True)
+    own = {"clinic": ["ids.csv"], "lab": ["ids.csv" if align == "none" else "few.csv"]}
+    words = "-k 2 --tol 0 --max-iter 9 --init-rows 0,1 --covariance diag --align"
+    found = company.run("fit", *words.split(), align, own=own)
+    (folder / "policy.toml").unlink()
+    assert {one.code for one in found.values()} == {2}
+    assert found["lab"].sentence.startswith(f"policy.toml {rule}, ")
+    assert found["clinic"].sentence == f"lab ended: lab's policy {rule}; ask there"
+    sent = [one for one in messages([log]) if one["way"] == "sent" and one["kind"] == "server"]
+    assert len(sent) == shown
+
+
+def test_no_model_leaves_that_tells_of_few_rows(careful):
+    """Of 178 wines 20 components would have some of one row, whose means are that row."""
+    made, X = careful
+    data = {name: ["own.csv"] for name in made.names}
+
+    def rows_and_means(*words):
+        """How many rows components have, and how many means are a row."""
+        own = {name: ["own.csv", "-o", "m.h5", "--force"] for name in made.names}
+        found = made.run("fit", *words, own=own)
+        assert {one.code for one in found.values()} == {0}, found
+        model = read_model(made.folders["lab"] / "m.h5").mixture
+        apart = np.abs(X[:, None] - model.assembled_means).max(axis=2)
+        alike = apart.min(axis=0) < 1e-6 * np.abs(X).max()
+        return model.assembled_weights * len(X), int(alike.sum())
+
+    rows, alike = rows_and_means()
+    assert ((rows == 0) | (rows >= 5 * (1 - 1e-9))).all()
+    assert (rows >= 5).any()
+    assert alike == 0
+    for command, words, said in (
+        ("kmeans", (), "clusters of fewer than 5 rows: "),
+        ("fit", ("--publish-anyway",), "publish-anyway"),
+    ):
+        for found in made.run(command, *words, own=data).values():
+            assert found.code == 2
+            assert said in found.err
+    for name in made.names:
+        (made.folders[name] / "policy.toml").write_text("publish-anyway = true\n")
+    rows, alike = rows_and_means("--publish-anyway")
+    for name in made.names:
+        (made.folders[name] / "policy.toml").unlink()
+    assert (rows < 2.5).any()
+    assert alike > 0
+
+
+def test_what_was_left_out_is_no_row_and_neither_starts_nor_heavy_rows_leave(careful):
+    made, X = careful
+
+    def run(*words, **drop):
+        own = {name: ["more.csv", "-o", "m.h5", "--force"] for name in made.names}
+        for name, column in drop.items():
+            own[name] += ["--drop", column]
+        return made.run("fit", *words, own=own).values()
+
+    told = run("--family", "auto", clinic="clinic6")
+    assert [one.err for one in told if one.code] == []
+    mixture = read_model(made.folders["lab"] / "m.h5").mixture
+    cores = [part.core.assembled_means for part in mixture.parts if part.core is not None]
+    assert (mixture.assembled_weights == 0).any()
+    assert np.abs(X[:, None] - np.concatenate(cores, axis=1)).max(axis=2).min() > 1e-6
+    start = run("--max-iter", "0", "--init-rows", "0,60", "-k", "2", clinic="clinic6", lab="lab7")
+    weighs = run("--sample-weight", "clinic6", "-k", "1", "--covariance", "diag", lab="lab7")
+    for found, sentence in ((start, "the start of a fit"), (weighs, "than 5 rows: 0 (1.44)")):
+        assert [one.code for one in found] == [2] * 2
+        assert all(sentence in one.err for one in found)
