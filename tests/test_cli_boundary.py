@@ -22,7 +22,7 @@ from vpem.terms.units import Scaling
 
 from .cli_support import MAIN, NAMES, done, listing, make_data, run, spawn
 from .forks import environment, interpreter
-from .tables import over
+from .tables import each
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,8 @@ def folder(tmp_path, sound, monkeypatch):
 
 # ---- streams ------------------------------------------------------------------------------------
 
-USES = ["score m.h5 d.h5", "predict m.h5 d.h5 --json", "sample m.h5 -n 20000", "--help"]
 
-
-@pytest.mark.parametrize("words", USES)
+@pytest.mark.parametrize("words", ["score m.h5 d.h5", "--help"])
 def test_a_full_disk_behind_stdout(folder, words):
     with open("/dev/full", "w") as full:
         found = subprocess.run(
@@ -68,9 +66,8 @@ def shell(line, *words):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("words", ["fit d.h5 --json -q", "score m.h5 d.h5"])
-def test_stdout_is_closed(folder, words):
-    found = shell('"$@" >&-', *words.split())
+def test_stdout_is_closed(folder):
+    found = shell('"$@" >&-', "fit", "d.h5", "--json", "-q", "--max-iter", "3")
     assert found.returncode == 2
     assert found.stderr == "vpem: error: standard output cannot be written: it is closed\n"
 
@@ -80,7 +77,7 @@ def test_a_closed_stdout_is_no_matter_where_nothing_is_printed(folder):
     assert len((folder / "p.csv").read_text().splitlines()) == 61
 
 
-@pytest.mark.parametrize("words", USES)
+@pytest.mark.parametrize("words", ["predict m.h5 d.h5 --json", "sample m.h5 -n 20000"])
 def test_a_reader_that_does_not_read(folder, words):
     found = shell('"$@" | true', *words.split())
     assert (found.returncode, found.stderr) == (0, "")
@@ -170,7 +167,7 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "vpem_cli.app", "numpy", "h5py", "vpem.files.models"])
+@pytest.mark.parametrize("module", ["typer", "numpy", "vpem.files.models"])
 def test_an_interrupt_of_an_import(folder, module):
     before = listing(folder)
     program = INTERRUPTED.replace("MODULE", repr(module)) + MAIN
@@ -373,12 +370,10 @@ def test_warnings_are_one_line_each(capsys, folder, monkeypatch):
 # ---- what others have set ----------------------------------------------------------------------
 
 
-@over(
-    name=["COLUMNS", "LINES", "OMP_NUM_THREADS", "PMI_SIZE"],
-    text=["²", "9" * 5000, "-1", "0", "x", ""],
-)
-def test_variables_of_others_that_hold_no_numbers(capsys, monkeypatch, folder, name, text):
-    monkeypatch.setenv(name, text)
+@each("text", ["²", "9" * 5000, "-1", "0", "x", ""])
+def test_variables_of_others_that_hold_no_numbers(capsys, monkeypatch, folder, text):
+    for name in ("COLUMNS", "LINES", "OMP_NUM_THREADS", "PMI_SIZE"):
+        monkeypatch.setenv(name, text)
     done(capsys, "fit", "d.h5", "--max-iter", 2, "--tol", 10)
 
 
@@ -420,9 +415,8 @@ vpem_cli.main(sys.argv[1:])
 
 @pytest.mark.parametrize(
     ("words", "extra"),
-    [("fit DATA --secure-sum", "secure"), ("party init --name x", "tls"),
-     ("study show nothing.toml", "tls"), ("fit DATA --study x.toml", "tls")],
-)  # fmt: skip
+    [("fit DATA --secure-sum", "secure"), ("party init --name x", "tls")],
+)
 def test_a_library_that_is_not_installed_is_named(tmp_path, words, extra):
     (tmp_path / "x.csv").write_text("a,b,c\n1,2,3\n2,3,5\n4,4,4\n6,1,2\n")
     done = subprocess.run(

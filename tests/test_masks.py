@@ -1,17 +1,14 @@
 """Masks that cancel, keys that nobody else has, and what is done about a party that cheats."""
 
 import copy
-import hashlib
 import pickle
 import struct
-import sys
 import threading
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
-from scipy.special import gammaincc
 
 from vpem.engines.placement import Placement, agree
 from vpem.engines.tls.engine import TlsEngine
@@ -167,50 +164,6 @@ def test_tags_are_those_of_the_page():
 # ---- what is sent -------------------------------------------------------------------------------
 
 
-def uniformity(counts):
-    """Return the probability of counts (4, 65536) as unlike each other, of words' four parts.
-
-    Chi-square of the bytes at the eight places of a word: a plain number has few high bytes.
-    """
-    table = counts.reshape(4, 256, 256)
-    cells = np.concatenate([table.sum(axis=1), table.sum(axis=2)])
-    expected = cells.sum() / cells.size
-    chi_square = ((cells - expected) ** 2).sum() / expected
-    return gammaincc((cells.size - len(cells)) / 2, chi_square / 2)
-
-
-def count_parts(words, counts):
-    """Count the sixteen-bit parts of words, by their place."""
-    for place, part in enumerate(words.view(np.uint16).reshape(-1, 4).T):
-        counts[place] += np.bincount(part, minlength=65536)
-
-
-def test_messages_look_random(monkeypatch):
-    def between(self, *pair_and_among):
-        return hashlib.sha256(repr(sorted(pair_and_among[:2])).encode()).digest()  # always the same
-
-    monkeypatch.setattr(PairKeys, "between", between)
-    masks, size = place_of(3).masks, 500_000
-    values = np.random.default_rng(0).normal(size=(3, size)) * 100
-    plain = np.zeros(size, dtype=np.uint64)
-    masks.fixed.add(values[1], None, plain)
-    counts = np.zeros((2, 4, 65536), dtype=np.int64)
-    before = masks.hide(values, apart=True)[1]
-    for _ in range(20):
-        masks.begin()
-        message = masks.hide(values, apart=True)[1]
-        count_parts(message, counts[0])
-        count_parts(message - before, counts[1])
-        before = message
-    assert counts[0].sum() == 4e7
-    assert min(map(uniformity, counts)) > 1e-4
-    # As it would be without a mask, and where a keystream came twice.
-    once = np.zeros((2, 4, 65536), dtype=np.int64)
-    count_parts(plain, once[0])
-    count_parts(plain - np.roll(plain, 1), once[1])
-    assert max(map(uniformity, once)) < 1e-300
-
-
 # ---- keys ---------------------------------------------------------------------------------------
 
 
@@ -327,12 +280,6 @@ def test_keys_stay_where_they_are(monkeypatch):
     ):
         with pytest.raises(VpemError, match="masks and their keys are of one process"):
             use()
-
-
-def test_library_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(InputError, match=r"masked sums need vpem\[secure\]: pip install"):
-        place_of(3)
 
 
 # ---- parties and carriers that cheat ------------------------------------------------------------

@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from vpem import fit_vpem
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
 from vpem.errors import FileError, InputError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import (
-    align_parties,
     cut,
     file_stems,
     join_parties,
@@ -37,13 +35,11 @@ from vpem.files.parties.opening import (
 )
 from vpem.files.table_settings import TableSettings
 from vpem.fits.imputation import fit_imputation
-from vpem.fits.row_kmeans import kmeans_rows
 from vpem.network.graph import make_graph
-from vpem.network.partition import Partition, contiguous, evenly
-from vpem.sums.connect import connect, connect_workers, spread_workers
+from vpem.network.partition import Partition, contiguous
+from vpem.sums.connect import connect_workers, spread_workers
 from vpem.terms.lowrank.entries import from_triplets
 
-from . import cli_support
 from .tables import each
 from .thread_engine import ThreadEngine, together
 
@@ -146,39 +142,6 @@ def test_files_of_others_are_not_opened(files):
     out = np.empty((2, 1))
     held[1].fill(out, np.array([2, 0]))
     assert np.array_equal(out, X["lab"][[2, 0]])
-
-
-def test_a_file_that_one_cannot_read_is_an_error_of_all(files):
-    folder, _ = files
-    parties = chosen(folder, "hospital", "lab", "insurer")
-    (folder / "lab.h5").write_bytes(b"no data")
-    errors = together(3, lambda engine: open_parties(parties, Placement(engine, range(3))))
-    assert [type(error) for error in errors] == [FileError] * 3
-    assert len({str(error) for error in errors}) == 1
-    assert "party 'lab'" in str(errors[0])
-
-
-def test_many_processes_agree_on_rows_and_names(files):
-    folder, _ = files
-    parties = chosen(folder, "hospital", "lab", "insurer")
-
-    def work(engine):
-        holders = Placement(engine, range(3))
-        held = open_parties(parties, holders)
-        found = align_parties(held, "ids")
-        names, partition = joined_names(held)
-        parts = {}
-        for party, holding in held.holdings.items():
-            parts[party] = np.empty((found.n_samples, len(holding.feature_names)))
-            holding.fill(parts[party], found.rows[party])
-        return names, partition.names, parts
-
-    whole, _ = join_parties(parties, "ids")
-    for rank, (names, called, parts) in enumerate(together(3, work)):
-        assert names == whole.feature_names
-        assert called == whole.partition.names
-        assert list(parts) == [rank]
-        assert np.array_equal(parts[rank], whole.X[:, whole.partition.features[rank]])
 
 
 @pytest.fixture(scope="module")
@@ -458,22 +421,6 @@ def test_precision_is_single_only_if_all_are(tmp_path):
     assert stack_parties(chosen(tmp_path, "one")).X.dtype == np.float32
 
 
-def test_a_fit_of_parties_is_that_of_the_data_they_were_cut_from(tmp_path, overlapping):
-    X = overlapping(4)
-    whole = Dataset(X, tuple("abcdef"))
-    held = Partition((np.arange(2), np.array([2]), np.arange(3, 6)), ("one", "two", "three"))
-    for name, part in zip(held.names, cut(whole, held, shuffle=True, seed=5), strict=True):
-        write_dataset(tmp_path / f"{name}.h5", part)
-    joined, found = join_parties(chosen(tmp_path, *held.names), "ids")
-    assert np.array_equal(joined.X, X[joined.ids])
-    assert found.n_samples == len(X)
-    network = connect(make_graph("cycle", 3), joined.partition, hops=0)
-    again = connect(make_graph("cycle", 3), held, hops=0)
-    one = fit_vpem(joined.X, network, n_components=3, seed=1)
-    two = fit_vpem(np.ascontiguousarray(X[joined.ids]), again, n_components=3, seed=1)
-    assert np.array_equal(one.history, two.history)
-
-
 # ---- rows one below the other -------------------------------------------------------------------
 
 
@@ -585,10 +532,6 @@ class AtHome(ThreadEngine):
     open = False
 
 
-def star():
-    return connect_workers(make_graph("star", N))
-
-
 def test_an_observer_has_values_that_it_saw_and_fitted_ones_else():
     rng = np.random.default_rng(0)
     observer, row, column = np.nonzero(rng.random((N, 12, 4)) < 0.6)
@@ -599,7 +542,7 @@ def test_an_observer_has_values_that_it_saw_and_fitted_ones_else():
     alone = fit_imputation(found, rank=1, max_iter=3, tol=0.0)
 
     def fit(engine):
-        network = spread_workers(star(), engine)
+        network = spread_workers(connect_workers(make_graph("star", N)), engine)
         own = found.seen_by({engine.rank})
         return fit_imputation(own, network=network, rank=1, max_iter=3, tol=0.0), own
 
@@ -609,18 +552,3 @@ def test_an_observer_has_values_that_it_saw_and_fitted_ones_else():
         np.testing.assert_array_equal(np.isnan(ours.seen.mean), own.times_seen == 0)
         saw = own.times_seen > 0
         np.testing.assert_array_equal(ours.imputed[~saw], ours.fitted[~saw])
-
-
-def test_a_worker_knows_the_clusters_of_its_own_rows():
-    X, _ = cli_support.overlapping()
-    workers = evenly(len(X), N)
-    alone = kmeans_rows(X, workers, star(), n_clusters=3, seed=1)
-
-    def fit(engine):
-        network = spread_workers(star(), engine)
-        return kmeans_rows(X[workers.rows[engine.rank]], workers, network, n_clusters=3, seed=1)
-
-    for rank, ours in enumerate(together(N, fit, AtHome)):
-        np.testing.assert_array_equal(ours.labels, alone.labels[workers.rows[rank]])
-        np.testing.assert_allclose(ours.inertia, alone.inertia, rtol=1e-12)
-        assert ours.describe([], [])["n_samples"] == len(X)
