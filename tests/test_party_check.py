@@ -22,15 +22,18 @@ from vpem.files.studies.identities import read_identity, write_study
 from .cli_support import MAIN, done
 from .cli_support import run as run_words
 from .study_support import make_study
+from .tables import each
 from .tls_support import DAY, a_study, certify, der, dialled_at
 
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "wss_proxy", "no_proxy")
 
 
 @pytest.fixture(autouse=True)
-def no_proxies(monkeypatch):
+def here(monkeypatch):
+    """No proxies, and links that are measured for a moment."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(party_check, "SECONDS", 0.05)
 
 
 class Scene:
@@ -40,28 +43,31 @@ class Scene:
         self.folder = folder
         self.roster, self.identities, _ = a_study(folder, names=("hub", "lab"), listening=())
         self.closing = []
-        self.hub_roster = None
 
     async def __aenter__(self):
         return self
 
     async def __aexit__(self, *_):
-        for close in reversed(self.closing):
-            await close()
+        await self.close()
 
-    def known(self, name, identity):
-        """Let the study have another certificate of a member."""
-        members = [replace(one, certificate=der(identity)) if one.name == name else one
+    async def close(self):
+        while self.closing:
+            await self.closing.pop()()
+
+    def identity(self, name, *how, **more):
+        return certify(self.folder / f"{len(more)}{how}", name, *how, **more)
+
+    def dated(self, name, *dates):
+        """Let the study have a certificate of other days of a member; the hub's port."""
+        self.identities[name] = self.identity(name, *dates)
+        members = [replace(one, certificate=der(self.identities[one.name]))
                    for one in self.roster.members]  # fmt: skip
         self.roster = replace(self.roster, members=tuple(members))
-        self.identities[name] = identity
+        return self.door()
 
-    def hub_at(self, port):
-        self.roster = dialled_at(self.roster, "hub", ("127.0.0.1", port))
-
-    async def door(self, name="hub", roster=None):
-        """Let a member answer checks; its port."""
-        roster = roster or self.roster
+    async def door(self, name="hub", **differently):
+        """Let a member answer checks, to whom the study looks differently; its port."""
+        roster = replace(self.roster, **differently)
         lobby = Lobby(roster, self.identities[name])
         context = server_context(self.identities[name], roster.members)
         listener = listening("127.0.0.1", 0)
@@ -76,14 +82,18 @@ class Scene:
         self.closing.append(close)
         return listener.getsockname()[1]
 
-    async def answering(self, talk, context=None):
-        """Let something else answer; its port."""
+    async def answering(self, talk, identity=None):
+        """Let something else answer, as TLS or not; its port."""
 
         async def handle(reader, writer):
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 await talk(reader, writer)
             writer.close()
 
+        context = None
+        if identity is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(identity.certificate, identity.key)
         server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
 
         async def close():
@@ -93,26 +103,36 @@ class Scene:
         self.closing.append(close)
         return server.sockets[0].getsockname()[1]
 
-    async def findings(self, idle=0.0):
+    def saying(self, words):
+        async def talk(reader, writer):
+            if not words.startswith(b"SSH"):
+                await reader.read(100)
+            writer.write(words)
+            await writer.drain()
+
+        return self.answering(talk)
+
+    def strange(self):
+        """Members of whom the lab has another certificate than here."""
+        hub, lab = self.roster.members
+        return hub, replace(lab, certificate=der(certify(self.folder / "strange", "lab")))
+
+    async def findings(self, port, idle=0.0):
+        self.roster = dialled_at(self.roster, "hub", ("127.0.0.1", port))
         hub, identity = self.roster.members[0], self.identities["lab"]
         return await Examination(self.roster, identity, hub, idle=idle).run()
 
 
-def run(work):
-    return asyncio.run(asyncio.wait_for(work, 30))
+def run(folder, work):
+    async def scene():
+        async with Scene(folder) as made:
+            return await work(made)
+
+    return asyncio.run(asyncio.wait_for(scene(), 30))
 
 
-# ---- what answers in the place of a member ------------------------------------------------------
-
-
-def saying(words):
-    async def talk(reader, writer):
-        if not words.startswith(b"SSH"):
-            await reader.read(100)
-        writer.write(words)
-        await writer.drain()
-
-    return talk
+async def quiet(reader, writer):
+    await reader.read()
 
 
 async def closed_port(scene):
@@ -120,283 +140,206 @@ async def closed_port(scene):
         return free.getsockname()[1]
 
 
-async def ssh(scene):
-    return await scene.answering(saying(b"SSH-2.0-OpenSSH_9.6\r\n"))
-
-
-async def plain_http(scene):
-    return await scene.answering(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
-
-
-async def nobody(scene):
-    return await scene.answering(saying(b""))
-
-
-async def quiet(reader, writer):
-    await reader.read()
-
-
-def of(identity):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(identity.certificate, identity.key)
-    return context
-
-
-async def older_tls(scene):
-    return await scene.answering(saying(b"\x15\x03\x01\x00\x02\x02\x46"))  # protocol_version
-
-
-async def another(scene):
-    return await scene.answering(quiet, of(certify(scene.folder / "other", "hub")))
-
-
-async def gateway(scene):
-    made = certify(scene.folder / "gate", "hub.org", issuer="Guards of the Firm")
-    return await scene.answering(quiet, of(made))
-
-
-async def swapped(scene):
-    return await scene.answering(quiet, of(scene.identities["lab"]))
-
-
-async def expired(scene):
-    scene.known("hub", certify(scene.folder / "old", "hub", -9 * DAY, -DAY))
-    return await scene.door()
-
-
-async def future(scene):
-    scene.known("hub", certify(scene.folder / "new", "hub", DAY, 9 * DAY))
-    return await scene.door()
-
-
-async def unknown_here(scene):
-    strange = replace(scene.roster.members[1], certificate=der(certify(scene.folder / "x", "lab")))
-    return await scene.door(
-        roster=replace(scene.roster, members=(scene.roster.members[0], strange))
-    )
-
-
-async def expired_here(scene):
-    scene.known("lab", certify(scene.folder / "mine", "lab", -9 * DAY, -DAY))
-    return await scene.door()
-
-
-async def other_edition(scene):
-    return await scene.door(roster=replace(scene.roster, edition=2))
-
-
-async def other_study(scene):
-    return await scene.door(roster=replace(scene.roster, study="f" * 32))
-
-
-async def hub_of(scene):
-    return await scene.door()
-
+# ---- what answers in the place of a member ------------------------------------------------------
 
 FAULTS = {
-    closed_port: ("port", r"^hub \(127.0.0.1:\d+\) refuses connections: nothing listens there"),
-    ssh: ("tls", "answers with SSH, not with TLS: the port is another program's"),
-    plain_http: ("tls", "answers with plain HTTP, not with TLS"),
-    nobody: ("tls", "ended the connection as it began"),
-    older_tls: ("tls", r"speaks no TLS 1\.3"),
-    another: (
-        "certificate",
-        r"certificate that the study does not have \(that of CN=hub\)",
-    ),
-    gateway: ("certificate", "something on the way to hub .* opens TLS: .*issued by CN=Guards of"),
-    swapped: ("certificate", "is lab, by its certificate: addresses in the study are swapped"),
-    expired: ("certificate", r"the certificate of hub has expired .*vpem party renew"),
-    future: ("certificate", "the certificate of hub is not valid before"),
-    unknown_here: ("certificate", r"hub \(.*\) does not know the certificate of lab"),
-    expired_here: ("certificate", "hub refuses: the certificate of lab has expired .*: renew it"),
-    other_edition: ("answer", "hub has edition 2 of heart and lab has edition 1: lab needs the"),
-    other_study: ("answer", r"hub takes part in another study \(ffffffff, not "),
-}
+    "closed port": (
+        closed_port, "port", r"^hub \(127.0.0.1:\d+\) refuses connections: nothing listens there"),
+    "ssh": (
+        lambda scene: scene.saying(b"SSH-2.0-OpenSSH_9.6\r\n"), "tls",
+        "answers with SSH, not with TLS: the port is another program's"),
+    "plain HTTP": (
+        lambda scene: scene.saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "tls",
+        "answers with plain HTTP, not with TLS"),
+    "nobody": (lambda scene: scene.saying(b""), "tls", "ended the connection as it began"),
+    "older TLS": (
+        lambda scene: scene.saying(b"\x15\x03\x01\x00\x02\x02\x46"), "tls",  # protocol_version
+        r"speaks no TLS 1\.3"),
+    "another": (
+        lambda scene: scene.answering(quiet, scene.identity("hub")), "certificate",
+        r"certificate that the study does not have \(that of CN=hub\)"),
+    "gateway": (
+        lambda scene: scene.answering(quiet, scene.identity("hub.org", issuer="Guards of the F")),
+        "certificate", "something on the way to hub .* opens TLS: .*issued by CN=Guards of the F"),
+    "swapped": (
+        lambda scene: scene.answering(quiet, scene.identities["lab"]), "certificate",
+        "is lab, by its certificate: addresses in the study are swapped"),
+    "expired": (
+        lambda scene: scene.dated("hub", -9 * DAY, -DAY), "certificate",
+        r"the certificate of hub has expired .*vpem party renew"),
+    "future": (
+        lambda scene: scene.dated("hub", DAY, 9 * DAY), "certificate",
+        "the certificate of hub is not valid before"),
+    "unknown here": (
+        lambda scene: scene.door(members=scene.strange()), "certificate",
+        r"hub \(.*\) does not know the certificate of lab"),
+    "expired here": (
+        lambda scene: scene.dated("lab", -9 * DAY, -DAY), "certificate",
+        "hub refuses: the certificate of lab has expired .*: renew it"),
+    "other edition": (
+        lambda scene: scene.door(edition=2), "answer",
+        "hub has edition 2 of heart and lab has edition 1: lab needs the"),
+    "other study": (
+        lambda scene: scene.door(study="f" * 32), "answer",
+        r"hub takes part in another study \(ffffffff, not "),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("answers", "expected"), FAULTS.items(), ids=[f.__name__ for f in FAULTS])
-def test_what_answers_in_the_place_of_a_member_is_named(tmp_path, answers, expected):
-    async def scene():
-        async with Scene(tmp_path) as made:
-            made.hub_at(await answers(made))
-            return await made.findings()
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_answers_in_the_place_of_a_member_is_named(tmp_path, fault):
+    answers, what, sentence = FAULTS[fault]
 
-    found = run(scene())
-    wrong = [one for one in found if one.state == "fails"]
-    assert [one.what for one in wrong] == [expected[0]]
-    assert re.search(expected[1], wrong[0].sentence)
-    assert wrong[0].sentence.count("\n") == 0
+    async def look(scene):
+        return await scene.findings(await answers(scene))
+
+    (wrong,) = (one for one in run(tmp_path, look) if one.state == "fails")
+    assert wrong.what == what
+    assert re.search(sentence, wrong.sentence)
+    assert wrong.sentence.count("\n") == 0
 
 
-def test_a_member_that_answers_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(party_check, "SECONDS", 0.1)
+def test_a_member_that_answers_is_measured(tmp_path):
+    async def look(scene):
+        found = []
+        for back in (scene.door("lab"), closed_port(scene)):
+            scene.roster = dialled_at(scene.roster, "lab", ("127.0.0.1", await back))
+            found.append(await scene.findings(await scene.door(), idle=0.05))
+        return found
 
-    async def scene():
-        async with Scene(tmp_path) as made:
-            made.roster = dialled_at(made.roster, "lab", ("127.0.0.1", await made.door("lab")))
-            made.hub_at(await made.door())
-            found = await made.findings(idle=0.05)
-            made.roster = dialled_at(made.roster, "lab", ("127.0.0.1", await closed_port(made)))
-            made.hub_at(await made.door())
-            return found, await made.findings()
-
-    good, bad = run(scene())
+    good, bad = run(tmp_path, look)
     assert {one.state for one in good} == {"ok"}
     assert [one.what for one in good] == [
         "name", "proxy", "port", "tls", "certificate", "clock", "answer", "round trip", "up",
         "down", "back", "idle",
     ]  # fmt: skip
     assert all(one.value > 0 for one in good if one.what in ("round trip", "up", "down"))
-    wrong = [one for one in bad if one.state == "fails"]
-    assert [one.what for one in wrong] == ["back"]
-    assert wrong[0].sentence.startswith("hub cannot dial lab: lab (127.0.0.1:")
-
-
-# ---- clocks -------------------------------------------------------------------------------------
+    (wrong,) = (one for one in bad if one.state == "fails")
+    assert wrong.what == "back"
+    assert wrong.sentence.startswith("hub cannot dial lab: lab (127.0.0.1:")
 
 
 @pytest.mark.parametrize(
-    ("hours", "answers", "sentence"),
+    ("hours", "fault", "sentence"),
     [
+        (24, None, "^this machine's clock is 1 day behind that of hub: set the one that is"),
+        (-2, None, "^this machine's clock is 2 hours ahead of that of hub: set"),
         (
             24,
-            hub_of,
-            "^this machine's clock is 1 day behind that of hub: set the one that is",
+            "future",
+            "^this machine's clock is 1 day behind .*; meanwhile the certificate of hub",
         ),
-        (-2, hub_of, "^this machine's clock is 2 hours ahead of that of hub: set"),
-        (24, future, "^this machine's clock is 1 day behind .*; meanwhile the certificate of hub"),
-        (-24, expired_here, "^this machine's clock is 1 day ahead of .*the certificate of lab has"),
+        (-24, "expired here", "^this machine's clock is 1 day ahead of .*certificate of lab has"),
     ],
 )
 def test_a_clock_that_is_wrong_is_named_even_where_it_makes_certificates_wrong(
-    tmp_path, monkeypatch, hours, answers, sentence
+    tmp_path, monkeypatch, hours, fault, sentence
 ):
     there = timedelta(hours=hours)
     for module in ("faults", "dial", "party_check"):
         where = f"vpem.engines.tls.{module}.others_clock"
         monkeypatch.setattr(where, lambda headers: datetime.now(UTC) + there)
 
-    async def scene():
-        async with Scene(tmp_path) as made:
-            made.hub_at(await answers(made))
-            return await made.findings()
+    async def look(scene):
+        answers = Scene.door if fault is None else FAULTS[fault][0]
+        return await scene.findings(await answers(scene))
 
-    wrong = [one for one in run(scene()) if one.state == "fails"]
-    assert [one.what for one in wrong] == ["clock"]
-    assert re.search(sentence, wrong[0].sentence)
+    (wrong,) = (one for one in run(tmp_path, look) if one.state == "fails")
+    assert wrong.what == "clock"
+    assert re.search(sentence, wrong.sentence)
 
 
 # ---- proxies ------------------------------------------------------------------------------------
 
 
-PROXY_ANSWERS = {
-    b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n":
-        "asks for a name and a password.*https_proxy=http://USER:PASSWORD@HOST:PORT",
-    b"HTTP/1.1 403 Forbidden\r\n\r\n":
-        r"does not connect to hub \(127.0.0.1:9\) \(HTTP 403 Forbidden\): ask who keeps it",
-    b"HTTP/1.1 502 Bad Gateway\r\n\r\n": "HTTP 502",
-    b"hello\r\n\r\n": "does not answer as an HTTP proxy does",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("answer", "sentence"), PROXY_ANSWERS.items())
+@each(
+    ("answer", "sentence"),
+    [
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
+         "asks for a name and a password.*https_proxy=http://USER:PASSWORD@HOST:PORT"),
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n",
+         r"does not connect to hub \(127.0.0.1:9\) \(HTTP 403 Forbidden\): ask who keeps it"),
+        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "HTTP 502"),
+        (b"hello\r\n\r\n", "does not answer as an HTTP proxy does"),
+    ],
+)  # fmt: skip
 def test_what_a_proxy_has_against_it_is_said(tmp_path, monkeypatch, answer, sentence):
-    async def scene():
-        async with Scene(tmp_path) as made:
-            port = await made.answering(saying(answer))
-            monkeypatch.setenv("https_proxy", f"http://me:secret@127.0.0.1:{port}")
-            made.hub_at(9)
-            return await made.findings()
+    async def look(scene):
+        port = await scene.saying(answer)
+        monkeypatch.setenv("https_proxy", f"http://me:secret@127.0.0.1:{port}")
+        return await scene.findings(9)
 
-    found = run(scene())
+    found = run(tmp_path, look)
     assert [(one.what, one.state) for one in found] == [("proxy", "ok"), ("proxy", "fails")]
     assert re.search(sentence, found[-1].sentence)
     assert not any("secret" in one.sentence + one.observation for one in found)
 
 
 def test_a_proxy_that_connects_is_gone_through(tmp_path, monkeypatch):
-    monkeypatch.setattr(party_check, "SECONDS", 0.05)
+    async def look(scene):
+        port, asked = await scene.door(), []
 
-    async def scene():
-        async with Scene(tmp_path) as made:
-            made.hub_at(await made.door())
-            asked = []
+        async def connect(reader, writer):
+            asked.append(await reader.readuntil(b"\r\n\r\n"))
+            there = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
 
-            async def connect(reader, writer):
-                asked.append(await reader.readuntil(b"\r\n\r\n"))
-                there = await asyncio.open_connection(*made.roster.members[0].address)
-                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            async def copy(source, target):
+                while piece := await source.read(1 << 16):
+                    target.write(piece)
+                    await target.drain()
+                target.close()
 
-                async def copy(source, target):
-                    while piece := await source.read(1 << 16):
-                        target.write(piece)
-                        await target.drain()
-                    target.close()
+            both = copy(reader, there[1]), copy(there[0], writer)
+            await asyncio.gather(*both, return_exceptions=True)
 
-                await asyncio.gather(copy(reader, there[1]), copy(there[0], writer),
-                                     return_exceptions=True)  # fmt: skip
+        proxy = await scene.answering(connect)
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy}")
+        found = await scene.findings(port)
+        assert asked[0].startswith(b"CONNECT 127.0.0.1:")
+        return found
 
-            port = await made.answering(connect)
-            monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
-            found = await made.findings()
-            assert asked[0].startswith(b"CONNECT 127.0.0.1:")
-            return found
-
-    assert {one.state for one in run(scene())} == {"ok"}
+    assert {one.state for one in run(tmp_path, look)} == {"ok"}
 
 
 # ---- sentences of what no test can bring about quickly ------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "proxy", "kind", "sentence"),
     [
-        (
-            socket.gaierror(-2, "Not known"),
-            None,
-            "name",
-            r"hub.org of hub has no address \(not kno",
-        ),
+        (socket.gaierror(-2, "Not known"), None, "name",
+         r"hub.org of hub has no address \(not kno"),
         (TimeoutError(), None, "port", r"does not answer in 10 s: .*have port 443 opened"),
         (OSError(113, "No route to host"), None, "port", r"\(no route to host\): look at the net"),
         (ConnectionRefusedError(), "http://p:3128", "proxy", r"p:3128 cannot be used \(it refuses"),
         (ImportError(), "socks5h://p:1080", "proxy", "pip install python-socks"),
         (ssl.SSLError(1, "DECRYPTION_FAILED"), None, "tls", "something on the way damages it"),
     ],
-)
+)  # fmt: skip
 def test_an_exception_has_a_sentence(error, proxy, kind, sentence):
-    met = Met("lab", Member("hub", b""), "hub.org", 443, proxy)
-    fault = explain(error, met)
+    fault = explain(error, Met("lab", Member("hub", b""), "hub.org", 443, proxy))
     assert fault.kind == kind
     assert re.search(sentence, str(fault))
 
 
 def test_a_link_that_is_cut_while_idle_and_an_end_that_is_silent_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(party_check, "SECONDS", 0.05)
+    async def look(scene):
+        idle = asyncio.create_task(scene.findings(await scene.door(), idle=20))
+        await asyncio.sleep(0.7)
+        await scene.close()
+        cut = await idle
 
-    async def scene():
-        async with Scene(tmp_path) as made:
-            made.hub_at(await made.door())
-            idle = asyncio.create_task(made.findings(idle=20))
-            while not made.closing:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.7)
-            for close in made.closing:
-                await close()
-            made.closing.clear()
-            cut = await idle
-            made.hub_at(await made.door())
+        async def say_nothing(roster, identity, connection, member):
+            await connection.wait_closed()
 
-            async def say_nothing(roster, identity, connection, member):
-                await connection.wait_closed()
-
-            monkeypatch.setattr(party_check, "PATIENCE", 0.2)
-            monkeypatch.setattr("vpem.engines.tls.server.answer_checks", say_nothing)
-            return cut, await made.findings()
+        monkeypatch.setattr(party_check, "PATIENCE", 0.2)
+        monkeypatch.setattr("vpem.engines.tls.server.answer_checks", say_nothing)
+        return cut, await scene.findings(await scene.door())
 
     for found, what, sentence in zip(
-        run(scene()), ("idle", "answer"), ("did not last 20 s", "stopped answering"), strict=True
-    ):
+        run(tmp_path, look), ("idle", "answer"), ("did not last 20 s", "stopped answering"),
+        strict=True,
+    ):  # fmt: skip
         assert (found[-1].what, found[-1].state) == (what, "fails")
         assert sentence in found[-1].sentence
 
@@ -405,7 +348,6 @@ def test_a_link_that_is_cut_while_idle_and_an_end_that_is_silent_are_named(tmp_p
 
 
 def test_the_command_asks_one_that_serves_and_says_what_fails(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(party_check, "SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = free.getsockname()
     make_study(tmp_path, "lab", address=address)
@@ -433,57 +375,57 @@ def test_the_command_asks_one_that_serves_and_says_what_fails(tmp_path, capsys, 
     assert re.search(r"^fails: hub \(.*\) refuses connections: ", result.out, re.M)
 
 
-def test_the_own_data_are_looked_at(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """The study in the folder of the lab, whose hub is not there, and what changes it."""
+    study = make_study(tmp_path, "lab", address=("127.0.0.1", 9))["lab"]
+    monkeypatch.chdir(study.folder)
+    editions = iter(range(2, 99))
+
+    def changed(options, **differently):
+        hub, lab = study.roster.members
+        members, edition = (hub, replace(lab, **differently)), next(editions)
+        roster = replace(study.roster, edition=edition, members=members)
+        made = replace(study, edition=edition, options=options, roster=roster)
+        write_study(made, read_identity(tmp_path / "hub", "hub"))
+
+    return study.folder, changed
+
+
+def test_the_own_data_are_looked_at(lab, capsys):
     """As the study's commands will: what is found then is found before anybody runs them."""
-    options = {"fit": {"topology": "star", "components": 2, "align": "ids"}}
-    make_study(tmp_path, "lab", address=("127.0.0.1", 9), options=options)
-    monkeypatch.chdir(tmp_path / "lab")
-    (tmp_path / "lab" / "lab.csv").write_text("patient,iron\na,1\nb,2\nc,4\n")
-    (tmp_path / "lab" / "poor.csv").write_text("zinc,iron\n2,1\n3,\n3,4\n")
-    for words, state, said in (
-        (["lab.csv"], "ok", "3 rows, 1 feature, as the study takes them"),
-        (["lab.csv", "--features", "patient"], "fails", "patient"),
-        (["poor.csv", "--serve"], "fails", "no ids, .*; also, party 'lab': poor.csv: row 1, feat"),
-        (["none.csv"], "fails", "party 'lab': 'none.csv' does not exist"),
-    ):
+    folder, changed = lab
+    (folder / "lab.csv").write_text("patient,iron\na,1\nb,2\nc,4\n")
+    (folder / "poor.csv").write_text("zinc,iron\n2,1\n3,\n3,4\n")
+    (folder / "long.csv").write_text("row,column,value\nr,c,1\nr,d,2\ns,c,3\n")
+    fit = {"fit": {"topology": "star", "components": 2, "align": "ids"}}
+    for options, words, state, said in (
+        (fit, ["lab.csv"], "ok", "3 rows, 1 feature, as the study takes them"),
+        (fit, ["lab.csv", "--features", "patient"], "fails", "patient"),
+        (fit, ["poor.csv", "--serve"], "fails",
+         "no ids, .*; also, party 'lab': poor.csv: row 1, feat"),
+        (fit, ["none.csv"], "fails", "party 'lab': 'none.csv' does not exist"),
+        ({"impute": {}}, ["long.csv"], "ok", "^2 rows, 2 features, as the study takes them$"),
+        ({"saem": {}}, ["long.csv"], "ok",
+         "^not checked: 'vpem saem' reads them by options of its own$"),
+    ):  # fmt: skip
+        changed(options, **({} if options is fit else {"features": ("c", "d")}))
         found = run_words(capsys, "party", "check", "heart.toml", *words, "--idle", 0, "--json")
         data = found.json["checks"][1]
         assert (data["with"], data["what"], data["state"]) == ("lab", "data", state), data
         assert re.search(said, data["sentence"] or data["found"])
 
 
-def test_own_files_that_are_no_tables_of_features(tmp_path, capsys, monkeypatch):
-    study = make_study(tmp_path, "lab", address=("127.0.0.1", 9))["lab"]
-    hub, lab = study.roster.members
-    members = (hub, replace(lab, features=("c", "d")))
-    monkeypatch.chdir(tmp_path / "lab")
-    (tmp_path / "lab" / "long.csv").write_text("row,column,value\nr,c,1\nr,d,2\ns,c,3\n")
-    for command, said in (
-        ("impute", "2 rows, 2 features, as the study takes them"),
-        ("saem", "not checked: 'vpem saem' reads them by options of its own"),
-    ):
-        roster = replace(study.roster, edition=study.edition + 1, members=members)
-        study = replace(study, edition=roster.edition, options={command: {}}, roster=roster)
-        write_study(study, read_identity(tmp_path / "hub", "hub"))
-        words = ("long.csv", "--idle", 0, "--json")
-        found = run_words(capsys, "party", "check", "heart.toml", *words).json["checks"][1]
-        assert (found["state"], found["found"]) == ("ok", said), found
-
-
-def test_the_own_certificate_is_looked_at(tmp_path, capsys, monkeypatch):
-    studies = make_study(tmp_path, "lab", address=("127.0.0.1", 9))
-    monkeypatch.chdir(tmp_path / "lab")
-    hub, lab = read_identity(tmp_path / "hub", "hub"), read_identity(tmp_path / "lab", "lab")
+def test_the_own_certificate_is_looked_at(lab, tmp_path, capsys, monkeypatch):
+    folder, changed = lab
+    own = read_identity(folder, "lab")
 
     def own_row(days):
         """What is said of a certificate of the lab that is valid for so long."""
         made = certify(tmp_path / "made", "lab", DAY * min(days - 30, -1), DAY * days)
         for kind in ("certificate", "key"):
-            getattr(lab, kind).write_bytes(getattr(made, kind).read_bytes())
-        roster = replace(studies["lab"].roster, edition=100 - days)
-        members = (roster.members[0], replace(roster.members[1], certificate=der(made)))
-        roster = replace(roster, members=members)
-        write_study(replace(studies["lab"], edition=roster.edition, roster=roster), hub)
+            getattr(own, kind).write_bytes(getattr(made, kind).read_bytes())
+        changed({"fit": {}}, certificate=der(made))
         return run_words(capsys, "party", "check", "heart.toml", "--json").json["checks"][0]
 
     assert own_row(90)["state"] == "ok"
