@@ -122,14 +122,11 @@ OWN = {
     ("options", "words", "said"),
     [
         ("--align ids", "lab.csv", None),
-        ("--align none", "lab.csv", None),
         ("--align none", "bare.csv", None),
         ("", "bare.csv", None),
         ("--split rows", "bare.csv", None),
-        ("--split rows", "lab.csv --features iron", None),
         ("--align ids --missing marginalize", "gaps.csv", None),
         ("--command impute", "long.csv", None),
-        ("--command impute --rank 2", "bare.csv", None),
         ("--command impute --align ids", "bare.csv", "'lab' has no ids, by which rows could be al"),
         ("--align ids --missing-parties -k 2-3", "single.csv", None),
         ("--align ids -k 2-3 --scale standard", "single.csv", "party 'lab' has 1 row, and 2 compon"
@@ -144,7 +141,6 @@ OWN = {
          "column with --id-column, or store them in its HDF5 file .ids.$"),
         ("--align ids", "lab.csv --features patient,iron --id-column patient",
          "'patient' cannot be a feature: it holds ids"),
-        ("--align hmac", "twice.csv --id-column patient", "rows 0 and 2 of party 'lab' have the"),
         ("--align ids", "gaps.csv", "is NaN; fill in or remove such rows first, or integrate them "
          "out with --missing marginalize; only hub can change the options of heart: vpem study "
          "change heart.toml --missing marginalize"),
@@ -154,10 +150,8 @@ OWN = {
          " align them by adding --align ids .*only hub can change the options of heart: vpem study "
          "change heart.toml --align ids"),
         ("--command kmeans -k 2", "counts.h5", "feature 'iron' is kept as poisson, which 'vpem f"),
-        ("--command kmeans -k 2", "gaps.csv", "or integrate them out with --missing marginalize"),
         ("--command fit --command kmeans --split features --align ids", "counts.h5", "is kept as"),
         ("--command impute", "long-twice.csv", "twice"),
-        ("--command fit --command predict", "lab.csv", "to match rows by them was not specified"),
         ("--align ids", "all.toml", "all.toml names 2 parties, but lab is one"),
     ],
 )  # fmt: skip
