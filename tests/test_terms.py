@@ -35,12 +35,6 @@ def X(overlapping):
 # ---- E-step --------------------------------------------------------------------------------------
 
 
-@each("n_values", [1, 1000, 10**9])
-def test_chunks_cover_every_row_once(X, n_values):
-    rows = [np.arange(211)[part] for part in made(X).chunks(n_values)]
-    np.testing.assert_array_equal(np.concatenate(rows), np.arange(211))
-
-
 @each("kind", COVARIANCE_TYPES)
 def test_size_of_chunks_changes_nothing(kind, X, iterate, monkeypatch):
     network = connect(make_graph("cycle", 5), contiguous(5, 5), hops=0, n_rounds=70)
@@ -224,10 +218,6 @@ def test_only_the_ratio_of_weights_matters(topology, factor, X, iterate):
     ("weights", "init", "match"),
     [
         (np.ones(5), [7, 8], "211 numbers"),
-        (-np.ones(211), [7, 8], "not negative"),
-        (np.full(211, np.nan), [7, 8], "finite"),
-        (np.zeros(211), [7, 8], "all be zero"),
-        (np.array(["1"] * 211), [7, 8], "211 numbers"),
         (np.eye(211)[0], "random", "at least as many rows, got 1 with a positive weight"),
         (1.0 - np.eye(211)[7], [7, 8], "weight; take another for row 7"),
         (np.full(211, 1e-60), [7, 8], "cannot be computed with in float32"),
