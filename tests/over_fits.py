@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import h5py
 import numpy as np
+import pytest
 
 from tests import over_sums
+from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.settings import PrivacySettings
 from vpem.fits.spread import fit_spread, own_columns
@@ -147,4 +149,10 @@ def main(engine, brief=False):
         compare(near, X=matrix, init="kmeans", scale="standard")
         compare(cycle, X=matrix, batch_size=40, step_size=0.7)
         matrix.close()
+    if engine.size > 1:  # what cannot be done is said alike on all ranks
+        ranked = spread(cycle, engine)
+        columns = own_columns(ranked)
+        own = np.zeros((10 + engine.rank, len(columns))) if len(columns) else None
+        with pytest.raises(InputError, match="same rows"):
+            fit_spread(own, ranked, n_components=2)
     return f"compared {compare.n_compared}"

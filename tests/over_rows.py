@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import h5py
 import numpy as np
+import pytest
 
 from tests.over_sums import agents_on, pooled
+from vpem.errors import InputError
 from vpem.files.matrix import FileMatrix
 from vpem.fits.fedem import fit_fedem
 from vpem.fits.local_rows import read_rows
@@ -204,6 +206,10 @@ def main(engine, brief=False):
         em(star, X=matrix, init="kmeans", scale="standard")
         em(near, X=matrix, init="k-means++", sample_weight=weighed)
         matrix.close()
+    ranked = spread_workers(star, engine)
+    own = np.zeros((1 + sum(len(compare.workers.rows[one]) for one in ranked.agents.own), 3))
+    with pytest.raises(InputError, match="this rank hold"):  # what cannot be is said on all ranks
+        fit_em(own, compare.workers, ranked)
     return f"compared {compare.n_compared}"
 
 

@@ -150,14 +150,13 @@ def file(noise, tmp_path_factory):
     return path
 
 
-@each("split", [("--agents", "1"), ("--split", "rows", "--workers", "3")])
-def test_noise_has_one_component(capsys, file, split):
-    words = (file, "-k", "1-5", *split, "--json")
+def test_noise_has_one_component(capsys, file):
+    words = (file, "-k", "1,5", "--split", "rows", "--workers", "3", "--json")
     told = done(capsys, "fit", *words)
     report, cells = told.json, told.json["selection"]["cells"]
     assert (report["n_components"], report["degenerate"]) == (1, [])
-    assert cells[4]["degenerate"] > 0
-    assert cells[4]["bic"] < cells[0]["bic"]
+    assert cells[1]["degenerate"] > 0
+    assert cells[1]["bic"] < cells[0]["bic"]
     assert "has degenerate components, and was passed over; --floor-fits keep" in told.err
     again = done(capsys, "select", *words, "--jobs", "1").json
     assert again["best"] == again["chosen"] == 0
@@ -166,7 +165,7 @@ def test_noise_has_one_component(capsys, file, split):
     assert kept.json["n_components"] == 5
     assert "degenerate, their" not in kept.err
     old = done(capsys, "select", *words, "--jobs", "1", "--floor-fits", "keep").json
-    assert (old["best"], old["passed_over"]) == (4, [])
+    assert (old["best"], old["passed_over"]) == (1, [])
 
 
 @quiet
@@ -241,7 +240,7 @@ def test_rows_and_features_are_in_the_sentence(noise):
 def test_a_degenerate_restart_is_kept_only_where_all_are(noise):
     X, network = noise[:, :6], joined(6)
     seen = set()
-    for seed in range(6):
+    for seed in range(3):
         how = {"n_components": 4, "init": "random", "seed": seed}
         alone = [fit_vpem(X, network, first_restart=r, n_init=1, **how) for r in range(4)]
         sound = [one for one in alone if not one.degenerate] or alone
@@ -280,18 +279,10 @@ def test_flags_do_not_depend_on_units_threads_weights_or_who_holds_what(
     assert rounds.degenerate == three.degenerate
 
 
-def test_the_floor_is_found_in_one_column_of_some_rows():
-    with pytest.warns(VpemWarning, match=WARNED):
-        fit = fit_vpem(spots(), joined(4), n_components=3, covariance_type="diag")
-    spread = fit.mixture.covariances
-    assert fit.degenerate == np.flatnonzero((spread < 2e-6).any(axis=1)).tolist() != []
-
-
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
-@pytest.mark.parametrize("how", [{}, {"secure_sum": True}])
-def test_processes_find_what_one_does(how):
+def test_processes_find_what_one_does():
     X = spots()
-    network = connect(make_graph("star", 3), contiguous(4, 3), **how)
+    network = connect(make_graph("star", 3), contiguous(4, 3), secure_sum=True)
     fit = {"n_components": 4, "covariance_type": "full", "seed": 1}
     wanted = fit_vpem(X, network, **fit)
     assert wanted.degenerate
@@ -385,12 +376,9 @@ def rotated(mixture, order, hubs):
 
 
 COPIED = {
-    "categories": {"kinds": Kinds(("categorical",) * 4)},
     "counts": {"kinds": Kinds(("poisson", "negative-binomial", "poisson", "poisson"))},
     "families": {"kinds": Kinds(("gaussian", "t", "categorical", "exponential"))},
-    "missing": {"missing": "marginalize"},
-    "tied": {"covariance_type": "tied-diag"},
-    "map": {"weight_concentration_prior_type": "map"},
+    "missing": {"missing": "marginalize", "covariance_type": "tied-diag"},
     "factors": {"n_factors": 2},
     "factors that hubs do not share": {"n_factors": 2},
 }
@@ -398,8 +386,7 @@ COPIED = {
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 @each("name", COPIED)
-@each("secure", [False, True])
-def test_copies_are_told_of_every_family_and_wherever_hubs_live(name, secure):
+def test_copies_are_told_of_every_family_and_wherever_hubs_live(name):
     X = np.random.default_rng(1).integers(3, size=(100, 4)).astype(float)
     if not COPIED[name].get("kinds"):
         X += np.random.default_rng(0).normal(size=(100, 4))
@@ -413,7 +400,7 @@ def test_copies_are_told_of_every_family_and_wherever_hubs_live(name, secure):
         two = one.permuted(order)
     how = COPIED[name] | {"n_components": 4, "init": two, "max_iter": 0 if "not" in name else 3}
     wanted = [] if "not" in name else [2]
-    network = joined(4, 4, secure_sum=secure)
+    network = joined(4, 4, secure_sum="ies" not in name)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         fit = fit_vpem(X, network, **how)

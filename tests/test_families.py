@@ -199,7 +199,7 @@ def test_alone_it_is_textbook_em(name):
 def test_rows_that_are_drawn_tell_the_parameters(name):
     family, features, rng = FAMILIES[name], features_of(name), np.random.default_rng(3)
     truth = parameters_of(name, rng, features)
-    labels = np.repeat(np.arange(K), 40_000)
+    labels = np.repeat(np.arange(K), 20_000)
     part = Part(FAMILIES[name], features, truth)
     X = family.draw(part, labels, rng)
     assert not family.wrong(X.ravel()).any()

@@ -285,7 +285,7 @@ def test_rounds_and_their_operator_agree(topology, hops, weights, overlapping, i
     for path in ("operator", "rounds"):
         options = {"hops": hops, "n_rounds": 30, "weights": weights, "consensus": path}
         network = connect(graph, contiguous(12, 12), **options)
-        fits.append(iterate(X, network, 10, n_components=3, init=[1, 80, 150]))
+        fits.append(iterate(X, network, 4, n_components=3, init=[1, 80, 150]))
     one, two = fits
     np.testing.assert_allclose(one.history, two.history, rtol=1e-10)
     np.testing.assert_allclose(one.mixture.weights, two.mixture.weights, atol=1e-10)
@@ -400,7 +400,7 @@ def test_exact_fits_report_the_density_of_their_mixture(overlapping):
 
 kinds = st.sampled_from(COVARIANCE_TYPES)
 seeds = st.integers(0, 2**32 - 1)
-draws = settings(deadline=None, max_examples=40, derandomize=True)
+draws = settings(deadline=None, max_examples=25, derandomize=True)
 
 
 @st.composite

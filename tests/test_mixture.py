@@ -75,19 +75,6 @@ def log_densities(mixture, X):
     return np.log(mixture.assembled_weights) + np.column_stack(columns)
 
 
-@over(kind=COVARIANCE_TYPES, scaled=[False, True])
-def test_density_and_responsibilities(kind, scaled):
-    mixture = made(kind, scaled)
-    X = mixture.sample(257, np.random.default_rng(1))[0]
-    wanted = log_densities(mixture, X)
-    np.testing.assert_allclose(
-        mixture.score_samples(X), scipy.special.logsumexp(wanted, axis=1), rtol=1e-11
-    )
-    proba = mixture.predict_proba(X)
-    np.testing.assert_allclose(proba, scipy.special.softmax(wanted, axis=1), atol=1e-12)
-    np.testing.assert_array_equal(mixture.predict(X), wanted.argmax(axis=1))
-
-
 def test_rows_far_away_have_finite_densities():
     mixture = made("full")
     X = np.full((2, 6), 1e6)
@@ -98,6 +85,8 @@ def test_rows_far_away_have_finite_densities():
 
 def test_many_rows_are_the_rows_one_by_one(monkeypatch):
     mixture = made("full")
+    assert mixture.score_samples(np.empty((0, 6))).shape == (0,)
+    assert mixture.predict_proba(np.empty((0, 6))).shape == (0, K)
     X = mixture.sample(300, np.random.default_rng(1))[0]
     whole = mixture.score_samples(X)
     monkeypatch.setattr("vpem.terms.density.CHUNK_VALUES", 1)
@@ -106,29 +95,28 @@ def test_many_rows_are_the_rows_one_by_one(monkeypatch):
     np.testing.assert_allclose(one, whole[:20], rtol=1e-13)
 
 
-def test_no_rows():
-    mixture = made("full")
-    assert mixture.score_samples(np.empty((0, 6))).shape == (0,)
-    assert mixture.predict_proba(np.empty((0, 6))).shape == (0, K)
-
-
 @each("shape", [(4, 5), (4, 7), (6,), (1, 2, 6)])
 def test_data_of_another_shape_are_refused(shape):
     with pytest.raises(InputError, match="the model has 6 features"):
         made("full").score_samples(np.zeros(shape))
+    with pytest.raises(InputError, match="6 features, the data 4"):
+        made("full").convert_to(Blocks.one(4), "full", Scaling.none(4))
 
 
 # ---- assembled view ------------------------------------------------------------------------------
 
 
-@over(kind=COVARIANCE_TYPES, scaled=[False, True])
-def test_assembled_parameters(kind, scaled):
-    mixture = made(kind, scaled, per_root=True)
+ENTRIES = {"full": 3 + 1 + 6, "diag": 6, "spherical": 3}
+"""Of the covariance of a component, over hubs of two, one, no and three features."""
+
+
+@over(kind=COVARIANCE_TYPES, scaled=[False, True], per_root=[False, True])
+def test_what_a_mixture_is_by_its_blocks(kind, scaled, per_root):
+    mixture = made(kind, scaled, per_root=per_root)
     means, covariances = dense(mixture)
     np.testing.assert_allclose(mixture.assembled_means, means, rtol=1e-14)
     weights = mixture.weights.mean(axis=0)
     np.testing.assert_allclose(mixture.assembled_weights, weights / weights.sum(), rtol=1e-14)
-    assembled = mixture.assembled_covariances
     variances = np.diagonal(covariances, axis1=1, axis2=2)
     hubs = [columns[0] for columns in mixture.blocks.features if len(columns)]
     wanted = {
@@ -139,23 +127,35 @@ def test_assembled_parameters(kind, scaled):
         "spherical": variances if scaled else variances[:, hubs],
         "tied-spherical": variances[0] if scaled else variances[0][hubs],
     }[kind]
-    assert assembled.shape == wanted.shape
-    np.testing.assert_allclose(assembled, wanted, rtol=1e-14)
+    assert mixture.assembled_covariances.shape == wanted.shape
+    np.testing.assert_allclose(mixture.assembled_covariances, wanted, rtol=1e-14)
+    shape, copies = kind.removeprefix("tied-"), 1 if kind.startswith("tied") else K
+    entries = ENTRIES["full" if shape == "tied" else shape]
+    assert mixture.n_parameters == K - 1 + K * 6 + copies * entries
+    for b, width in enumerate(mixture.blocks.widths):
+        own, own_means, own_covariances = mixture.block(b)
+        np.testing.assert_array_equal(own, mixture.weights[b if per_root else 0])
+        square = (width, width) if kind in ("full", "tied") else (width,)
+        assert (own_means.shape, own_covariances.shape) == ((K, width), (copies, *square))
+    again = mixture.convert_to(mixture.blocks, kind, mixture.scaling)
+    np.testing.assert_allclose(again.weights, mixture.assembled_weights[None], rtol=1e-15)
+    np.testing.assert_allclose(again.means, mixture.means, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(again.covariances, mixture.covariances, rtol=1e-14)
+    X = mixture.sample(257, np.random.default_rng(1))[0]
+    logs, proba = log_densities(mixture, X), mixture.predict_proba(X)
+    totals = scipy.special.logsumexp(logs, axis=1)
+    np.testing.assert_allclose(mixture.score_samples(X), totals, rtol=1e-11)
+    np.testing.assert_allclose(proba, scipy.special.softmax(logs, axis=1), atol=1e-12)
+    np.testing.assert_array_equal(mixture.predict(X), logs.argmax(axis=1))
+    order = np.array([2, 0, 1])
+    other = mixture.permuted(order)
+    np.testing.assert_allclose(other.score_samples(X), totals, rtol=1e-11)
+    np.testing.assert_allclose(other.predict_proba(X), proba[:, order], atol=1e-13)
 
 
 def test_spherical_covariances_of_one_hub_have_scikit_learns_shape():
     mixture = made("spherical", features=([2, 0, 1],))
     assert mixture.assembled_covariances.shape == (K,)
-
-
-@each("kind", COVARIANCE_TYPES)
-def test_number_of_parameters(kind):
-    widths = [2, 1, 3]
-    entries = {"full": 3 + 1 + 6, "diag": 6, "spherical": 3}
-    shape = {"tied": "full"}.get(kind, kind.removeprefix("tied-"))
-    copies = 1 if kind.startswith("tied") else K
-    wanted = K - 1 + K * sum(widths) + copies * entries[shape]
-    assert made(kind).n_parameters == wanted
 
 
 @each("kind", ["full", "diag", "spherical", "tied"])
@@ -185,7 +185,10 @@ def test_criteria_of_one_block_are_scikit_learns(kind, overlapping):
 @over(kind=COVARIANCE_TYPES, scaled=[False, True])
 def test_sample_moments(kind, scaled):
     mixture = made(kind, scaled)
-    X, labels = mixture.sample(60_000, np.random.default_rng(2))
+    X, labels = mixture.sample(20_000, np.random.default_rng(2))
+    again, other = (mixture.sample(20_000, np.random.default_rng(seed))[0] for seed in (2, 3))
+    np.testing.assert_array_equal(again, X)
+    assert not np.array_equal(other, X)
     means, covariances = dense(mixture)
     assert (np.diff(labels) >= 0).all()
     for k in range(K):
@@ -199,48 +202,7 @@ def test_sample_moments(kind, scaled):
         assert len(own) / len(X) == pytest.approx(expected, abs=5 / np.sqrt(len(X)))
 
 
-def test_sample_depends_on_the_generator_only():
-    mixture = made("full")
-    one, two, other = (mixture.sample(50, np.random.default_rng(seed))[0] for seed in (1, 1, 2))
-    np.testing.assert_array_equal(one, two)
-    assert not np.array_equal(one, other)
-    assert mixture.sample(0, np.random.default_rng(0))[0].shape == (0, 6)
-
-
 # ---- order, blocks, validity ---------------------------------------------------------------------
-
-
-@each("kind", COVARIANCE_TYPES)
-def test_permuted_components(kind):
-    mixture = made(kind, scaled=True, per_root=True)
-    order = np.array([2, 0, 1])
-    other = mixture.permuted(order)
-    X = mixture.sample(40, np.random.default_rng(3))[0]
-    np.testing.assert_allclose(other.score_samples(X), mixture.score_samples(X), rtol=1e-13)
-    np.testing.assert_allclose(
-        other.predict_proba(X), mixture.predict_proba(X)[:, order], atol=1e-13
-    )
-
-
-@over(kind=COVARIANCE_TYPES, per_root=[False, True])
-def test_block_gives_what_its_root_holds(kind, per_root):
-    mixture = made(kind, per_root=per_root)
-    copies = 1 if kind.startswith("tied") else K
-    for b, width in enumerate(mixture.blocks.widths):
-        weights, means, covariances = mixture.block(b)
-        np.testing.assert_array_equal(weights, mixture.weights[b if per_root else 0])
-        assert means.shape == (K, width)
-        square = (width, width) if kind in ("full", "tied") else (width,)
-        assert covariances.shape == (copies, *square)
-
-
-@over(kind=COVARIANCE_TYPES, scaled=[False, True])
-def test_over_the_same_blocks_nothing_changes(kind, scaled):
-    mixture = made(kind, scaled, per_root=True)
-    again = mixture.convert_to(mixture.blocks, kind, mixture.scaling)
-    np.testing.assert_allclose(again.weights, mixture.assembled_weights[None], rtol=1e-15)
-    np.testing.assert_allclose(again.means, mixture.means, rtol=1e-13, atol=1e-14)
-    np.testing.assert_allclose(again.covariances, mixture.covariances, rtol=1e-14)
 
 
 @over(kind=COVARIANCE_TYPES, scaled=[False, True], target=COVARIANCE_TYPES)
@@ -262,11 +224,6 @@ def test_over_other_blocks(kind, scaled, target):
         if target.endswith("spherical"):
             wanted = np.repeat(wanted.mean(axis=1, keepdims=True), len(columns), axis=1)
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
-
-
-def test_over_another_number_of_features_is_refused():
-    with pytest.raises(InputError, match="6 features, the data 4"):
-        made("full").convert_to(Blocks.one(4), "full", Scaling.none(4))
 
 
 def test_a_singular_covariance_is_named():
@@ -325,13 +282,8 @@ def test_hubs_without_features_have_empty_blocks():
     assert blocks.offsets.tolist() == [0, 0, 2, 2]
     assert blocks.block_of.tolist() == [1, 1]
     assert blocks.in_order
-
-
-def test_one_block_holds_everything():
-    blocks = Blocks.one(4)
-    assert blocks.n_blocks == 1
-    assert blocks.n_features == 4
-    assert blocks.in_order
+    one = Blocks.one(4)
+    assert (one.n_blocks, one.n_features, one.in_order) == (1, 4, True)
 
 
 @each("features", [([0, 1], [1, 2]), ([0, 2],), ([1, 2],), ([0, 0],), ([-1, 0],)])

@@ -264,7 +264,7 @@ from vpem.errors import FileError
 from vpem.files.models import Model, read_model
 warnings.simplefilter("error")
 sounds = {path: open(path, "rb").read() for path in sys.argv[1:]}
-for seed in range(300):
+for seed in range(120):
     rng = np.random.default_rng(seed)
     path = sys.argv[1 + seed % 2]
     sound = sounds[path]
@@ -289,8 +289,8 @@ def test_a_model_with_changed_bytes_is_read_or_refused(tmp_path):
     command = [sys.executable, "-c", FLIP, *map(str, paths)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.split().count("refused") >= 200
-    assert len(found.stdout.split()) == 300
+    assert found.stdout.split().count("refused") >= 80
+    assert len(found.stdout.split()) == 120
 
 
 def put(name, place, value):

@@ -71,14 +71,14 @@ def test_likelihoods_are_those_of_the_data_as_they_are(capsys):
     write("new.csv", new)
     fit = "-k 2 --seed 1 --json -q -o"
     done(capsys, *["data", "import", "x.csv", "--power", "fit", "-o", "p.h5"])
-    for words in (
+    for number, words in enumerate((
         f"fit x.csv --scale power {fit} m.h5",
         f"fit p.h5 --agents 3 {fit} m.h5",
         f"fit p.h5 --split rows --workers 3 {fit} m.h5",
         f"fedem p.h5 --workers 3 --scale standard {fit} m.h5",
         "select p.h5 -k 2 --seed 1 --scale standard --json -q -o m.h5",
         "fit x.csv --scale power -k 2-3 --json -q -o m.h5",
-    ):
+    )):  # fmt: skip
         told = json.loads(done(capsys, *words.split(), "--force").out)
         model = vpem.read_model("m.h5")
         terms, total = by_hand(model, X)
@@ -89,7 +89,8 @@ def test_likelihoods_are_those_of_the_data_as_they_are(capsys):
             assert told["power"] == pytest.approx(json.loads(model.options["power"]))
         for cell in report.get("selection", {"cells": []})["cells"]:
             assert cell["bic"] >= report["bic"] - 1e-9 * abs(report["bic"])
-        for rows, file in ((X, "x.csv"), (X, "p.h5"), (new, "new.csv")):
+        files = ((X, "x.csv"), (X, "p.h5"), (new, "new.csv"))
+        for rows, file in files[number % 3 :][:1]:
             terms, total = by_hand(model, rows)
             np.testing.assert_allclose(model.score_samples(rows), total, rtol=1e-10)
             np.testing.assert_array_equal(model.predict(rows), terms.argmax(axis=1))
@@ -97,10 +98,8 @@ def test_likelihoods_are_those_of_the_data_as_they_are(capsys):
             assert scored["log_likelihood"] == pytest.approx(total.mean(), rel=1e-10)
             said = json.loads(done(capsys, "predict", "m.h5", file, "--json").out)
             assert said["labels"] == model.predict(rows).tolist()
-            drawn = vpem.read_dataset(file)
             shares = json.loads(done(capsys, "model", "contribution", "m.h5", file, "--json").out)
             assert shares["log_likelihood"] == pytest.approx(total.mean(), rel=1e-10)
-            assert vpem.plot("m.h5", "marginals", drawn).figure is not None
 
 
 def test_parties_that_transformed_their_features(capsys):

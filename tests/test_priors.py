@@ -453,7 +453,7 @@ def with_gaps(X, prior, kind, misses):
 @over(prior=[*PRIORS, MAP], kind=COVARIANCE_TYPES, how=HOWS, misses=[False, True])
 def test_bound_and_penalised_likelihood_never_fall(X, prior, kind, how, misses):
     data, more = with_gaps(X, prior, kind, misses)
-    found = fit(data, 2, prior, covariance_type=kind, max_iter=25, **how, **more)
+    found = fit(data, 2, prior, covariance_type=kind, max_iter=15, **how, **more)
     assert np.diff(found.history[:, 0]).min() > -1e-9 * abs(found.history[0, 0])
     assert found.recoveries == []
     if prior == MAP:
@@ -466,7 +466,7 @@ def test_bound_and_penalised_likelihood_never_fall(X, prior, kind, how, misses):
 @over(prior=[PROCESS, MAP], kind=COVARIANCE_TYPES, misses=[False, True])
 def test_batches_never_lower_them_and_one_batch_is_the_fit(X, prior, kind, misses):
     data, more = with_gaps(X, prior, kind, misses)
-    batches = partial(fit, data, 2, prior, covariance_type=kind, max_iter=6, **more)
+    batches = partial(fit, data, 2, prior, covariance_type=kind, max_iter=4, **more)
     found, whole, one = batches(batch_size=40), batches(), batches(batch_size=len(data))
     energies = np.array(found.free_energy)
     assert np.diff(energies).min() > -1e-9 * abs(energies[0])

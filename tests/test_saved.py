@@ -456,10 +456,10 @@ def test_any_field_of_a_file_may_be_anything(files, tmp_path, monkeypatch, capsy
     seed, read = files / f"{kind}.h5", FILES[kind][1]
     record = contents(seed)
     places = [one for one in fields(record) if not one[0][0].startswith(("hubs/1", "hubs/2"))]
-    # What is shorter, and of the rest every fifth or ninth, for time: how goes around with what
+    # What is shorter, and of the rest every fifth or 15th, for time: how goes around with what
     # is changed.
     table = [(field, *one) for field, value in places for one in changes(field, value)]
-    step = 5 if len(table) < 200 else 9
+    step = 5 if len(table) < 200 else 15
     table = [one for n, one in enumerate(table) if n % step == 0 or one[1] == "shorter"]
     table += [(field, "gone", None) for field, _ in places if len(field) == 1]
     said, taken = [], []
