@@ -546,7 +546,8 @@ def _lead(saved: SavedFit) -> str:
     first = int(answer.weights.argmax())
     label = f" ({answer.labels[first]})" if first < len(answer.labels) else ""
     about = "about " if "privacy" in saved.report else ""
-    share = f"{about}{100 * answer.weights[first]:.0f} %"
+    outside = (saved.reported("outliers", dict) or {}).get("weight", 0.0)
+    share = f"{about}{100 * answer.weights[first] * (1 - outside):.0f} %"
     named = [answer.feature_names[j] for j in answer.telling[:NAMED]
              if answer.telling_shares[j] > SEEN**2]  # fmt: skip
     listed = " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
