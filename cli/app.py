@@ -386,6 +386,7 @@ predict  commands.model:predict  Assign rows to components or centres; predict i
 score    commands.model:score    Compute log-likelihood, BIC and AIC of data under a model.
 show     commands.model:show_any Show a model, or another file that vpem has written.
 sample   commands.model:sample   Draw rows from a model, each labelled with its component.
+outcomes commands.outcomes:outcomes Describe outcomes by class, or predict classes.
 evaluate commands.model:evaluate Compare components or clusters with labels.
 plot     commands.model:plot     Draw a model: its components, their differences, and the fit.
 report   commands.model:report   Write a page on a model: how well it fits, with all pictures.

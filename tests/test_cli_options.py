@@ -322,6 +322,7 @@ WORDS = {
     "fedem": "d.h5 --workers 2", "impute": "m.csv", "saem": "c.csv",
     "predict": "model.h5 d.h5", "score": "model.h5 d.h5", "sample": "model.h5",
     "model contribution": "model.h5 d.h5", "model merge": "model.h5 d.h5",
+    "outcomes": "d.csv d.h5 --outcome 0",
     "plot": "model.h5 -o p.png",
     "data simulate": "-o s.h5", "data split": "d.h5 -o parts",
     "data import": "t.csv -o t.h5", "topology describe": "cycle --agents 3",

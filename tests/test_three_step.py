@@ -1,15 +1,20 @@
 """Outcomes of classes in three steps: the formulas in NumPy, derivatives StepMix."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, softmax
 from scipy.stats import chi2, norm
 
-from vpem import VPEM, three_step
+from vpem import VPEM, logit_coefficients, logit_errors, read_model, three_step
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.pictures.page import contents_of
+from vpem.pictures.saved import EvaluationData, read_saved
 from vpem.terms.three_step import inference
 
+from .cli_support import done, run
 from .tables import each
 
 LEVELS = np.array(["a", "b", "c"])
@@ -271,7 +276,96 @@ def test_what_cannot_be_is_said():
 
 
 def test_normal_intervals():
-    found = inference(np.array([1.96, 0.0]), np.array([1.0, 0.0]), 0.95)
+    found = inference({"coefficients": np.array([1.96, 0.0])}, {"coefficients": np.array([1.0, 0])})
+    found = {name: values["coefficients"] for name, values in found.items()}
     assert found["p_values"][0] == pytest.approx(0.05, abs=1e-4)
     assert found["lower"][0] == pytest.approx(0, abs=1e-4)
     assert np.isnan(found["upper"][1])
+
+
+# ---- in a shell ----------------------------------------------------------------------------------
+
+
+def write(path, head, *columns):
+    lines = (",".join(map(str, line)) for line in zip(*columns, strict=True))
+    path.write_text("\n".join([head, *lines]) + "\n")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch, capsys):
+    """The working directory: classes of a fit, by number and by id, and a table of outcomes."""
+    monkeypatch.chdir(tmp_path)
+    X, z, y, g = drawn(200)
+    ids = [f"p{row}" for row in range(200)]
+    write(tmp_path / "x.csv", "a,b,c", *X.T.round(6))
+    write(tmp_path / "named.csv", "id,a,b,c", ids, *X.T.round(6))
+    pain = ["" if row == 3 else value for row, value in enumerate(y.round(6))]
+    write(tmp_path / "out.csv", "id,pain,kind,age,w", ids, pain, g, z.round(6), np.arange(200) % 3)
+    order = np.random.default_rng(0).permutation(200)[:150]
+    head, *lines = (tmp_path / "out.csv").read_text().splitlines()
+    (tmp_path / "some.csv").write_text("\n".join([head, *(lines[row] for row in order)]) + "\n")
+    done(capsys, "fit", "x.csv", "-k", 2, "-o", "m.h5", "--quiet")
+    done(capsys, "predict", "m.h5", "x.csv", "--proba", "--digits", 17, "-o", "p.csv")
+    done(capsys, "predict", "m.h5", "named.csv", "--proba", "-o", "q.parquet")
+    return tmp_path, read_model("m.h5").predict_proba(X.round(6)), order, y.round(6), g, z.round(6)
+
+
+def test_the_command_finds_what_python_finds(home, capsys):
+    _, proba, order, y, g, z = home
+    y[3] = np.nan
+    words = ("outcomes", "p.csv", "out.csv", "--outcome", "pain,kind", "--json")
+    found = json.loads(done(capsys, *words, "--sample-weight", "w").out)["outcomes"]
+    for name, values in (("pain", y), ("kind", g)):
+        expected = three_step(proba, values, sample_weight=np.arange(200) % 3)
+        for kind, estimate in expected["estimates"].items():
+            np.testing.assert_allclose(found[name]["estimates"][kind], estimate, rtol=1e-6)
+    assert found["pain"]["names"] == ["pain"]
+    words = ("outcomes", "q.parquet", "some.csv", "--covariates", "age", "--method", "ml")
+    found = json.loads(done(capsys, *words, "--json").out)["outcomes"]["covariates"]
+    expected = three_step(proba[order], covariates={"age": z[order]}, method="ml")
+    assert [*found["tests"]] == ["age"]
+    np.testing.assert_allclose(
+        found["p_values"]["coefficients"][1], expected["p_values"]["coefficients"][1], rtol=1e-5
+    )
+    shown = done(capsys, *words).out
+    assert "covariates, by ml" in shown
+    assert "intercept" in shown
+    codes = ("outcomes", "p.csv", "out.csv", "--outcome", "w", "--family", "w=categorical")
+    assert "proportion 2" in done(capsys, *codes).out
+
+
+def test_a_score_has_the_errors_of_covariates(home, capsys):
+    folder, *_ = home
+    X, z, *_ = drawn(200)
+    write(folder / "z.csv", "a,b,c,z", *X.T, z)
+    done(capsys, "fit", "z.csv", "-k", 2, "--family", "z=covariate", "-o", "z.h5", "--quiet")
+    mixture, rows = read_model("z.h5").mixture, np.column_stack([X, z])
+    found = json.loads(done(capsys, "score", "z.h5", "z.csv", "--json").out)["covariates"]
+    np.testing.assert_allclose(found["estimates"]["coefficients"], logit_coefficients(mixture))
+    errors = logit_errors(mixture, rows)
+    np.testing.assert_allclose(found["standard_errors"]["coefficients"], errors, rtol=1e-6)
+    assert found["names"] == ["z"]
+    assert "Covariates of the mixing weights" in done(capsys, "score", "z.h5", "z.csv").out
+    page = contents_of(read_saved("z.h5"), EvaluationData(rows, None, "z.csv"))
+    tables = [one for section in page.sections for one in section.items]
+    assert "Covariates of the mixing weights" in [getattr(one, "caption", "") for one in tables]
+    rows[::5, 0] = np.nan  # features may be missing, and then say less of the class
+    assert (logit_errors(mixture, rows)[1] > errors[1]).all()
+
+
+def test_the_command_refuses_in_a_sentence(home, capsys):
+    for words, sentence in (
+        ("p.csv out.csv", "give --outcome or --covariates"),
+        ("p.csv out.csv --outcome pain --covariates age", "not both"),
+        ("m.h5 out.csv --outcome pain", "m.h5 has no responsibilities, which 'vpem predict"),
+        ("x.csv out.csv --outcome pain", "x.csv has no responsibilities"),
+        ("p.csv out.csv --outcome nothing", "no column 'nothing'"),
+        ("p.csv some.csv --outcome pain", "200 and 150 rows, and no ids"),
+        ("q.parquet x.csv --outcome a", "no ids in common"),
+        ("p.csv out.csv --covariates kind", "covariates must be numbers"),
+        ("p.csv out.csv --outcome pain --family poisson", "--family of an outcome is"),
+        ("p.csv out.csv --outcome pain --level 2", "--level must be"),
+    ):
+        result = run(capsys, "outcomes", *words.split())
+        assert result.code == 2, words
+        assert sentence in result.sentence

@@ -32,7 +32,15 @@ from vpem.files.matrix import select_columns
 from vpem.files.parties.opening import choose_parties
 from vpem.files.results import read_clustering
 from vpem.files.temporaries import ending_of
-from vpem.fits.answer import answer_of, classes_in, compare, name_of, read_labels
+from vpem.fits.answer import (
+    COVARIATES,
+    answer_of,
+    classes_in,
+    compare,
+    estimates_table,
+    name_of,
+    read_labels,
+)
 from vpem.fits.contribution import contribution, spread_contribution
 from vpem.fits.labels import columns_of
 from vpem.fits.spread_rows import SpreadRows, describe_score, responsibilities
@@ -300,7 +308,8 @@ class RowFile(StoredFile):
         if self.mixture is not None:
             report["sample_weight"] = self.settings.sample_weight
         request.leave_it_to_the_first()
-        request.tell(report, SCORED)
+        effects = report.get("covariates")
+        request.tell(report, SCORED, *([estimates_table(effects, COVARIATES)] if effects else []))
 
     def evaluate(self, request: UseRequest) -> None:
         self.load(request)

@@ -600,3 +600,29 @@ def read_labels(where: str, data: str | os.PathLike[str], n_samples: int) -> Lab
     if labels.shape != (n_samples,):
         raise InputError(f"{data} has {n_samples} rows, {where} has {len(labels)} labels")
     return labels
+
+
+STATISTICS = {
+    "estimates": "estimate", "standard_errors": "s.e.", "z": "z", "p_values": "p",
+    "lower": "lower", "upper": "upper",
+}  # fmt: skip
+
+COVARIATES = "Covariates of the mixing weights"
+
+
+def estimates_table(report: Report, caption: str = "") -> Table:
+    """Return what `vpem.three_step` found, or estimates alike, class by class."""
+    parts = [one for one in STATISTICS if one in report]
+    heads = ("class", "parameter", *map(STATISTICS.__getitem__, parts))
+    rows = []
+    for kind, estimates in report["estimates"].items():
+        logits = kind == "coefficients"  # of which the first class, the reference, has none
+        names = ["intercept", *report["names"]] if logits else report["names"]
+        for place in np.ndindex(estimates.shape):
+            word = kind[:-1] if len(place) < 2 else names[place[1]]
+            if len(place) > 1 and not logits:
+                word = f"{kind[:-1]} {word}"
+            cells = [f"{report[one][kind][place]:.{3 if logits else 4}g}" for one in parts]
+            if not logits or place[0]:
+                rows.append((str(place[0]), word, *cells))
+    return Table(rows, heads, caption, heads[2:])

@@ -29,8 +29,10 @@ from vpem.sums.counted import AtServer
 from vpem.sums.private import in_common_units
 from vpem.sums.server import ServerSum
 from vpem.terms.density import CHUNK_VALUES, Density, normalised
+from vpem.terms.families.covariates import logit_coefficients, logit_errors
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import check_missing, rows_with_values
+from vpem.terms.three_step import inference
 from vpem.terms.units import Scaling
 
 Hubs = tuple[Density | None, Floats, NDArray[np.intp]]
@@ -324,6 +326,13 @@ def describe_score(
     total, used = weighed(np.where(there, scores + slopes, 0.0), there, sample_weight)
     stated = stored.report.get("n_parameters") if "discriminant" in stored.report else None
     free = stated if type(stated) is int and stated > 0 else mixture.n_parameters
+    coefficients, effects = logit_coefficients(mixture), {}
+    if coefficients is not None and isinstance(X, np.ndarray):  # one process has all rows
+        found = {"coefficients": coefficients}
+        errors = {"coefficients": logit_errors(mixture, X, sample_weight)}
+        names = [stored.feature_names[j] for j in mixture.kinds.columns_of("covariate")]
+        effects = {"names": names, "estimates": found, "standard_errors": errors}
+        effects = {"covariates": effects | inference(found, errors)}
     return {
         "n_samples": len(X),
         "n_without_values": len(X) - int(there.sum()),
@@ -332,6 +341,7 @@ def describe_score(
         "total_log_likelihood": total,
         "bic": -2 * total + free * float(np.log(used)),
         "aic": -2 * total + 2 * free,
+        **effects,
     }
 
 

@@ -570,6 +570,7 @@ def _fitted(
 
 
 def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
+    from vpem.fits.answer import COVARIATES, estimates_table
     from vpem.fits.spread_rows import describe_score
     from vpem.pictures.assignments import agreement_of
 
@@ -578,13 +579,17 @@ def _quality(saved: SavedFit, rows: EvaluationData | None) -> Items:
     if rows is None:
         return items
     quality: list[Fact] = [("data", rows.where)]
-    quality += lines_of(describe_score(saved.stored, rows.X, "marginalize"), SCORED)
+    score = describe_score(saved.stored, rows.X, "marginalize")
+    quality += lines_of(score, SCORED)
     if rows.labels is not None:
         try:
             quality += lines_of(agreement_of(saved, rows).describe(), AGREED)
         except VpemError as error:
             quality.append(("labels", str(error)))
-    return [*items, Table(quality, caption="Held against these data")]
+    items.append(Table(quality, caption="Held against these data"))
+    if "covariates" in score:
+        items.append(estimates_table(score["covariates"], COVARIATES))
+    return items
 
 
 def _means(saved: SavedFit) -> Items:

@@ -21,6 +21,8 @@ from vpem.network.schema import Report
 from vpem.settings import ASSIGNMENTS, CORRECTIONS
 from vpem.terms.merging import check_responsibilities
 
+Tables = dict[str, Doubles]
+COEFFICIENTS = "coefficients"
 EM_STEPS, MOST_STEPS = 5, 500
 """The first steps are of EM, those that follow of Newton, where these make rows likelier."""
 CLOSE, SINGULAR, TINY = 1e-10, 1e-12, 1e-15
@@ -55,7 +57,7 @@ def three_step(
         Responsibilities of the rows, as from ``predict_proba``.
     outcome : array of shape (M,), optional
         Numbers, or strings or booleans, which are levels. Rows that lack it are left out of step 3.
-    covariates : array or data frame of shape (M, q) or (M,), optional
+    covariates : array or data frame of shape (M, q), or dict of arrays of shape (M,), optional
         Numbers that predict the class, in place of an outcome.
     sample_weight : array of shape (M,), optional
         Weight of each row. Zero has no effect, an integer equals as many copies.
@@ -135,21 +137,23 @@ def three_step(
         if report["kind"] == "continuous":
             estimate, error = estimate[:, 0], error[:, 0]
         report["estimates"][name], report["standard_errors"][name] = estimate, error
-        for word, values in inference(estimate, error, level).items():
-            if what == "covariates" or word in ("lower", "upper"):
-                report.setdefault(word, {})[name] = values
-    return report
+    return report | inference(report["estimates"], report["standard_errors"], level)
 
 
-def inference(estimates: Doubles, errors: Doubles, level: float = 0.95) -> dict[str, Doubles]:
-    """Return z, p and the normal interval of each estimate; nan where there is no error."""
+def inference(estimates: Tables, errors: Tables, level: float = 0.95) -> dict[str, Tables]:
+    """Return the normal interval of each estimate, and z and p of those that may be 0, by name."""
     from scipy.special import ndtr, ndtri
 
-    known = np.where(errors > 0, errors, np.nan)
-    z, half = estimates / known, ndtri((1 + level) / 2) * known
-    return {
-        "z": z, "p_values": 2 * ndtr(-abs(z)), "lower": estimates - half, "upper": estimates + half,
-    }  # fmt: skip
+    found: dict[str, Tables] = {}
+    for name, estimate in estimates.items():
+        known = np.where(errors[name] > 0, errors[name], np.nan)
+        z, half = estimate / known, ndtri((1 + level) / 2) * known
+        said = {"lower": estimate - half, "upper": estimate + half}
+        if name == COEFFICIENTS:
+            said = {"z": z, "p_values": 2 * ndtr(-abs(z))} | said
+        for what, values in said.items():
+            found.setdefault(what, {})[name] = values
+    return found
 
 
 MISSING = ("None", "nan", "<NA>", "NaT")
@@ -157,13 +161,16 @@ MISSING = ("None", "nan", "<NA>", "NaT")
 
 def _read(what: str, given: Any, weights: Doubles) -> tuple[list[str], Doubles, list[str]]:
     """Return names of columns, their values (M, q), nan where missing, and levels of text."""
-    values, n = as_array(what, given), len(weights)
-    if values.ndim not in (1, 1 + (what == "covariates")) or len(values) != n:
+    names, n = [str(one) for one in getattr(given, "columns", ())], len(weights)
+    if isinstance(given, dict):
+        names, given = [*given], np.column_stack([*given.values()])
+    values = as_array(what, given)
+    if values.ndim not in (1, 2) or len(values) != n or (values[:1].size > 1 and what == "outcome"):
         raise InputError(f"{what} must have a value for each of {n} rows, got {values.shape}")
     values = values.reshape(n, -1)
-    names = [str(one) for one in getattr(given, "columns", [getattr(given, "name", None) or what])]
     if len(names) != values.shape[1]:
-        names = [f"covariate {j}" for j in range(values.shape[1])]
+        name = getattr(given, "name", None) or what.rstrip("s")
+        names = [f"{name} {j}" for j in range(values.shape[1])] if values.shape[1] > 1 else [name]
     cells, numbers = values.ravel().tolist(), np.full(values.size, np.nan)
     there = np.array([repr(one) not in MISSING for one in cells])
     there &= np.repeat(weights > 0, values.shape[1])
@@ -262,7 +269,7 @@ class _Third:
         if not len(self.pooled):
             move = np.diag([1.0, *1 / self.scale])
             move[0, 1:] = -self.centre / self.scale
-            return {"coefficients": (move, 0.0)}
+            return {COEFFICIENTS: (move, 0.0)}
         if self.law is _levels:
             one = np.eye(len(self.scale))
             return {"proportions": (np.eye(len(one), k=1) - np.outer(one[-1], 1 - one[0]), one[-1])}

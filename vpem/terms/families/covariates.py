@@ -259,7 +259,7 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     mixture : Mixture
         With covariates.
     X : ndarray of shape (M, d)
-        The rows it was fitted to, features and covariates.
+        The rows it was fitted to, features (nan where they are missing) and covariates.
     sample_weight : ndarray of shape (M,), optional
         Weight of each row.
 
@@ -281,9 +281,10 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     columns = mixture.kinds.columns_of(Covariate.name)
     x = np.column_stack([np.ones(len(X)), X[:, columns]])
     weights = np.ones(len(X)) if sample_weight is None else sample_weight
+    rows = mixture.predict_proba(X, missing="marginalize")
     size = at[1:].size
     information = np.zeros((size, size))
-    for sign, shares in ((1, softmax(x @ at.T, axis=1)), (-1, mixture.predict_proba(X))):
+    for sign, shares in ((1, softmax(x @ at.T, axis=1)), (-1, rows)):
         p = shares[:, 1:]
         both = p[:, :, None] * (np.eye(len(at) - 1) - p[:, None, :]) * weights[:, None, None]
         information += sign * np.einsum("ikl,ip,iq->kplq", both, x, x).reshape(size, size)
