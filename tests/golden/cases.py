@@ -344,6 +344,10 @@ CASES: dict[str, dict[str, Lines]] = {
         "contribution as text": "model contribution together.m.h5 left.csv middle.csv right.csv "
         "--parties --align ids -o c.csv",
         "merges": "model merge wine.m.h5 data/wine.h5 --json",
+        "outcomes": (
+            "predict wine.m.h5 data/wine.h5 --proba -o classes.parquet",
+            "outcomes classes.parquet data/wine.h5 --outcome ash --json",
+        ),
         "best": "model best wine.m.h5 factors.m.h5 --criterion bic --json",
         "best as text": "model best wine.m.h5 wine.m.h5",
         "export": ("model export wine.m.h5 -o m.npz", "model export cycle.m.h5 -o m.json"),

@@ -625,4 +625,4 @@ def estimates_table(report: Report, caption: str = "") -> Table:
             cells = [f"{report[one][kind][place]:.{3 if logits else 4}g}" for one in parts]
             if not logits or place[0]:
                 rows.append((str(place[0]), word, *cells))
-    return Table(rows, heads, caption, heads[2:])
+    return Table(rows, heads, caption, heads[2:], spare=("z",))
