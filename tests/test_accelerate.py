@@ -23,7 +23,7 @@ from .tables import each
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
 
 X, _ = overlapping(240, 6, 3, seed=1)
-HOW = {"n_components": 3, "tol": 1e-9, "max_iter": 2000, "n_threads": 1, "init": "k-means++"}
+HOW = {"n_components": 3, "tol": 1e-8, "max_iter": 2000, "n_threads": 1, "init": "k-means++"}
 
 
 def network(topology="star", n_agents=3, **how):

@@ -17,7 +17,7 @@ from vpem.network.partition import contiguous, evenly
 from .tables import each, over
 from .twins import codecs as twins
 
-SIZES = (1, 2, 63, 64, 65, 255, 256, 257, 1000)
+SIZES = (1, 2, 64, 65, 255, 257, 1000)
 DTYPES = (np.float64, np.float32)
 TILE = 4096  # values that a kernel packs at a time, about
 
@@ -116,7 +116,7 @@ def compare(kernel, values, keys):
 
 
 @over(
-    n=[*SIZES, TILE - 1, TILE, TILE + 1, 2 * TILE + 77],
+    n=[*SIZES[:-1], TILE - 1, TILE, TILE + 1, 2 * TILE + 77],
     scale=[1.0, 1e-300, 1e-160, 1e-45, 1e-41, 2.0**-127, 1e-38, 1e30],
     kernel=KERNELS,
     dtype=DTYPES,
@@ -284,7 +284,7 @@ SPREADS = {
 
 @over(name=[*LOSSY, "qsgd:3bits", "qsgd:40levels:16", "blockp:64:inf"], spread=SPREADS)
 def test_mean_and_variance(name, spread):
-    n, n_draws = 130, 1000
+    n, n_draws = 130, 700
     vector = SPREADS[spread](np.random.default_rng(17), n)
     errors = sent_often(name, vector, n_draws) - vector
     # z-scores of the mean at each place, and of the mean along the vector itself

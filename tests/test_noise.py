@@ -60,7 +60,7 @@ def law(scale):
 
 @each("scale", [1, 2, 3, 16])
 def test_small_noise_has_the_exact_law(scale):
-    found = Noise(SEED).gaussian(scale, 100_000)
+    found = Noise(SEED).gaussian(scale, 50_000)
     values, chances = law(scale)
     often = chances * len(found) > 10
     counts = np.array([(found == value).sum() for value in values[often]])
@@ -114,10 +114,10 @@ def test_bounds_of_what_is_not_gaussian_hold_for_the_exact_laws():
     assert beyond_reach(10) == pytest.approx(20 * stats.norm.pdf(REACH) * np.sqrt(2 * np.pi))
 
 
-@each(("epsilon", "delta", "n"), [(4.0, 1e-6, 10), (1.0, 1e-5, 30)])
-def test_the_accountant_agrees_with_that_of_the_library(epsilon, delta, n):
+def test_the_accountant_agrees_with_that_of_the_library():
     import dp_accounting
 
+    epsilon, delta, n = 4.0, 1e-6, 10
     shares = np.arange(1, n + 1) / (n * (n + 1) / 2)
     multipliers = Budget.parse(epsilon, delta, 1000).multipliers(shares)
     theirs = dp_accounting.pld.PLDAccountant()
@@ -205,7 +205,7 @@ def test_a_row_moves_a_message_by_at_most_one_deviation_of_the_noise(kind):
     layout, others = Residuals(kind, k, d), rng.uniform(-1, 1, (7, d))
     assert layout.deviations().shape == (layout.size,)
     worst = 0.0
-    for trial in range(60):
+    for trial in range(36):
         parts = parts_of(kind, k, d, rng, width=10.0 ** rng.uniform(-3, 0))
         # Rows anywhere, far beyond the bounds, at a centre, and along one axis of a component.
         row = rng.normal(size=d) * 10.0 ** rng.uniform(-1, 6)
