@@ -551,6 +551,8 @@ class FileSettings(TableSettings, PartySettings, heading="Data"):
 
     numbers_only: ClassVar[bool] = False
     """Whether features can be Gaussian alone."""
+    labels_of: ClassVar[str] = ""
+    """Setting of labels that one party has."""
     kind: ClassVar[type[TableSettings]] = TableSettings
 
     @property
@@ -562,6 +564,7 @@ class FitFiles(FileSettings, LabelledTable, heading="Data"):
     """Files for a fit, one of which may have labels of some rows."""
 
     kind = LabelledTable
+    labels_of = "labels_for_fit"
     id_column: Any = changed(often=False)
     labels_at: str | None = unset(
         "Agent or party, by name or number, that has the labels for the fit: they are added to its "
@@ -583,6 +586,16 @@ class NumberFiles(FileSettings, heading="Data"):
     """Files for a method that takes features as numbers, whatever these stand for."""
 
     numbers_only = True
+
+
+class ClassFiles(NumberFiles, heading="Data"):
+    """Files of which one has the class of each row."""
+
+    labels_of = "label_column"
+    labels_at: str | None = changed(FitFiles, "labels_at",
+        help="With --parties: which of them, by name or number, has --label-column. Default: the "
+        "first; in a manifest the one that says so.",
+        idle=beside(" is the party with {label_column}; add that", label_column=None))  # fmt: skip
 
 
 class RowParties(NumberFiles, heading="Data"):
@@ -640,9 +653,11 @@ def read_parties(
 
     table, say = settings.table, where.screen.say
     parties = where.parties(files, table, kept)
-    if isinstance(settings, FitFiles) and table.labels_for_fit is not None and not where.own_users:
-        labelled, at = parties, place_of(settings.labels_at, [one.name for one in parties])
-        parties = where.parties(files, table.changed(labels_for_fit=None), kept)
+    of = settings.labels_of
+    if of and getattr(table, of) is not None and not where.own_users:
+        at = getattr(settings, "labels_at", None)
+        labelled, at = parties, place_of(at, [one.name for one in parties])
+        parties = where.parties(files, table.changed(**{of: None}), kept)
         parties[at] = labelled[at]
     holders, formats = where.place(parties, labels), set[str]()
     common: Report = {"keep_empty": missing, "sample_weight": weight, "holders": holders}
@@ -655,7 +670,8 @@ def read_parties(
             return stacked, None
         together, matching = join_parties(
             parties, settings.align, key=settings.align_key,
-            keep_missing=settings.missing_parties, keep_constant=kept is not None, **common,
+            keep_missing=settings.missing_parties, keep_constant=kept is not None,
+            keep_labels=of == "label_column", **common,
         )  # fmt: skip
     refuse_unused(table, formats, where)
     _tell_powers(together, parties, holders, say)

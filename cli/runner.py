@@ -288,20 +288,25 @@ class FitOutcome:
     """The result of a fit.
 
     ``tell`` returns the part of the report that is common to all, without the file of the data;
-    ``write`` writes the model, ``tables`` are what a reader sees of a report. ``own`` writes more
-    files of each user, and returns its part of the report. If ``apart``, each process writes a
-    model of its own. Others get ``found`` (see `vpem.fits.results.few_rows_of`); ``heaviest`` is
-    the largest weight of a row of this process.
+    ``write`` writes the model, if there is one; ``tables`` are what a reader sees of a report.
+    ``own`` writes more files of each user, and returns its part of the report. If ``apart``, each
+    process writes a model of its own. Others get ``found`` (see `vpem.fits.results.few_rows_of`);
+    ``heaviest`` is the largest weight of a row of this process.
     """
 
     converged: bool
     tell: Callable[[], Report]
-    write: Callable[[Path, Report], None]
+    write: Callable[[Path, Report], None] | None
     tables: Callable[[Report], Iterable[Table | list[str] | str]] = tables_of_fit
     own: Callable[[Report], Report] = lambda _: {}
     apart: bool = False
     found: Any = None
     heaviest: float = 1.0
+
+    @property
+    def in_file(self) -> bool:
+        """Whether there is one file of all."""
+        return self.write is not None and not self.apart
 
 
 class Task(CommandRun):

@@ -1,10 +1,13 @@
 """Standard errors and tests of components by the bootstrap."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from vpem import VPEM, DistributedGaussianMixture, InputError
-from vpem.fits.selection.bootstrap import ENOUGH, Resampling
+from vpem import VPEM, DistributedGaussianMixture, InputError, load
+from vpem.fits.selection.bootstrap import ENOUGH, Resampling, check_components
+from vpem.fits.selection.trials import Cell, Problem
 
 from .cli_support import done, run
 from .tables import each
@@ -17,6 +20,14 @@ def two_clusters(n=120, gap=6.0, seed=0):
 
 def fitted(X, k=1, **more):
     return VPEM(k, agents=3, graph="star", random_state=0, reg_covar=0, **more).fit(X)
+
+
+def resampled(model, X, kind="weighted", seed=0, sample_weight=None):
+    fit = model.fit_
+    problem = Problem(
+        X, {0: fit.network}, getattr(fit, "workers", None), {}, sample_weight=sample_weight
+    )
+    return Resampling(problem, Cell(fit.mixture.n_components, 0, "full"), fit, kind, seed)
 
 
 @each("kind", ["weighted", "parametric"])
@@ -50,55 +61,111 @@ def test_replicates_by_hand_and_the_same_for_features_and_rows():
     assert found.standard_errors["means"] == pytest.approx(np.std(drawn, axis=0, ddof=1))
     for name, values in found.standard_errors.items():
         assert np.array_equal(again.standard_errors[name], values)
-    start = VPEM(2, random_state=0, init=rows.mixture_).fit(X)
-    apart = start.mixture_.means - rows.mixture_.means
-    assert np.abs(apart).max() < 0.1
-    of_rows = rows.bootstrap(X, n_replicates=4).standard_errors["means"]
-    order = np.argsort(model.means_[:, 0]), np.argsort(rows.means_[:, 0])
-    assert of_rows[order[1]] == pytest.approx(found.standard_errors["means"][order[0]], rel=0.05)
+    found, drawn = rows.bootstrap(X, n_replicates=3), []
+    for number in range(3):
+        weights = resampled(rows, X).draw(number)[1]
+        refit = VPEM(2, random_state=0, init=rows.mixture_).fit(X, sample_weight=weights)
+        drawn.append(refit.means_)
+    assert found.standard_errors["means"] == pytest.approx(np.std(drawn, axis=0, ddof=1), rel=1e-3)
 
 
 def test_random_weights_add_up_to_those_of_the_rows():
     """Priors and floors weigh as much in a refit as in the fit."""
     X = two_clusters(20)
     given = np.linspace(0, 9, 20)
-    drawn = Resampling(None, X, given, fitted(X).mixture_, "weighted", 0).draw(0)[1]
+    drawn = resampled(fitted(X), X, sample_weight=given).draw(0)[1]
     assert drawn.sum() == pytest.approx(given.sum())
     assert drawn[0] == 0
 
 
 def test_each_hub_draws_its_features_from_a_stream_of_its_own():
     X = two_clusters(50)
-    mixture = fitted(X, 2).mixture_
-    values = Resampling(None, X, None, mixture, "parametric", 5).draw(2)[0]
+    model = fitted(X, 2)
+    values = resampled(model, X, "parametric", 5).draw(2)[0]
     streams = np.random.default_rng([5, 3, 2]).spawn(4)
-    labels = streams[0].choice(2, size=50, p=mixture.assembled_weights)
-    means, variances = mixture.assembled_means, mixture.assembled_covariances
+    labels = streams[0].choice(2, size=50, p=model.weights_)
+    means, variances = model.means_, model.covariances_
     for j, own in enumerate(streams[1:]):
         drawn = means[labels, j] + np.sqrt(variances[labels, j, j]) * own.standard_normal(50)
         assert values[:, j] == pytest.approx(drawn)
 
 
-def test_components_that_switched_are_matched():
+def test_each_worker_draws_its_rows_from_a_stream_of_its_own():
+    X = two_clusters(50)
+    holders = np.arange(50) % 7 % 3
+    model = DistributedGaussianMixture(2, workers=holders, random_state=0).fit(X)
+    values = resampled(model, X, "parametric", 5).draw(2)[0]
+    weights = resampled(model, X, "weighted", 5).draw(2)[1]
+    _, *streams = np.random.default_rng([5, 3, 2]).spawn(4)
+    lower = np.linalg.cholesky(model.covariances_)
+    for worker, own in enumerate(streams):
+        n = (holders == worker).sum()
+        labels = own.choice(2, size=n, p=model.weights_)
+        noise = np.einsum("nij,nj->ni", lower[labels], own.standard_normal((n, 3)))
+        assert values[holders == worker] == pytest.approx(model.means_[labels] + noise)
+    _, *streams = np.random.default_rng([5, 3, 2]).spawn(4)
+    drawn = np.empty(50)
+    for worker, own in enumerate(streams):
+        drawn[holders == worker] = own.exponential(size=(holders == worker).sum())
+    assert weights == pytest.approx(drawn * 50 / drawn.sum())
+
+
+def test_components_that_switched_are_matched(monkeypatch):
     X = two_clusters()
     model = fitted(X, 2)
+    one = resampled(model, X)
+    switched = replace(model.fit_, mixture=model.mixture_.permuted(np.array([1, 0])))
+    monkeypatch.setattr(Problem, "fit", lambda *_, **__: switched)
+    found = one.run(0)
+    assert found["moved"]
+    assert np.array_equal(found["means"], model.means_)
 
-    def refit(X, weights, n_components, **more):
-        fit = model.fit_
-        return type("Refit", (), {
-            "degenerate": [], "mixture": fit.mixture.permuted(np.array([1, 0])),
-        })()  # fmt: skip
 
-    one = Resampling(refit, X, None, model.mixture_, "weighted", 0).run(0)
-    assert one["moved"]
-    assert np.array_equal(one["means"], model.means_)
+def test_components_are_matched_by_what_rows_weigh():
+    X = two_clusters(13)
+    ours, theirs = np.eye(2)[np.arange(13) % 2], np.eye(2)[np.arange(13) % 2 ^ (np.arange(13) > 9)]
+    for weights, order in ((None, [0, 1]), (np.arange(13.0) > 9, [1, 0])):
+        one = resampled(fitted(X, 2), X, sample_weight=weights)
+        one._shares, one.held.responsibilities = ours, lambda _: theirs
+        assert one.matching(one.mixture).tolist() == order
+
+
+def test_ratios_of_replicates_have_the_starts_of_the_observed_one():
+    """Both fits of each replicate are those of the estimator to its rows."""
+    X = two_clusters(60, gap=1.0)
+    model = VPEM(1, covariance_type="diag", random_state=0, n_init=2, tol=1e-3)
+    problem = Problem(X, {0: model.fit(X).fit_.network}, None, {"seed": 0, "tol": 1e-3})
+    found = check_components(problem, "diag", [2], n_init=2, n_replicates=3, significance=1.0)
+    fits = [model.set_params(n_components=k).fit(X).fit_ for k in (2, 3)]
+    observed = 120 * (fits[1].log_likelihood - fits[0].log_likelihood)
+    seed = int(np.random.default_rng([0, 3, 2]).integers(1 << 31))
+    one = Resampling(problem, Cell(2, 0, "diag"), fits[0], "parametric", seed, 2)
+    ratios = []
+    for number in range(3):
+        rows = one.draw(number)[0]
+        small, large = (model.set_params(n_components=k).fit(rows).fit_ for k in (2, 3))
+        ratios.append(120 * (large.log_likelihood - small.log_likelihood))
+    assert one.run(2)["statistic"] == pytest.approx(ratios[2])
+    assert found[0]["statistic"] == pytest.approx(observed)
+    assert found[0]["n_larger"] == np.sum(np.array(ratios) >= observed)
+
+
+def test_a_model_of_a_file_has_the_errors_of_its_fit(tmp_path):
+    X = two_clusters(60)
+    model = fitted(X, 2, tol=1e-10)
+    model.save(tmp_path / "m.h5")
+    ours, theirs = (one.bootstrap(X, n_replicates=3) for one in (load(tmp_path / "m.h5"), model))
+    assert np.array_equal(ours.estimates["means"], theirs.estimates["means"])
+    assert ours.standard_errors["means"] == pytest.approx(theirs.standard_errors["means"])
 
 
 def test_the_test_stops_at_the_first_that_is_not_rejected():
     X = two_clusters()
-    model = fitted(X, covariance_type="diag")
+    more = {"covariance_type": "diag", "tol": 1e-4}
+    model = fitted(X, **more)
     first, second = model.test_components(X, range(1, 5), n_replicates=19)
-    ratio = 2 * len(X) * (fitted(X, 2, covariance_type="diag").score(X) - model.score(X))
+    assert model.test_components(X, 1, n_replicates=19) == [first]
+    ratio = 2 * len(X) * (fitted(X, 2, **more).score(X) - model.score(X))
     assert first["statistic"] == pytest.approx(ratio, rel=1e-6)
     assert (first["n_larger"], first["p_value"], first["n_components"]) == (0, 1 / 20, 1)
     assert second["p_value"] > 0.05
@@ -123,6 +190,12 @@ def test_what_the_bootstrap_refuses():
             model.bootstrap(X, n_replicates=2, n_jobs=wrong)
         with pytest.raises(InputError, match="n_jobs"):
             model.test_components(X, [1], n_replicates=2, n_jobs=wrong)
+    with pytest.raises(InputError, match="leaves refits where they start"):
+        fitted(X, 1, max_iter=0).bootstrap(X)
+    with pytest.raises(InputError, match="without noise"):
+        VPEM(1, release_epsilon=1.0).test_components(X, 1)
+    with pytest.raises(InputError, match="n_components must have at least one"):
+        model.test_components(X, [])
     with pytest.raises(InputError, match="without factors"):
         fitted(X, 1, n_factors=1).bootstrap(X)
 

@@ -31,6 +31,7 @@ ROWS = FIT | {"split": "rows"}
 NOISE = {"components": 2, "max-iter": 2, "delta": 1e-3, "bounds": "-9,9"}
 PRIVATE = NOISE | {"split": "rows", "epsilon": 19.0}
 RELEASED = NOISE | {"hops": 0, "align": "ids", "release-epsilon": 19.0}
+CLASSES = FEATURES | {"components": "1-2", "covariance": "diag"}
 KMEANS = {"clusters": 2, "max-iter": 2}
 MASKS = {"secure-sum": True}
 CYCLE, PATH, TREE = {"topology": "cycle"}, {"topology": "path"}, {"topology": "path", "sum": "tree"}
@@ -64,6 +65,8 @@ STUDIES = {
     ],
     "likely hubs": [("fit", HUBS | CYCLE | {"hubs": "likelihood"}, LABELS)],
     "release": [("fit", RELEASED, LABELS)],
+    "bootstrap": [("bootstrap", FEATURES | {"replicates": 2}, [])],
+    "classes": [("discriminant", CLASSES, [])],
     "k-means": [("kmeans", KMEANS | {"split": "features", "align": "ids"}, [])],
     "one shot": [("kmeans", KMEANS | {"split": "features", "align": "ids", "method": "grid"}, [])],
     "rows": [("kmeans", KMEANS | {"split": "rows"}, [])],
@@ -96,6 +99,8 @@ def table_of(command, options, name):
     if command == "fedem" or options.get("split") == "rows":
         return ["x", "y"], X.tolist()
     names = [f"{name}{column}" for column in range(2)]
+    if command == "discriminant" and name == "lab":
+        return [*names, "class"], np.column_stack([X, CLUSTER]).tolist()
     if options["align"] == "none":
         return names, X.tolist()
     return ["id", *names], [[*one, *row] for one, row in zip(ids, X.tolist(), strict=True)]
@@ -116,6 +121,8 @@ def run(folder, name):
         head, cells = table_of(command, options, one)
         lines = [",".join(map(str, line)) for line in [head, *cells]]
         (company.folders[one] / "own.csv").write_text("\n".join(lines) + "\n")
+    if command == "discriminant":
+        files["lab"] += ["--label-column", "class"]
     if options.get("align") == "hmac":
         for one in company.names:
             (company.folders[one] / "key").write_text("0123456789abcdef" * 4)

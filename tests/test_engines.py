@@ -18,7 +18,16 @@ from vpem.network.ledger import Ledger
 from vpem.network.partition import from_lists
 from vpem.sums.connect import connect, spread
 
-from . import over_fits, over_missing, over_row_states, over_rows, over_selection, over_sums
+from . import (
+    over_bootstrap,
+    over_discriminant,
+    over_fits,
+    over_missing,
+    over_row_states,
+    over_rows,
+    over_selection,
+    over_sums,
+)
 from .forks import ROOT
 from .thread_engine import over_queues, together
 from .tls_support import members_together
@@ -48,6 +57,8 @@ def at_the_end(told):
         (over_missing, over_members, *SERVER),
         (over_row_states, over_members, *SERVER),
         (over_selection, over_members, *SERVER),
+        (over_bootstrap, over_members, *SERVER),
+        (over_discriminant, over_members, *SERVER),
     ],
 )
 def test_processes_find_what_one_does(suite, run, n_ranks, seats):

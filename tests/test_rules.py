@@ -255,7 +255,7 @@ def test_what_a_rule_excludes_is_refused_with_its_sentence(rule, folder, capsys,
 
 LACKING = [
     (path, row) for row in ROWS for path, algorithms in OF_COMMANDS.items()
-    if all(row.when({"algorithm": one}) for one in algorithms)
+    if all(row.when({"algorithm": one, "command": path}) for one in algorithms)
     and row.setting not in {param.name for param in TREE[path].params}
 ]  # fmt: skip
 """Rows of options that no algorithm of a command can have."""

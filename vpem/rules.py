@@ -49,6 +49,7 @@ OF_COMMANDS = {
     "saem": ("saem",),
     "select": ("vp-em", "em-rows"),
     "bootstrap": ("vp-em", "em-rows"),
+    "discriminant": ("vp-em",),
 }
 """Algorithms of each command: by default, and over rows or with reduced variance."""
 
@@ -151,6 +152,10 @@ def _released(reasons: Mapping[str, str]) -> Iterator[Row]:
         yield Row(when, name, text)
 
 
+def _of_classes(values: Mapping[str, Any]) -> bool:
+    return values.get("command") == "discriminant"
+
+
 OF_CHANGES = mild((_of("kmeans-rows"), (
     ": whether a row changed its cluster only its worker knows, and no total shows it; leave it "
     "out",
@@ -207,6 +212,15 @@ ROWS: tuple[Row, ...] = (
         ": latents are drawn again in every iteration, so that no sum shows whether a longer step "
         "was too long; leave it out",
     )),
+    *(Row(_of_classes, name, (
+        ": a mixture of each class would need to know of every worker how many rows of a class it "
+        "has; classes are of rows whose features are spread. Give each class its own vpem fit "
+        "--split rows",
+    )) for name in ("split", "workers", "worker_rows")),
+    *(Row(_of_classes, name, (
+        ": BIC looks at the data without noise, and labels that all know are not hidden by any; "
+        "give each class its own vpem fit with noise",
+    )) for name in ("epsilon", "release_epsilon")),
     Row(_of("saem"), "spread", (
         ": parameters that --random does not name are fixed, without any spread; leave it out",
     )),
@@ -342,7 +356,8 @@ def of_command(command: str, known: Mapping[str, list[Rule]]) -> dict[str, list[
 def why_never(command: str, setting: str) -> Sentence | None:
     """Return why a command lacks a setting, where no algorithm of it can have that."""
     rows = [row for row in ROWS if row.setting == setting]
-    algorithms = [{"algorithm": one} for one in OF_COMMANDS.get(command, ())]
+    known = {"command": command}
+    algorithms = [known | {"algorithm": one} for one in OF_COMMANDS.get(command, ())]
     reasons = [next((row.why for row in rows if row.when(one)), None) for one in algorithms]
     return reasons[0] if reasons and all(reasons) else None
 

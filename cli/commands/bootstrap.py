@@ -4,45 +4,95 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vpem.errors import InputError
 from vpem.fits.settings import parse_numbers
-from vpem.pictures.contents import plural
-from vpem.records import Table
-from vpem.settings import BootstrapSettings, GraphSettings, HoldingSettings, SumSettings
+from vpem.pictures.contents import plural, size
+from vpem.records import Table, beside, changed, unset
+from vpem.settings import (
+    BootstrapSettings,
+    FitSettings,
+    GraphSettings,
+    HoldingSettings,
+    SumSettings,
+)
 
 from .. import runner
-from ..data import DataFiles, FileSettings
+from ..data import DataFiles, FileSettings, StartSettings
 from ..display import ProgressLine, Screen, span
-from ..options import Given, MemoryLimit, Without
-from ..outputs import Output
+from ..options import Given, MemoryLimit, Without, word_of
+from ..outputs import Output, Role
 from ..session import EngineSettings
-from .select import SearchedFit, stopping
+from .select import ONE_AFTER_ANOTHER, SearchedFit, stopping
 
 if TYPE_CHECKING:
     from vpem.fits.results import Fit
     from vpem.fits.selection.bootstrap import Errors
-    from vpem.fits.selection.trials import Problem
+    from vpem.fits.selection.search import Record
+    from vpem.fits.selection.trials import Cell, Problem
     from vpem.network.schema import Report
 
+OF_MODEL = beside(" is that of {model}, whose standard errors are found; leave it out", model=...)
 
-@dataclass
-class _Refit:
-    """Fits other rows as a problem's are."""
 
-    problem: Problem
-    hops: int
-    covariance_type: str
-    n_init: int
+class BootstrapOutput(Output, EngineSettings, BootstrapSettings, kept=False):
+    n_components: str = changed(idle=OF_MODEL)
+    model: Path | None = unset(
+        "Find standard errors of this model of the data, by fits with its options where others are "
+        "not given. Default: the model is fitted first.", file="read", heading="Model",
+        idle=beside(" is one model, and {test} fits two; leave it out", test=True),
+    )  # fmt: skip
+    n_jobs: int | None = changed(idle=ONE_AFTER_ANOTHER)
+    force: bool = changed(help="Replace the state of a bootstrap with other options.")
+    state: Path | None = unset(
+        "Keep every finished replicate here; the same command goes on from it, also to more of "
+        "them.", heading="Checkpoints",
+        file=Role(writes=True, files=lambda state, options: runner.files_kept(
+            filter(None, [state]), options
+        )),
+    )  # fmt: skip
 
-    def __call__(self, X: Any, weights: Any, n_components: int, **more: Any) -> Fit:
-        from vpem.fits.selection.trials import Cell
 
-        problem = replace(self.problem, X=X, sample_weight=weights)
-        cell = Cell(n_components, self.hops, self.covariance_type)
-        return problem.fit(cell, **{"n_init": self.n_init, **more})
+class BootstrappedFit(
+    SearchedFit,
+    rows=[("covariance_type init n_init", OF_MODEL[0], OF_MODEL[1])],
+):
+    """Settings of all fits of a bootstrap."""
+
+
+def _with_options_of(path: Path, fits: Any, given: Given) -> Any:
+    """Return settings with which a model was fitted, but those that are given."""
+    from vpem.files.models import read_model
+
+    model = read_model(path)
+    for name in ("privacy", "discriminant", "labels_for_fit", "shard"):
+        if model.report.get(name):
+            raise InputError(
+                f"{path} is no plain fit of rows (its report has {name!r}), and refits would be; "
+                "take a model of 'vpem fit' without this"
+            )
+    own = ("n_components", "covariance_type", "init", "n_init", "seed", "n_threads", "fix")
+    theirs = {one.name: model.options.get(word_of(one), model.options.get(one.name))
+              for one in FitSettings.fields() if one.name not in (*own, *given.names)}  # fmt: skip
+    known = {name: value for name, value in theirs.items() if value is not None}
+    return fits.changed(covariance_type=model.mixture.covariance_type, **known)
+
+
+def _fit_of_model(problem: Problem, cell: Cell, mixture: Any, path: Path) -> Fit:
+    """Return a model as the fit of its own problem, without an iteration."""
+    from vpem.fits.parts import outline
+
+    fit = problem.fit(cell, init=mixture, n_init=1, max_iter=0)
+    counted = (outline(fit) if problem.engine.apart else fit).n_parameters
+    if counted != mixture.n_parameters:
+        raise InputError(
+            f"{path} has {mixture.n_parameters} parameters, but a fit like this has {counted}: "
+            "its agents shared other features; give the agents and hops of its fit"
+        )
+    return fit
 
 
 class _Drawn(ProgressLine):
@@ -50,11 +100,10 @@ class _Drawn(ProgressLine):
         self.done, self.began = 0, time.monotonic()
         self.last_line = self.began
 
-    def __call__(self, n_replicates: int) -> None:
+    def __call__(self, done: int, n_replicates: int) -> None:  # type: ignore[override]
         self.done += 1
         self.remind()
         if self.is_due():
-            done = (self.done - 1) % n_replicates + 1
             left = (time.monotonic() - self.began) / self.done * (n_replicates - done)
             self.tell(
                 f"{done} of {plural(n_replicates, 'replicate')}", f"at most {span(left)} to go"
@@ -94,8 +143,15 @@ def _tables_of_errors(report: Report) -> Iterator[Table]:
     yield Table([
         ("replicates", f"{report['n_replicates']}, and {report['n_left_out']} left out that failed "
          "or were degenerate"),
-        ("time", f"{report['seconds']:.3g} s, {plural(report['jobs'], 'job')}"),
+        *_costs(report, report),
     ])  # fmt: skip
+
+
+def _costs(report: Report, *parts: Report) -> Iterator[tuple[str, str]]:
+    messages, sent = (sum(one[name] for one in parts) for name in ("messages", "bytes"))
+    if messages:
+        yield "sent", f"{plural(messages, 'message')}, {size(sent)}"
+    yield "time", f"{report['seconds']:.3g} s, {plural(report['jobs'], 'job')}"
 
 
 def _tables_of_tests(report: Report) -> Iterator[Table]:
@@ -112,28 +168,36 @@ def _tables_of_tests(report: Report) -> Iterator[Table]:
     found = f"K = {chosen}" if chosen else "more than were tested"
     yield Table([
         ("components", f"{found}, at level {report['significance']:g}"),
-        ("time", f"{report['seconds']:.3g} s, {plural(report['jobs'], 'job')}"),
+        *_costs(report, *report["tests"]),
     ])  # fmt: skip
+
+
+def _kept(record: Record) -> str:
+    if record.path is None:
+        return "nothing was kept (give --state)"
+    many = plural(len(record.results), "replicate")
+    return f"{many} are in {record.path}: give the same command to go on"
 
 
 def bootstrap(
     data: DataFiles,
     memory_limit: MemoryLimit = None,
     *,
-    settings: BootstrapSettings,
-    out: Annotated[Output, Without("output force publish_anyway strict")],
+    out: Annotated[BootstrapOutput, Without("output shards strict")],
     parties: FileSettings,
     holding: HoldingSettings,
     graph: GraphSettings,
-    fits: Annotated[SearchedFit, Without("n_components n_threads weight_concentration_prior fix")],
+    fits: Annotated[
+        BootstrappedFit, Without("n_components n_threads weight_concentration_prior fix")
+    ],
     sums: Annotated[SumSettings, Without("n_threads")],
     given: Given,
 ) -> None:
     """Find standard errors, or test the number of components.
 
     The model is fitted as by 'vpem fit', then again to rows that are weighed at random, or drawn
-    from it: component labels from the seed, by each agent its own features. All agents are in one
-    process: members of a study would have to agree on hundreds of fits.
+    from it: component labels from the seed, by each agent its own features, by each worker its own
+    rows. With --state an interrupted command goes on when it is given again.
 
     Example: vpem bootstrap data/wine.h5 -k 3 --covariance diag --replicates 99 --jobs 1
 
@@ -142,47 +206,67 @@ def bootstrap(
     began = time.perf_counter()
     with Screen(out.quiet) as screen:
         from vpem._core.threads import processors
-        from vpem.fits.selection.bootstrap import Resampling, bootstrap_errors, check_components
-        from vpem.fits.selection.trials import Problem
+        from vpem.files.studies.policy import file_digest
+        from vpem.fits.selection.bootstrap import (
+            Resampling,
+            bootstrap_errors,
+            check_components,
+            check_resampling,
+        )
+        from vpem.fits.selection.search import Record, facts_of
+        from vpem.fits.selection.trials import Cell, Problem
 
-        counts = parse_numbers("--components", settings.n_components, least=1)
-        if len(counts) > 1 and not settings.test:
+        counts = parse_numbers("--components", out.n_components, least=1)
+        if len(counts) > 1 and not out.test:
             raise InputError(
-                f"standard errors are of one model, got -k {settings.n_components}; give one "
+                f"standard errors are of one model, got -k {out.n_components}; give one "
                 "number of components, or --test"
             )
-        task = runner.Task(screen, out, "models", EngineSettings())
+        if out.model is not None:
+            fits = _with_options_of(out.model, fits, given)
+        task = runner.Task(screen, out, "models", out)
         networked = graph.is_asked or sums.is_asked
         source = task.load(data, parties, holding, graph, fits, memory_limit, networked)
+        begun = StartSettings(init_model=out.model).begun(fits, source, given)
         task.connect(sums.changed(n_threads=1))
         task.settings = fits.changed(n_threads=1)
         task.network, task.unkept = None, None
-        problem = task.problem_of(Problem, task.data())
-        refit = _Refit(problem, min(task.networks), fits.covariance_type, fits.n_init)
-        n_jobs = processors() if settings.n_jobs is None else settings.n_jobs
-        X, weights = problem.X, problem.sample_weight
-        with stopping(lambda: "nothing was kept"), task.working(_Drawn) as progress:
+        facts = sums.values("seed", "n_threads") | {"graph_seed": task.seed_of_graph}
+        problem = task.problem_of(Problem, task.data(), network_options=facts)
+        check_resampling(problem, "parametric" if out.test else out.kind)
+        cell = Cell(counts[0], min(task.networks), fits.covariance_type)
+        n_jobs = 1 if task.engine.apart else out.n_jobs or processors()
+        what = "test" if out.test else out.kind
+        facts = facts_of(problem) | {"bootstrap": what, "covariance": fits.covariance_type}
+        facts |= {"starts": fits.n_init, "model": out.model and file_digest(out.model)}
+        record = Record(out.state, facts, out.force, task.engine, "bootstrap")
+        fit = None
+        if task.engine.apart:
+            n, many = out.n_replicates, "for each number of components" * out.test
+            screen.say(f"up to {plural(2 * n + 2 if out.test else n + 1, 'fit')} {many}".rstrip())
+        with stopping(lambda: _kept(record)), task.working(_Drawn) as progress:
             progress.start()
-            if settings.test:
-                if weights is not None:
-                    raise InputError("rows drawn from a model have no weights: leave them out")
+            how: Any = {"n_jobs": n_jobs, "tell": progress, "record": record}
+            if out.test:
                 tests = check_components(
-                    refit, X, counts, seed=fits.seed, n_replicates=settings.n_replicates,
-                    significance=settings.significance, n_jobs=n_jobs, tell=progress,
+                    problem, fits.covariance_type, counts, n_init=fits.n_init,
+                    n_replicates=out.n_replicates, significance=out.significance, **how,
                 )  # fmt: skip
                 last = tests[-1]
-                kept = not last["p_value"] <= settings.significance
+                kept = not last["p_value"] <= out.significance
                 found: Report = {
-                    "tests": tests, "significance": settings.significance,
+                    "tests": tests, "significance": out.significance,
                     "n_components": last["n_components"] if kept else None,
                 }  # fmt: skip
             else:
-                fit = refit(X, weights, counts[0])
-                resampling = Resampling(refit, X, weights, fit.mixture, settings.kind, fits.seed)
-                errors: Errors = bootstrap_errors(
-                    resampling, settings.n_replicates, settings.level, n_jobs, progress
-                )
-                found = {"n_components": counts[0], **vars(errors)}
+                if out.model is None:
+                    fit = first = problem.fit(cell, n_init=fits.n_init)
+                else:
+                    cell = replace(cell, n_components=begun.n_components)
+                    first = _fit_of_model(problem, cell, begun.init, out.model)
+                resampling = Resampling(problem, cell, first, out.kind, fits.seed)
+                errors: Errors = bootstrap_errors(resampling, out.n_replicates, out.level, **how)
+                found = {"n_components": cell.n_components, **vars(errors)}
 
         def tell() -> Report:
             return {
@@ -191,5 +275,5 @@ def bootstrap(
                 "seconds": time.perf_counter() - began,
             }  # fmt: skip
 
-        tables = _tables_of_tests if settings.test else _tables_of_errors
-        task.finish(runner.FitOutcome(True, tell, lambda path, report: None, tables))
+        tables = _tables_of_tests if out.test else _tables_of_errors
+        task.finish(runner.FitOutcome(True, tell, None, tables, found=fit))

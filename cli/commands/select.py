@@ -26,7 +26,7 @@ from vpem.settings import (
 )
 
 from .. import runner
-from ..data import DataFiles, FileSettings, NumberFiles, StartSettings
+from ..data import ClassFiles, DataFiles, FileSettings, StartSettings
 from ..display import ProgressLine, Screen, span
 from ..names import in_options
 from ..options import Given, MemoryLimit, Without
@@ -237,11 +237,14 @@ def _state_of(state: Path | None, output: Path | None) -> Path | None:
     return state or (output and output.parent / f"{output.stem}.select.h5")
 
 
+ONE_AFTER_ANOTHER = unless(
+    " is for one process: those of an engine share each fit, one after another; leave it out",
+    engine="simulator",
+)
+
+
 class SearchSettings(Output, EngineSettings, SelectSettings, kept=False):
-    n_jobs: int | None = changed(idle=unless(
-        " is for one process: those of an engine share each fit, one after another; leave it out",
-        engine="simulator",
-    ))  # fmt: skip
+    n_jobs: int | None = changed(idle=ONE_AFTER_ANOTHER)
     output: Path | None = changed(
         help="Write the chosen model here (HDF5), the same as from 'vpem fit'."
     )
@@ -333,7 +336,7 @@ def discriminant(
     memory_limit: MemoryLimit = None,
     *,
     out: Annotated[DiscriminantOutput, Without("shards")],
-    parties: Annotated[NumberFiles, Without("family")],
+    parties: Annotated[ClassFiles, Without("family")],
     holding: Annotated[HoldingSettings, Without("split workers worker_rows")],
     graph: GraphSettings,
     fits: Annotated[
@@ -358,21 +361,27 @@ def discriminant(
 
         from vpem.files.matrix import select_rows
         from vpem.files.temporaries import check_ending
-        from vpem.fits.discriminant import ONE_PROCESS, fit_discriminant, held_out_classes
+        from vpem.fits.discriminant import fit_discriminant, held_out_classes, labels_of_all
 
         if out.output is not None:
             check_ending(out.output, "models")
         task = runner.Task(screen, out, "models", out)
-        if task.where.engine.apart:
-            raise InputError(Setting("engine"), *ONE_PROCESS)
         networked = graph.is_asked or sums.is_asked
         source = task.load(data, parties, holding, graph, fits, memory_limit, networked)
-        if (labels := source.labels) is None:
+        labels, labelled_by = source.labels, None
+        if labels is None and not source.is_share:
             raise InputError(
                 f"{source.source} has no labels; name their column with --label-column"
             )
+        if parties.label_column in source.feature_names:
+            raise InputError(
+                f"the column {parties.label_column!r} is also a feature of another party; leave it "
+                "out there, ", Setting("drop", parties.label_column),
+            )  # fmt: skip
         task.connect(sums)
         X, weights, about = task.data()
+        if parties.parties:
+            labels, labelled_by = labels_of_all(labels, source.labelled_by, task.local)
         choice: Any = {
             "model_type": out.model_type,
             "n_components": parse_numbers("--components", str(out.n_components), least=1),
@@ -385,7 +394,7 @@ def discriminant(
                     for one in (X, labels, weights)]  # fmt: skip
             return fit_discriminant(
                 some[0], some[1], task.local, task.settings, sample_weight=some[2],
-                callback=progress, **choice,
+                callback=progress, labelled_by=None if rows is not None else labelled_by, **choice,
             )  # fmt: skip
 
         held: Report = {}
@@ -407,6 +416,7 @@ def discriminant(
                 held["held_out_error"] = float(sum(wrong) / sum(sizes))
                 held["held_out_standard_error"] = float(np.std(rates, ddof=1) / len(rates) ** 0.5)
         task.in_data_units(fitted)
+        fitted = task.whole(fitted)
         for name, one in zip(fitted.classes, fitted.chosen, strict=True):
             many = plural(one["n_components"], "component")
             screen.say(f"class {name}: {many}, {one['covariance_type']}, BIC {one['bic']:.2f}")

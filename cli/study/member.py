@@ -385,14 +385,14 @@ class Meeting(Where):
         report: Report = as_plain(result.tell())
         content = failed = None
         with TemporaryDirectory() as folder:
-            for path in () if result.apart else (out.output, Path(folder, "model.h5")):
+            for path in (out.output, Path(folder, "model.h5")) if result.in_file else ():
                 if content is None and path is not None:
                     try:
                         result.write(path, report)
                         content = path.read_bytes()
                     except FileError as error:
                         failed = failed or error
-        if content is not None or result.apart:
+        if content is not None or not result.in_file:
             self.engine.topic = "result"
             self.engine.bcast([report, content])
             self._delivered = True
@@ -404,14 +404,14 @@ class Meeting(Where):
         """Receive report and file from the first member; the file is checked by reading it."""
         self.engine.topic, first = "result", self._first
         said: Any = self.engine.bcast(None)
-        kinds = [dict, type(None) if result.apart else bytes]
+        kinds = [dict, bytes if result.in_file else type(None)]
         if not isinstance(said, list) or [*map(type, said)] != kinds:
             raise InputError(f"{first} has sent no result of a fit; do all run the same version?")
         report, content = said
-        if not result.apart and not 0 < len(content) <= MOST:
+        if result.in_file and not 0 < len(content) <= MOST:
             raise InputError(f"{first} has sent a file of {len(content)} bytes")
         self._delivered = True
-        if out.output is not None and not result.apart:
+        if out.output is not None and result.in_file:
             with atomic_write(out.output, out.force) as temporary:
                 temporary.write_bytes(content)
                 try:

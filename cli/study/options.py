@@ -61,6 +61,9 @@ class Agreed(NamedTuple):
 NEEDS_ALL: Mapping[str, Condition] = {
     "is not possible with 'vpem select', which compares fits to the features of the same parties;":
         lambda given: given["command"] == "select",
+    "is not possible with 'vpem bootstrap' and 'vpem discriminant', whose fits are of the same "
+    "parties;":
+        lambda given: given["command"] in ("bootstrap", "discriminant"),
     "is not possible with --epsilon, which is spent where a run begins again;":
         lambda given: given.get("epsilon") is not None,
     "is not possible with --release-epsilon, which is spent where a run begins again;":

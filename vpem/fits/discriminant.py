@@ -14,23 +14,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import AnyArray, Matrix, check_data, check_finite
+from vpem.engines.engine import set_topic
 from vpem.errors import InputError, NumericalError, Setting, VpemWarning, check_choice, shorten
 from vpem.files.matrix import select_rows
 from vpem.fits.labels import KnownLabels, label_name
-from vpem.fits.prepare import MARGINALIZE, weighed
+from vpem.fits.parts import outline
+from vpem.fits.prepare import MARGINALIZE, check_count, weighed
 from vpem.fits.results import Fit
-from vpem.fits.selection.trials import folds_of
-from vpem.fits.vpem import fit_vpem
+from vpem.fits.selection.trials import ByFeatures, folds_of
 from vpem.network.ledger import Ledger
 from vpem.network.schema import Report
 from vpem.settings import MCLUST, WEIGHT_PRIORS, DiscriminantSettings, FitSettings
-from vpem.sums.connect import Network
+from vpem.sums.connect import Network, refuse_directed
 from vpem.terms.mixture import Mixture
 from vpem.terms.rows import check_missing, rows_with_values
 
@@ -73,10 +74,14 @@ class DiscriminantFit(Fit):
         """Iterations of all mixtures that were kept."""
         return self.total_iterations
 
-    def predict_classes(self, X: Matrix, missing: str = "refuse") -> NDArray[np.float64]:
+    def predict_classes(self, X: Matrix | None, missing: str = "refuse") -> NDArray[np.float64]:
         """Return the probability of each class, shape (M, C)."""
         members = np.eye(len(self.classes))[self.class_of]
-        return self.mixture.predict_proba(X, missing=missing) @ members
+        if not self.network.agents.apart:
+            return self.mixture.predict_proba(X, missing=missing) @ members
+        held = ByFeatures(X, self.network, None, None, missing)
+        held.count()
+        return held.responsibilities(self.mixture) @ members
 
     def describe(self, feature_names: Sequence[str], holders: Sequence[str]) -> Report:
         about = {
@@ -101,13 +106,16 @@ def fit_discriminant(
     sample_weight: ArrayLike | None = None,
     feature_names: Sequence[str] | None = None,
     callback: Callable[[Any], None] | None = None,
+    labelled_by: int | None = None,
     **changes: object,
 ) -> DiscriminantFit:
     """Fit a mixture to each class, over agents that hold features.
 
     All agents know the labels, and each class's mixture is fitted as `vpem.fit_vpem` does. Of the
     numbers of components and covariance types those of lowest BIC are kept; those that cannot be
-    fitted are passed over, as are degenerate ones where others are not.
+    fitted are passed over, as are degenerate ones where others are not. Several processes call it
+    alike, with their columns as `vpem.fits.spread.fit_spread` takes them, and `labels_of_all`; each
+    has the mixture of its own hubs, and only more components than rows are passed over.
 
     Parameters
     ----------
@@ -116,7 +124,7 @@ def fit_discriminant(
     labels : array of shape (M,)
         The class of each row.
     network : Network
-        From `vpem.connect`, in one process.
+        From `vpem.connect`.
     settings : FitSettings, optional
         Of each mixture; its number of components and covariance type have no effect.
     model_type : {"mclustda", "edda"}
@@ -129,6 +137,8 @@ def fit_discriminant(
         For messages.
     callback : callable, optional
         Told of each iteration.
+    labelled_by : int, optional
+        The agent that sends the labels to all, which is counted. Default: all have them.
     **changes
         Settings that differ.
 
@@ -144,45 +154,50 @@ def fit_discriminant(
     """
     began = time.perf_counter()
     settings = FitSettings.resolve(settings, **changes)
-    _refuse(settings, network)
+    _refuse(settings)
     check_choice("model_type", model_type, ("mclustda", "edda"))
     y = np.asarray(labels)
-    if y.shape != (len(X),):
+    if X is not None and y.shape != (len(X),):
         raise InputError(f"{len(X)} rows need as many labels, got shape {y.shape}")
-    codes, names = KnownLabels(y).parsed(len(X), max(len(X), 1))
+    codes, names = KnownLabels(y).parsed(len(y), max(len(y), 1))
     if np.isnan(codes).any():
         row = int(np.argmax(np.isnan(codes).any(axis=1)))
         raise InputError(
             f"row {row} has no label, but each row belongs to a class; leave it out, or fit all "
             "rows with labels of some, 'vpem fit --labels'"
         )
-    refuse = partial(check_finite, advice=MARGINALIZE)
-    finite = refuse if settings.missing == "refuse" else check_missing
-    # Here, where rows have the numbers that the user knows.
-    X = check_data(X, int(network.blocks.widths.sum()), feature_names, finite=finite)
-    number_of, ledger = codes.argmax(axis=1), Ledger(network.graph)
-    pooled = model_type == "edda"
+    if network.agents.apart:
+        refuse_directed(network, "classes in several processes take")
+    else:
+        refuse = partial(check_finite, advice=MARGINALIZE)
+        finite = refuse if settings.missing == "refuse" else check_missing
+        # Here, where rows have the numbers that the user knows.
+        X = check_data(X, int(network.blocks.widths.sum()), feature_names, finite=finite)
     weights = None if sample_weight is None else np.asarray(sample_weight)
-    known = {"feature_names": feature_names, "callback": callback}
-    groups = [(f"class {name}", number_of == c) for c, name in enumerate(names)]
+    held = ByFeatures(X, network, weights, feature_names, settings.missing)
+    number_of, ledger = codes.argmax(axis=1), Ledger(network.graph)
+    if labelled_by is not None:
+        network.total.counted_on(ledger).agree("setup", number_of.nbytes, labelled_by)
+    pooled = model_type == "edda"
+    groups = [(f"class {name}", np.flatnonzero(number_of == c)) for c, name in enumerate(names)]
     counts = n_components
     if pooled:
-        groups, counts = [("classes", np.ones(len(X), dtype=bool))], [len(names)]
-    fits: list[Fit] = []
-    for what, there in groups:
-        rows = np.flatnonzero(there)
-        some, theirs = select_rows(X, [rows]), None if weights is None else weights[rows]
-        numbers = number_of if pooled else None
+        groups, counts = [("classes", np.arange(len(y)))], [len(names)]
+    numbers = number_of if pooled else None
+    found: list[_Best] = []
+    for what, rows in groups:
         try:
             cells = product(counts, covariance_type)
-            one = _best(some, theirs, network, settings, cells, numbers, ledger, **known)
+            found.append(_best(held, rows, settings, cells, numbers, ledger, callback))
         except InputError as error:
+            if network.agents.apart:
+                raise
             raise InputError(f"{what}, of {len(rows)} rows: {error}") from None
-        fits.append(one)
+    fits = [one.fit for one in found]
     sizes = [1] * len(names) if pooled else [fit.mixture.n_components for fit in fits]
     totals = np.array([fit.total_weight for fit in fits])
-    mixture = joined([fit.mixture for fit in fits], totals / totals.sum())
-    total, used = total_of(mixture, X, weights, settings.missing)
+    mixture = joined([held.known(fit) for fit in fits], totals / totals.sum())
+    total, used = total_of(held, replace(fits[0], mixture=mixture), None, ledger)
     shared = (len(names) - 1) * pooled * float(np.log(used))  # of the classes' shares
     class_of = np.repeat(np.arange(len(names)), sizes)
     begins = np.cumsum([0, *sizes]).tolist()
@@ -193,18 +208,18 @@ def fit_discriminant(
         chosen=[
             {
                 "n_components": k,
-                "covariance_type": one.mixture.covariance_type,
+                "covariance_type": one.fit.mixture.covariance_type,
                 "bic": one.bic - shared,
             }
-            for k, one in zip(sizes, fits * (len(names) if pooled else 1), strict=True)
+            for k, one in zip(sizes, found * (len(names) if pooled else 1), strict=True)
         ],
-        n_free=sum(fit.n_parameters for fit in fits) - (len(names) - 1) * pooled,
+        n_free=sum(one.n_parameters for one in found) - (len(names) - 1) * pooled,
         mixture=mixture,
         network=network,
         history=np.full((1, fits[0].history.shape[1]), total),
         root_log_likelihood=np.full(len(fits[0].root_log_likelihood), total),
         total_weight=used,
-        n_samples=len(X),
+        n_samples=len(y),
         converged=all(fit.converged for fit in fits),
         total_iterations=sum(fit.total_iterations for fit in fits),
         degenerate=[at + k for at, fit in zip(begins, fits, strict=False) for k in fit.degenerate],
@@ -213,23 +228,15 @@ def fit_discriminant(
         seconds=time.perf_counter() - began,
         labels_for_fit={
             "agent": 0,
-            "n_rows": len(X),
+            "n_rows": len(y),
             "names": [names[one] for one in class_of],
             "rows": (mixture.assembled_weights * used).tolist(),
         },
     )
 
 
-ONE_PROCESS = (
-    " has several processes, each of which would have to know the label of every row, which one "
-    "party has; leave it out",
-)
-
-
-def _refuse(settings: FitSettings, network: Network) -> None:
+def _refuse(settings: FitSettings) -> None:
     """Raise InputError for what a mixture of each class cannot have."""
-    if network.agents.apart:
-        raise InputError(Setting("engine"), *ONE_PROCESS)
     prior = settings.weight_concentration_prior_type
     given = {
         "weight_concentration_prior_type": prior in WEIGHT_PRIORS,
@@ -244,41 +251,55 @@ def _refuse(settings: FitSettings, network: Network) -> None:
         )
 
 
+class _Best(NamedTuple):
+    """A fit as this process has it, and what is counted of all its parameters."""
+
+    fit: Fit
+    bic: float
+    n_parameters: int
+
+
 def _best(
-    X: Any,
-    weights: AnyArray | None,
-    network: Network,
+    held: ByFeatures,
+    rows: NDArray[np.intp],
     settings: FitSettings,
     cells: Iterable[tuple[int, str]],
     numbers: NDArray[np.intp] | None,
     ledger: Ledger,
-    **known: Any,
-) -> Fit:
-    """Return the fit of lowest BIC; messages of all are counted.
+    callback: Callable[[Any], None] | None,
+) -> _Best:
+    """Return the fit to some rows of lowest BIC; messages of all are counted.
 
     With ``numbers`` of classes (M,) components are these, and likelihoods those of rows alone.
     """
-    best: tuple[tuple[bool, float], Fit, list[Any]] | None = None
-    reasons = []
+    best: tuple[tuple[bool, float], _Best, list[Any]] | None = None
+    reasons, engine = [], held.network.agents.engine
     for k, kind in cells:
         one = settings.changed(n_components=k, covariance_type=kind)
+        options = one.values() | {"labels_for_fit": numbers, "callback": callback}
+        alike = True
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", VpemWarning)
             try:
-                fit = fit_vpem(
-                    X, network, one, sample_weight=weights, labels_for_fit=numbers, **known
-                )
+                check_count(k, len(rows))
+                alike = not engine.apart
+                fit = held.fit(rows, options)
+                assert fit.ledger is not None
+                ledger.add(fit.ledger)
                 if numbers is not None:
-                    fit.root_log_likelihood[:] = total_of(fit.mixture, X, weights, one.missing)[0]
+                    fit.root_log_likelihood[:] = total_of(held, fit, rows, ledger)[0]
             except (InputError, NumericalError) as error:
+                if not alike:  # others may still work on it
+                    raise
                 reasons.append(f"{k} {kind}: {error}")
                 continue
-        assert fit.ledger is not None
-        ledger.add(fit.ledger)
+        whole = outline(fit) if engine.apart else fit
+        bic, degenerate = engine.bcast([float(whole.bic), bool(fit.degenerate)])
         # Rounded, since several families are the same for one component: the first is kept.
-        rank = bool(fit.degenerate) and settings.floor_fits != "keep", round(fit.bic, 6)
-        if np.isfinite(fit.bic) and (best is None or rank < best[0]):
-            best = rank, fit, [each.message for each in heard]
+        rank = degenerate and settings.floor_fits != "keep", round(bic, 6)
+        if np.isfinite(bic) and (best is None or rank < best[0]):
+            kept = _Best(fit, bic, whole.n_parameters)
+            best = rank, kept, [each.message for each in heard]
     if best is None:
         raise InputError(f"no mixture could be fitted; the first, {next(iter(reasons), 'none')}")
     for message in best[2]:
@@ -287,11 +308,37 @@ def _best(
 
 
 def total_of(
-    mixture: Mixture, X: Matrix, weights: AnyArray | None, missing: str
+    held: ByFeatures, fit: Fit, rows: NDArray[np.intp] | None, ledger: Ledger
 ) -> tuple[float, float]:
     """Return the log-likelihood of rows, and what those that have a value weigh."""
-    scores = mixture.score_samples(X, missing=missing)
-    return weighed(scores, rows_with_values(X, missing), weights)
+    if held.network.graph.is_directed:  # along which there is no exact sum
+        X, weights = (one if rows is None or one is None else select_rows(one, [rows])
+                      for one in (held.X, held.weights))  # fmt: skip
+        scores = fit.mixture.score_samples(X, missing=held.missing)
+        return weighed(scores, rows_with_values(X, held.missing), weights)
+    judged = held.judge(fit, rows)
+    ledger.add(held.sent)
+    total, used = held.network.agents.engine.bcast([judged.log_likelihood, judged.weight])
+    return total, used
+
+
+def labels_of_all(labels: ArrayLike | None, agent: int, network: Network) -> tuple[AnyArray, int]:
+    """Return the labels (M,) that the process of one agent sends to all, and that agent."""
+    engine = network.agents.engine
+    owners = engine.allgather(None if labels is None else agent)
+    known = [one for one in owners if one is not None]
+    if len(known) != 1:
+        raise InputError(
+            f"{len(known) or 'no'} parties have labels of all rows, but one must; name their "
+            "column with ", Setting("label_column"),
+        )  # fmt: skip
+    sent = None
+    if labels is not None:
+        names, codes = np.unique(np.asarray(labels), return_inverse=True)
+        sent = [names.tolist(), codes]
+    with set_topic(engine, "setup"):
+        names, codes = network.agents.bcast(sent, known[0])
+    return np.asarray(names)[codes], known[0]
 
 
 def joined(mixtures: Sequence[Mixture], shares: NDArray[np.float64]) -> Mixture:
@@ -315,7 +362,7 @@ def joined(mixtures: Sequence[Mixture], shares: NDArray[np.float64]) -> Mixture:
 
 def held_out_classes(
     fit: Callable[[NDArray[np.intp]], DiscriminantFit],
-    X: Matrix,
+    X: Matrix | None,
     labels: ArrayLike,
     n_folds: int,
     seed: int,
@@ -338,5 +385,5 @@ def held_out_classes(
     for parts in zip(*deals, strict=True):
         fold = np.sort(np.concatenate(parts))
         found = fit(np.setdiff1d(np.arange(len(y)), fold))
-        shares = found.predict_classes(select_rows(X, [fold]), missing)
+        shares = found.predict_classes(None if X is None else select_rows(X, [fold]), missing)
         yield fold, found.classes[shares.argmax(axis=1)] != y[fold]

@@ -49,6 +49,7 @@ def case_of(study: Study, command: str, options: Options) -> Case:
     for name in ("n_components", "n_clusters", "components", "clusters"):
         if options.get(name) is not None:
             counts += parse_numbers(name, str(options[name]))
+    counts = [count + bool(options.get("test")) for count in counts]  # against one more
     for path in filter(h5py.is_hdf5, models):
         with open_read(path) as file:
             centres = getattr(file.get("centres"), "shape", ())

@@ -368,7 +368,7 @@ class LocalRows(AllRows):
         self.rows = slice(first, first + ends[-1])
 
     @property
-    def _groups(self) -> Sequence[slice | Indices]:
+    def groups(self) -> Sequence[slice | Indices]:
         """Rows of each worker here, as they stand."""
         in_order = self.holders.apart or self.workers.in_order
         return self.own_runs if in_order else [self.workers.rows[one] for one in self.own]
@@ -457,7 +457,7 @@ class LocalRows(AllRows):
         """How many rows of all have a flag; under masks none learns whose they are."""
         if not self.masked:
             return super().count(flags)
-        counts = np.array([[float(flags[rows].sum())] for rows in self._groups]).reshape(-1, 1)
+        counts = np.array([[float(flags[rows].sum())] for rows in self.groups]).reshape(-1, 1)
         return round(float(self.holders.add(counts)[0]))
 
     def constant(self, ends: Extremes) -> Mask:

@@ -485,8 +485,8 @@ class _Attempts:
             mixture = mixture.joint
         network, scaling = self.network, terms.scaling
         whole = network.whole.blocks
-        if network.part_of is None:
-            return mixture.convert_to(whole, terms.covariance_type, scaling)
+        if network.part_of is None or mixture.blocks is network.blocks:  # what is here of a fit
+            return mixture.convert_to(network.blocks, terms.covariance_type, scaling)
         columns = own_columns_of_hubs(network)
         shift, scale = np.zeros(whole.n_features), np.ones(whole.n_features)
         shift[columns], scale[columns] = scaling.shift, scaling.scale

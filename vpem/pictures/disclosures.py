@@ -77,6 +77,9 @@ SENTENCES = """
   which depends on all parties' features.
 [labels] If a party labels rows for the fit (--labels-for-fit), all members learn the names of its
   labels and how many rows have each, and the labels as part of its numbers.
+[resampled] All fits are done up to {resampled} times, to rows that weigh otherwise or are drawn by
+  each party from its own part of the model: what a party sends of its rows is that of as many fits.
+[classes | setup] All members learn the class of every row, which one party has.
 [released | flooding] In every iteration all members learn the sizes of components, with noise.
 == grid
 [] No value of a feature leaves its party (hops 0).
@@ -91,6 +94,7 @@ SENTENCES = """
 [masked] No row is shown; a start consists of means of groups of rows of all parties.
 [!masked | flooding] Rows that become a start, or the place of a component without rows, are shown
   to all members: at least {k} of them.
+[resampled] All fits are done up to {resampled} times, to rows that each party draws from the model.
 == private rows
 [ | setup {kind} | sum] To begin with, and in every iteration, each party sends {receiver} sums over
   its rows within the bounds (counts, then first and second moments); {noise_by}.
@@ -153,7 +157,10 @@ NOISE_BY = {
     EACH: "each party adds all of the noise to what it sends: no other sees a sum without",
 }
 
+PUBLISHED = ("fit", "select", "bootstrap", "discriminant", "fedem", "kmeans")
+
 MODELS = {
+    "bootstrap": "parameters of all parties' features with standard errors, or likelihood ratios",
     "kmeans": "centres, and standard deviations of features",
     "lowrank": "the filled matrix and its factors",
     "mixture": "parameters, and its own rows or columns without gaps",
@@ -241,7 +248,8 @@ def _words(study: Study, command: str, values: Values, done: str) -> Report:
         "named": command not in ("impute", "saem"), "of_rows": of_rows, "masked": masked,
         "private": over_rows or released, "released": released, "server": server, "starts": starts,
         "lowrank": done == "lowrank", "shards": shards, "fitted": done != "use",
-        "published": command in ("fit", "select", "fedem", "kmeans") and not shards,
+        "published": command in PUBLISHED and not shards, "classes": command == "discriminant",
+        "resampled": values.get("n_replicates") if command == "bootstrap" else None,
         "anyway": values.get("publish_anyway"), "hops": hops if str(hops) != "0" else 0,
         "likelihood": values.get("hubs") == "likelihood",
         "squarem": "squarem" in str(values.get("accelerate")),

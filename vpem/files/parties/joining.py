@@ -56,6 +56,7 @@ def join_parties(
     keep_missing: bool = False,
     keep_empty: bool = False,
     keep_constant: bool = False,
+    keep_labels: bool = False,
     sample_weight: str | None = None,
     holders: Placement | None = None,
     tell: Tell | None = None,
@@ -69,8 +70,8 @@ def join_parties(
 
     The partition of the result says which party holds which features, NaN where it lacks the row.
     Labels are kept if exactly one party has them (and all the rows). Where several processes hold
-    parties, it is a share, without labels, and with the ids that the first party has of all rows
-    in its own process.
+    parties, it is a share, without labels unless it is to ``keep_labels`` where they are, and with
+    the ids that the first party has of all rows in its own process.
     """
     options: Report = {"keep_empty": keep_empty, "weights": sample_weight, "tell": tell}
     with open_parties(parties, holders, keep_constant=keep_constant, **options) as held:
@@ -133,8 +134,10 @@ def join_parties(
             ids[there] = column[alignment.rows[party][there]]
     labelled = [(party, one.labels) for party, one in holdings.items() if one.labels is not None]
     labels = None
-    if len(labelled) == 1 and (alignment.rows[labelled[0][0]] >= 0).all() and not holders.apart:
-        labels = labelled[0][1][alignment.rows[labelled[0][0]]]
+    said = keep_labels or not holders.apart
+    if said and len(labelled) == 1 and (alignment.rows[labelled[0][0]] >= 0).all():
+        party, labels = labelled[0][0], labelled[0][1][alignment.rows[labelled[0][0]]]
+        labels_of_fit.setdefault("labelled_by", party)
     dataset = Dataset(
         X,
         names,

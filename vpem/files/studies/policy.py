@@ -26,10 +26,13 @@ from vpem.settings import ALIGNMENTS, TOPOLOGIES
 FILE = "policy.toml"
 """Its name, in the folder of the study."""
 
-COMMANDS = ("fit", "select", "kmeans", "fedem", "impute", "saem", "predict", "score")
+COMMANDS = (
+    "fit", "select", "bootstrap", "discriminant", "kmeans", "fedem", "impute", "saem", "predict",
+    "score",
+)  # fmt: skip
 """What parties may do together."""
 
-OVER_FEATURES = ("fit", "select", "predict", "score")
+OVER_FEATURES = ("fit", "select", "bootstrap", "discriminant", "predict", "score")
 """Of these, those that are over features unless ``split`` says otherwise."""
 
 LARGEST = 10**12  # of a number

@@ -6,39 +6,25 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import product
+from numbers import Integral
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from vpem.checks import check_int
+from vpem.checks import Floats, check_int
 from vpem.errors import InputError, NumericalError, VpemWarning
 from vpem.fits.estimators.base import Rows
 from vpem.fits.results import Fit
 from vpem.fits.selection.bootstrap import Errors, Resampling, bootstrap_errors, check_components
 from vpem.fits.selection.search import choose
-from vpem.fits.settings import parse_covariances
+from vpem.fits.selection.trials import Cell, Problem
+from vpem.fits.settings import PrivacySettings, parse_covariances
 from vpem.network.schema import Report
 from vpem.settings import FitSettings
 from vpem.terms.merging import MERGES, Merging, merge_components
-
-
-@dataclass
-class _Refit:
-    """Fits other rows as an estimator does."""
-
-    model: Any
-
-    def __call__(self, X: Any, weights: Any, n_components: int, **more: Any) -> Fit:
-        given = dict.fromkeys(("init_params", "weights_init", "means_init", "precisions_init"))
-        model = clone(self.model).set_params(
-            n_components=n_components, warm_start=False, **((given | more) if more else {})
-        )
-        fit: Fit = model.fit(X, sample_weight=weights).fit_
-        return fit
 
 
 class Inferring:
@@ -165,21 +151,33 @@ class Inferring:
         InputError
             If an argument cannot be used, or hardly any replicate is sound.
         """
-        mixture, data = self._fitted(X)
-        if getattr(self.fit_, "labels_for_fit", None) is not None:
+        _, data = self._fitted(X)
+        model, fit = self._anew(), getattr(self, "fit_", None)
+        if fit is None:  # the model is from a file
+            model.set_params(init=self.mixture_, n_init=1)
+            fit = clone(model).set_params(max_iter=0).fit(X, sample_weight=sample_weight).fit_
+        elif fit.labels_for_fit is not None:
             raise InputError(
                 "the bootstrap takes fits without labels of rows, which refits would not have; "
                 "fit again without labels_for_fit"
             )
-        weights = self._weights_of(X, sample_weight)
-        model = clone(self).set_params(random_state=self._seed())
-        resampling = Resampling(_Refit(model), data, weights, mixture, kind, model.random_state)
+        problem = _problem(model, data, fit, self._weights_of(X, sample_weight))
+        cell = Cell(fit.mixture.n_components, 0, fit.mixture.covariance_type)
+        resampling = Resampling(problem, cell, fit, kind, model.random_state)
         return bootstrap_errors(resampling, n_replicates, level, n_jobs)
+
+    def _anew(self: Any) -> Any:
+        """Return an estimator like this one, not fitted, with a seed."""
+        if self._settings(PrivacySettings).is_asked:
+            raise InputError(
+                "the bootstrap fits rows again without noise, which a private fit promises to have"
+            )
+        return clone(self).set_params(random_state=self._seed(), warm_start=False)
 
     def test_components(
         self: Any,
         X: Rows,
-        n_components: Iterable[int] = range(1, 9),
+        n_components: int | Iterable[int] = range(1, 9),
         *,
         n_replicates: int = 999,
         significance: float = 0.05,
@@ -192,7 +190,7 @@ class Inferring:
         Parameters
         ----------
         X : array of shape (M, d)
-        n_components : iterable of int
+        n_components : int or iterable of int
             One number tests that alone.
         n_replicates : int
             Most that are drawn; drawing stops after 20 statistics as large as the observed one.
@@ -210,9 +208,23 @@ class Inferring:
         InputError
             If an argument cannot be used, or a fit is degenerate.
         """
-        data = self._validate(X, reset=True)
-        model = clone(self).set_params(random_state=self._seed())
+        counts = [n_components] if isinstance(n_components, Integral) else list(n_components)
+        counts = [check_int("n_components", one, least=1) for one in counts]
+        if not counts:
+            raise InputError("n_components must have at least one number")
+        model = self._anew()
+        fit = clone(model).set_params(n_components=counts[0]).fit(X).fit_
+        problem = _problem(model, model._validate(X, reset=True), fit, self._weights_of(X, None))
         return check_components(
-            _Refit(model), data, list(n_components), seed=model.random_state,
+            problem, fit.mixture.covariance_type, counts, n_init=model.n_init,
             n_replicates=n_replicates, significance=significance, n_jobs=n_jobs,
         )  # fmt: skip
+
+
+def _problem(model: Any, data: Floats, fit: Fit, sample_weight: Any) -> Problem:
+    """Return the problem of fits as one of an estimator, over its network."""
+    settings = model._settings(FitSettings, seed=model.random_state, **model._start(data))
+    options = settings.values("n_components", "covariance_type", "n_init")
+    options |= {"feature_names": model._given_names, "kinds": fit.mixture.kinds}
+    workers = getattr(fit, "workers", None)
+    return Problem(data, {0: fit.network}, workers, options, sample_weight=sample_weight)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -51,7 +52,7 @@ from vpem.fits.selection.trials import (
     Trial,
     folds_of,
 )
-from vpem.network.schema import PLAIN, Choice, Place, Report, TableOf, check
+from vpem.network.schema import PLAIN, Choice, Place, Report, Schema, TableOf, check
 from vpem.settings import CRITERIA, FitSettings, SumSettings
 from vpem.steps.cells import LEAST_OF_CELL
 from vpem.terms.families.kinds import Kinds
@@ -340,11 +341,11 @@ class Record:
 
     def __init__(
         self, path: PathLike | None, facts: Report, force: bool = False,
-        engine: Engine | None = None,
+        engine: Engine | None = None, kind: str = KIND,
     ) -> None:  # fmt: skip
         engine = engine or Engine()
         self.path: Path | None = None
-        self.facts = facts
+        self.facts, self.kind, self.written = facts, kind, time.monotonic()
         self.results: dict[str, Outcome] = {}
         if path is not None:
             check_ending(path, "checkpoints")
@@ -355,19 +356,20 @@ class Record:
                 self._read(force)
         common = set(self.results).intersection(*engine.allgather(sorted(self.results)))
         ours = {key: result for key, result in self.results.items() if key in common}
-        self.results = engine.bcast(ours)
+        # Of replicates each process has what its own agents found.
+        self.results = engine.bcast(ours) if kind == KIND else ours
 
     def _read(self, force: bool) -> None:
         path = self.path
         assert path is not None
         state = read_state(path)
         if "kind" not in state:
-            raise FileError(f"{path} is no state of a selection; ", *ANOTHER)
+            raise FileError(f"{path} is no state of a {self.kind}; ", *ANOTHER)
         place = Place(f"the state {path}", advice=ANOTHER)
-        check(STATE, state, place)
+        check(STATE | {"kind": Choice((self.kind,))}, state, place)
         differs = _difference(state["facts"], self.facts)
         if differs is None:
-            for key, result in state["results"].items():
+            for key, result in state["results"].items() if self.kind == KIND else ():
                 kind = "fold" if "/fold " in key else "restart"
                 if "icl" in result and "sabic" not in result:
                     _complete(result, int(key.split("/")[0]))
@@ -376,15 +378,39 @@ class Record:
             self.results = state["results"]
         elif not force:
             raise InputError(
-                f"the state {str(path)!r} belongs to another selection: {differs}; give what it "
+                f"the state {str(path)!r} belongs to another {self.kind}: {differs}; give what it "
                 "began with or another ", Setting("state"), ", or start over with ",
                 Setting("force", True),
             )  # fmt: skip
 
-    def add(self, key: str, result: Outcome) -> None:
+    def add(self, key: str, result: Outcome, soon: bool = False) -> None:
+        """Keep a result, at once or as soon as a second has passed since the last."""
         self.results[key] = result
+        if not soon or time.monotonic() - self.written > 1.0:
+            self.write()
+
+    def write(self) -> None:
+        self.written = time.monotonic()
         if self.path is not None:
-            write_state(self.path, {"kind": KIND, "facts": self.facts, "results": self.results})
+            kept = {"kind": self.kind, "facts": self.facts, "results": self.results}
+            write_state(self.path, kept)
+
+    def of(self, keys: Sequence[str], schemas: dict[str, dict[str, Schema]]) -> dict[str, Outcome]:
+        """Return those of these results that there are, once they have been checked."""
+        known = {key: self.results[key] for key in keys if key in self.results}
+        for key, result in known.items():
+            schema = schemas["failed" if str(result.get("status")) == "failed" else "restart"]
+            check(schema, result, Place(f"the state {self.path}", advice=ANOTHER).inside(key))
+        return known
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write what is not yet written at the end of the block, however that comes."""
+        try:
+            yield
+        finally:
+            with waiting():
+                self.write()
 
 
 def _complete(result: Outcome, n_components: int) -> None:

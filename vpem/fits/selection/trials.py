@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -111,15 +112,24 @@ class _Held:
         feature_names: Sequence[str] | None, missing: str, n_features: int, rows: AllRows,
         kinds: Kinds | None = None,
     ) -> None:  # fmt: skip
-        refuse_directed(network, "criteria of models take")
-        self.X, self._network, self._weights = X, network, sample_weight
-        self._names, self._missing, self._n_features = feature_names, missing, n_features
+        self.X, self.network, self.weights = X, network, sample_weight
+        self._names, self.missing, self._n_features = feature_names, missing, n_features
         self._rows, self._kinds = rows, kinds
+
+    def having(self, X: Any, sample_weight: ArrayLike | None) -> Self:
+        """Return these holders with other rows, or what they weigh, counted with these."""
+        other = copy(self)
+        other.X, other.weights = X, sample_weight
+        return other
+
+    def _streams(self, seeds: Sequence[int], n_holders: int) -> list[np.random.Generator]:
+        """Return a stream that all know, and one of each hub, or worker."""
+        return np.random.default_rng(seeds).spawn(1 + n_holders)
 
     def check(self, settings: FitSettings) -> None:
         """Look at the data as a fit does."""
         prepare(
-            self.X, self._n_features, settings, self._rows, sample_weight=self._weights,
+            self.X, self._n_features, settings, self._rows, sample_weight=self.weights,
             feature_names=self._names, dtype=settings.dtype, missing=settings.missing,
             kinds=self._kinds,
         )  # fmt: skip
@@ -127,14 +137,16 @@ class _Held:
     @cached_property
     def _grown(self) -> tuple[Sum, Ledger]:
         """The sum, which is set up for the first model."""
-        ledger = Ledger(self._network.graph)
-        return sum_exactly(self._network, ledger), ledger
+        ledger = Ledger(self.network.graph)
+        return sum_exactly(self.network, ledger), ledger
 
-    def _sum(self) -> tuple[Sum, Ledger]:
-        """Return the sum, and where it is counted: each time as if it were the only one."""
-        ledger, (total, grown) = Ledger(self._network.graph), self._grown
-        ledger.add(grown)
-        return total.counted_on(ledger), ledger
+    def count(self) -> None:
+        """Begin to count what is sent besides fits: as if it were the only time."""
+        self.sent = Ledger(self.network.graph)
+        self.sent.add(self._grown[1])
+
+    def _sum(self) -> Sum:
+        return self._grown[0].counted_on(self.sent)
 
 
 class ByFeatures(_Held):
@@ -162,36 +174,64 @@ class ByFeatures(_Held):
     def fit(self, rows: Indices | None, options: Report) -> Fit:
         """Fit by VP-EM."""
         return fit_vpem(
-            _some(self.X, rows), self._network, sample_weight=_some(self._weights, rows),
+            _some(self.X, rows), self.network, sample_weight=_some(self.weights, rows),
             feature_names=self._names, kinds=self._kinds, **options,
         )  # fmt: skip
 
+    def known(self, fit: Fit) -> Mixture:
+        """Return this process's part of a model, with the mean of all roots' mixing weights."""
+        mixture: Mixture = fit.mixture
+        if not self._apart:
+            return mixture
+        every = self.network.total.roots.join(mixture.weights)
+        return replace(mixture, weights=every.mean(axis=0, keepdims=True))
+
     def judge(self, fit: Fit, rows: Indices | None) -> Judged:
         """Judge by the exact sum of the hubs' terms of each row."""
-        total, ledger = self._sum()
-        X, mixture = _some(self.X, rows), fit.mixture
-        total.begin("estep", len(X), mixture.n_terms + mixture.n_components * mixture.n_factors, 8)
-        there, judged = rows_with_values(X, self._missing), mixture
-        parts = posteriors(mixture, X, self._missing)
+        self.count()
+        X, mixture = _some(self.X, rows), self.known(fit)
+        there, judged = rows_with_values(X, self.missing), mixture
         if self._apart:
-            there = self._network.total.holders.any(there)
-            # This process's part, with the mean of all roots' mixing weights.
-            every = self._network.total.roots.join(mixture.weights)
-            mixture = replace(mixture, weights=every.mean(axis=0, keepdims=True))
-            parts, judged = self._spread_posteriors(mixture, X, total), outline(fit).mixture
-        each = _by_worker(parts, there, _some(self._weights, rows), mixture.n_terms,
+            there, judged = self.network.total.holders.any(there), outline(fit).mixture
+        parts = self._posteriors(mixture, X)
+        each = _by_worker(parts, there, _some(self.weights, rows), mixture.n_terms,
                           trims=mixture.outliers == "trimmed")  # fmt: skip
-        return Judged.by_sums(judged, ledger, each[0])
+        return Judged.by_sums(judged, self.sent, each[0])
 
-    def _spread_posteriors(
-        self, mixture: Mixture, X: Any, total: Sum
-    ) -> Iterator[tuple[slice, Doubles, Doubles]]:
+    def responsibilities(self, mixture: Mixture, rows: Indices | None = None) -> Doubles:
+        """Return those of rows (m, K), by the exact sum; ``mixture`` as `known`."""
+        parts = [one for _, one, _ in self._posteriors(mixture, _some(self.X, rows))]
+        return np.concatenate([np.empty((0, mixture.n_terms)), *parts])
+
+    def total(self, of: Callable[[Any], Doubles], width: int) -> Doubles:
+        """Return what is found of all rows, which every process knows: (width,)."""
+        return of(slice(None))
+
+    def drawn(self, mixture: Mixture, seeds: Sequence[int]) -> Doubles:
+        """Return rows of a model: components that all know, each hub's features by itself."""
+        holders = self.network.total.holders
+        common, *own = self._streams(seeds, holders.n_agents)
+        n, shares = len(self.X), mixture.assembled_weights
+        labels = common.choice(mixture.n_components, size=n, p=shares)
+        of_hubs = zip(holders.own, self.network.blocks.widths, strict=True)
+        noise = [own[hub].standard_normal((n, width)) for hub, width in of_hubs]
+        return mixture.spread(labels, np.hstack([np.empty((n, 0)), *noise]))
+
+    def exponentials(self, seeds: Sequence[int]) -> Doubles:
+        return self._streams(seeds, 0)[0].exponential(size=len(self.X))
+
+    def _posteriors(self, mixture: Mixture, X: Any) -> Iterator[tuple[slice, Doubles, Doubles]]:
         """Yield runs of rows as `posteriors` does, by the sum of the terms of all processes."""
+        total = self._sum()
+        total.begin("estep", len(X), mixture.n_terms + mixture.n_components * mixture.n_factors, 8)
+        if not self._apart:
+            yield from posteriors(mixture, X, self.missing)
+            return
         loaded = mixture.loaded
         known = None if loaded is None else posterior_of(total, loaded, "estep")
         k, n_own = mixture.n_terms, len(total.holders.own)
         width = k + mixture.n_components * mixture.n_factors
-        local = whole_terms(mixture if n_own else None, X, width, self._missing)
+        local = whole_terms(mixture if n_own else None, X, width, self.missing)
         size = max(64, CHUNK_VALUES // (total.holders.n_agents * k))
         chunks = (slice(at, min(at + size, len(X))) for at in range(0, len(X), size))
         for run, sums in total.flow(chunks, local):
@@ -224,36 +264,74 @@ class ByRows(_Held):
         workers, local_rows = self._workers, self._own(rows)
         return fit_em(
             _some(self.X, local_rows), workers if rows is None else workers.of_rows(rows),
-            self._network, sample_weight=_some(self._weights, local_rows),
+            self.network, sample_weight=_some(self.weights, local_rows),
             feature_names=self._names, **options,
         )  # fmt: skip
 
+    def known(self, fit: Fit) -> Mixture:
+        """Return the first worker's model."""
+        mixture: Mixture = fit.mixture
+        if self.network.whole.total.n_roots > 1:
+            values = [mixture.weights, mixture.means, mixture.covariances]
+            self._sum().agree("estep", sum(one.nbytes for one in values), 0)
+            weights, means, covariances = self.network.agents.engine.bcast(values)
+            mixture = replace(mixture, weights=weights, means=means, covariances=covariances)
+        return mixture
+
     def judge(self, fit: Fit, rows: Indices | None) -> Judged:
         """Judge the first worker's model by the figures of every worker's own rows."""
-        total, ledger = self._sum()
-        mixture = fit.mixture
-        if self._network.whole.total.n_roots > 1:
-            values = [mixture.weights, mixture.means, mixture.covariances]
-            total.agree("estep", sum(one.nbytes for one in values), 0)
-            weights, means, covariances = self._network.agents.engine.bcast(values)
-            mixture = replace(mixture, weights=weights, means=means, covariances=covariances)
+        self.count()
+        mixture = self.known(fit)
         local_rows = self._own(rows)
-        X, weights = _some(self.X, local_rows), _some(self._weights, local_rows)
-        holders = self._network.total.holders
+        X, weights = _some(self.X, local_rows), _some(self.weights, local_rows)
+        holders = self.network.total.holders
         # Which worker, of those in this process, has each of these rows.
         every: Indices = self._workers.worker_of
         if holders.apart:
             runs = self._local.own_runs
             every = np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])
         owners = every if local_rows is None else every[local_rows]
-        parts, there = posteriors(mixture, X, self._missing), rows_with_values(X, self._missing)
+        parts, there = posteriors(mixture, X, self.missing), rows_with_values(X, self.missing)
         each = _by_worker(parts, there, weights, mixture.n_components, owners, len(holders.own))
+        return Judged.by_sums(mixture, self.sent, self._add(each))
+
+    def _add(self, each: Doubles) -> Doubles:
+        """Add up what workers have (n, P)."""
+        total, holders = self._sum(), self.network.total.holders
         if holders.masks is None:
-            sums = add_vectors(total, each)[0]
-        else:
-            total.begin("estep", 1, each.shape[1], ITEM)
-            sums = holders.add_up(each, announced=True)
-        return Judged.by_sums(mixture, ledger, sums)
+            return add_vectors(total, each)[0]
+        total.begin("estep", 1, each.shape[1], ITEM)
+        return holders.add_up(each, announced=True)
+
+    def responsibilities(self, mixture: Mixture, rows: Indices | None = None) -> Doubles:
+        """Return those of this process's rows (m, K)."""
+        return mixture.predict_proba(_some(self.X, self._own(rows)), missing=self.missing)
+
+    def total(self, of: Callable[[Any], Doubles], width: int) -> Doubles:
+        """Return the sum of what is found of the rows of each worker: (width,)."""
+        each = [of(rows) for rows in self._local.groups]
+        return self._add(np.array(each, dtype=np.float64).reshape(-1, width))
+
+    def drawn(self, mixture: Mixture, seeds: Sequence[int]) -> Doubles:
+        """Return rows of a model, of each worker from a stream of its own."""
+        drawn = np.empty(self.X.shape)
+        for rows, own in self._by_worker(seeds):
+            size = drawn[rows].shape
+            labels = own.choice(mixture.n_components, size=size[0], p=mixture.assembled_weights)
+            drawn[rows] = mixture.spread(labels, own.standard_normal(size))
+        return drawn
+
+    def exponentials(self, seeds: Sequence[int]) -> Doubles:
+        drawn = np.empty(len(self.X))
+        for rows, own in self._by_worker(seeds):
+            drawn[rows] = own.exponential(size=len(drawn[rows]))
+        return drawn
+
+    def _by_worker(self, seeds: Sequence[int]) -> Iterator[tuple[Any, np.random.Generator]]:
+        """Yield where each worker's rows stand, and its stream."""
+        _, *streams = self._streams(seeds, len(self._local.counts))
+        for worker, rows in zip(self._local.own, self._local.groups, strict=True):
+            yield rows, streams[worker]
 
 
 Held = ByFeatures | ByRows
@@ -465,6 +543,7 @@ class Problem:
         """Return what this process has of the data, where features have gone so many hops."""
         if hops not in self._held:
             network = self.networks[hops]
+            refuse_directed(network, "criteria of models take")
             more = self.sample_weight, self.options.get("feature_names"), self.missing
             self._held[hops] = (
                 ByFeatures(self.X, network, *more, self.options.get("kinds"))
@@ -472,6 +551,12 @@ class Problem:
                 else ByRows(self.X, network, self.workers, *more)
             )
         return self._held[hops]
+
+    def having(self, hops: int, X: Any, sample_weight: ArrayLike | None) -> Problem:
+        """Return the problem of other rows, as what is `held` has them, for so many hops."""
+        other = copy(self)
+        other._held = {hops: self.held(hops).having(X, sample_weight)}
+        return other
 
     def fit(self, cell: Cell, rows: NDArray[np.intp] | None = None, **more: object) -> Fit:
         """Fit a cell to all rows, or to some.
