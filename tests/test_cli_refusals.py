@@ -3,7 +3,7 @@
 Every row runs in one folder, with all that rows need: exit code 2, nothing on standard output, one
 error, and no file made, changed or gone. Rules that options have for each other are not here but
 tried one by one in `test_rules`; outputs named like inputs in `test_cli_roles`; endings in
-`test_endings`.
+`test_opening`.
 """
 
 import os
