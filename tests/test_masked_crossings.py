@@ -290,22 +290,20 @@ FITS = {
         "missing": "marginalize", "max_iter": 2,
     },
     "search": {"recipe": searched, "data": CONSTANT},
-    "rows": OF_ROWS | {"scale": "standard"},
     "rows in batches": OF_ROWS | {
         "batch_size": 12, "dtype": "float32", "data": HOLED, "missing": "marginalize",
         "weighed": True, "scale": "standard",
     },
     "rows along a tree": OF_ROWS | {"network": {"topology": "path", "sum": "tree"}},
     "rows collapsed": OF_ROWS | {"n_components": 7, "max_iter": 6, "reg_covar": 0.0},
-    "k-means of rows": {**OF_KMEANS, "scale": "standard"},
     "k-means of rows in batches": {
         **OF_KMEANS, "batch_size": 12, "max_iter": 2, "data": np.roll(HOLES, 3, axis=0),
-        "missing": "marginalize", "weighed": True,
+        "missing": "marginalize", "weighed": True, "scale": "standard",
     },
     "search of rows": {"work": fitted_to_rows, "recipe": searched, "data": MIXED},
-    "FedEM": OF_ROWS | {"recipe": fit_fedem, "tol": 0.0, "scale": "standard"},
     "VR-FedEM": OF_ROWS | {
         "recipe": fit_fedem, "tol": 0.0, "batch_size": 5, "variance_reduction": True,
+        "scale": "standard",
     },
     "imputation": {
         "work": imputed, "data": SEEN, "max_iter": 2, "scale": "standard", "batch_size": 7,

@@ -258,7 +258,7 @@ TRAVELLING = [
     "rows in batches", "rows along a tree", "rows collapsed", "k-means of rows in batches",
     "search of rows", "VR-FedEM", "imputation", "mixture imputation of rows", "SAEM",
 ]  # fmt: skip
-PLAIN = ["rows in batches", "k-means of rows"]
+PLAIN = ["rows in batches", "k-means of rows in batches"]
 
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
