@@ -147,12 +147,6 @@ def test_a_group_alone_prints_its_help(capsys, words, path):
     assert result.err.startswith(f"Usage: {path} [OPTIONS] COMMAND")
 
 
-def test_the_shell_completes_commands(folder):
-    environment = {**os.environ, "_VPEM_COMPLETE": "complete_bash", "COMP_WORDS": "vpem mo",
-                   "COMP_CWORD": "1"}  # fmt: skip
-    assert spawn(env=environment).stdout.split() == ["model"]
-
-
 # ---- interrupts ---------------------------------------------------------------------------------
 
 INTERRUPTED = """

@@ -255,22 +255,6 @@ def test_files_without_ids_are_joined_by_position_and_it_is_said(capsys, tmp_pat
 # ---- what is kept of it -------------------------------------------------------------------------
 
 
-def test_the_model_knows_its_parties(capsys, five):
-    files, home = five
-    words = ("--parties", "--align", "ids", "--max-iter", 3, "-q", "-o", home / "m.h5")
-    done(capsys, "fit", *files, *words)
-    model = read_model(home / "m.h5")
-    assert model.report["alignment"]["level"] == "ids"
-    assert model.options["parties"] is True
-    assert model.options["align"] == "ids"
-    shown = " ".join(done(capsys, "model", "show", home / "m.h5").out.split())
-    assert "rows aligned by ids: party0 lost" in shown
-    assert "3 party3 party3" in shown
-    whole, _ = by_hand(files, home / "whole.h5")
-    done(capsys, "score", home / "m.h5", whole)
-    done(capsys, "data", "describe", files[0])
-
-
 @pytest.mark.parametrize("alignment", [3, {}, {"join": "inner", "rows": "many", "parties": [1]}])
 def test_a_model_may_say_anything_of_its_parties(alignment):
     assert "parties" not in dict(lines_of({"alignment": alignment}, NETWORK))
@@ -333,27 +317,6 @@ def test_the_manifest_of_the_page(tmp_path):
 
 
 # ---- vpem data split ----------------------------------------------------------------------------
-
-
-def test_split_reports_what_it_wrote(capsys, tmp_path):
-    report = done(capsys, "data", "split", BREAST_CANCER, "-o", tmp_path / "a" / "b", "--json",
-                  "--drop-ids", 0.1, "--shuffle", "--seed", 9)  # fmt: skip
-    assert report.json["seed"] == 9
-    assert len(report.json["parties"]) == 10
-    for party in report.json["parties"]:
-        found = read_dataset(party["file"])
-        assert found.n_samples == party["rows"] == 569 - 57
-        assert list(found.feature_names) == party["features"]
-        assert found.partition is found.edges is None
-        assert (found.labels is not None) == (party["name"] == "radius")
-    assert report.json["parties"][7]["name"] == "concave_points"
-    again = run(capsys, "data", "split", BREAST_CANCER, "-o", tmp_path / "a" / "b")
-    assert again.code == 2
-    assert "radius.h5 exists; pass --force" in again.sentence
-    quiet = done(
-        capsys, "data", "split", BREAST_CANCER, "-o", tmp_path / "a" / "b", "--force", "-q"
-    )
-    assert quiet.out == quiet.err == ""
 
 
 def test_split_by_a_file(capsys, tmp_path):

@@ -303,10 +303,6 @@ def test_over_rows_all_sums_in_which_data_travel_are_counted_once(fit, monkeypat
 # ---- as commands say it, and as others hear it ---------------------------------------------------
 
 
-def test_an_example_is_printed(capsys):
-    assert tomllib.loads(done(capsys, "party", "policy").out)["largest-hops"] == 0
-
-
 def test_a_log_is_summed_up(capsys, tmp_path):
     path = log_beside(tmp_path / "heart.toml", "lab")
     with closing(MessageLog(path, command="fit")) as log:

@@ -385,34 +385,6 @@ def joined(capsys, people, name, *words):
     return done(capsys, "study", "approve", f"{name}.request", "--yes")
 
 
-def test_the_walk(capsys, people, hub):
-    out = begun(capsys, "--hops", 0, "-k", 2, "--align", "ids").out
-    assert "vpem fit --align ids --topology star --components 2 --hops 0" in out
-    assert "No value of a feature leaves its party (hops 0)." in out
-    assert "The first party that has data gets every id of every party" in out
-    lab = people("lab", "hub/heart.toml")
-    said = done(capsys, "party", "init", "--name", "lab", "--json").json
-    (lab / "lab.csv").write_text("patient,iron,sugar\na,1,2\nb,3,4\n")
-    out = done(capsys, "party", "request", "heart.toml", "lab.csv", "--id-column", "patient").out
-    assert " ".join(said["words"].split()[:6]) in out
-    people("hub", "lab/lab.request")
-    told = done(capsys, "study", "approve", "lab.request", "--fingerprint", said["words"].upper())
-    assert "2 features: iron, sugar" in told.out
-    assert "wrote heart.toml, edition 2; send it to lab" in told.err
-    found = done(capsys, "study", "show", "heart.toml", "--json").json
-    assert [(one["name"], one["data"]) for one in found["members"]] == [
-        ("hub", False),
-        ("lab", True),
-    ]
-    assert found["members"][1]["features"] == ["iron", "sugar"]
-    assert found["members"][1]["fingerprint"] == said["fingerprint"]
-    assert found["options"] == {
-        "fit": {"align": "ids", "topology": "star", "components": "2", "hops": 0}
-    }
-    people("lab", "hub/heart.toml")
-    assert "lab" in done(capsys, "study", "show", "heart.toml").out
-
-
 def test_the_walk_in_silence(capsys, people, tmp_path):
     folder_of(tmp_path, "both")
     people("both")
@@ -556,23 +528,6 @@ def test_nothing_is_signed_without_a_yes(capsys, people, hub, monkeypatch):
     monkeypatch.setattr("sys.stdin", terminal)
     assert "nothing was signed" in run(capsys, "study", "approve", "lab.request").err
     assert (hub / "heart.toml").read_bytes() == before
-
-
-def test_a_certificate_is_renewed(capsys, people, hub):
-    begun(capsys)
-    joined(capsys, people, "lab", "--features", "iron")
-    people("lab", "hub/heart.toml")
-    first = read_study("heart.toml").member("lab").certificate
-    done(capsys, "party", "renew", "heart.toml")
-    people("hub")
-    assert (
-        "wants to      have a new certificate"
-        in done(capsys, "study", "approve", "../lab/lab.request", "--yes").out
-    )
-    found = read_study("heart.toml")
-    assert found.member("lab").certificate != first
-    assert found.member("lab").features == ("iron",)
-    assert len(found.roster.revoked) == 1
 
 
 def test_who_takes_a_name_is_refused(capsys, people, hub, tmp_path):
