@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,15 +13,9 @@ from pyarrow import parquet
 
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
-from vpem.errors import FileError, InputError, VpemWarning
+from vpem.errors import FileError, InputError, VpemError, VpemWarning
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.parties.joining import (
-    cut,
-    file_stems,
-    join_parties,
-    joined_names,
-    stack_parties,
-)
+from vpem.files.parties.joining import cut, file_stems, join_parties, joined_names, stack_parties
 from vpem.files.parties.observing import observe_parties
 from vpem.files.parties.opening import (
     Holding,
@@ -46,12 +39,10 @@ from .thread_engine import ThreadEngine, together
 
 def put(file, names, ids=None, *, n_samples=4, seed=0, **more):
     """Write a party's file; returns its values."""
-    rng = np.random.default_rng(seed)
     n_samples = n_samples if ids is None else len(ids)
-    X = rng.normal(size=(n_samples, len(names)))
-    write_dataset(
-        file, Dataset(X, tuple(names), ids=None if ids is None else np.array(ids), **more)
-    )
+    X = np.random.default_rng(seed).normal(size=(n_samples, len(names)))
+    ids = None if ids is None else np.array(ids)
+    write_dataset(file, Dataset(X, tuple(names), ids=ids, **more), force=True)
     return X
 
 
@@ -66,6 +57,9 @@ def files(tmp_path):
     return tmp_path, X
 
 
+ALL = ("hospital", "lab", "insurer")
+
+
 def of(*features, **how):
     """How a file is read of which these are the features."""
     return TableSettings(features=list(features), **how)
@@ -75,16 +69,32 @@ def chosen(folder, *names):
     return choose_parties([folder / f"{name}.h5" for name in names])
 
 
+def opened(file, *how):
+    """The first party's file, opened as all are."""
+    return open_parties([Party(file.stem, str(file), *how)]).holdings[0]
+
+
+def filled(held, rows=None):
+    out = np.empty((held.n_samples if rows is None else len(rows), len(held.feature_names)))
+    held.fill(out, None if rows is None else np.array(rows))
+    return out
+
+
 # ---- who they are -------------------------------------------------------------------------------
 
 
 def test_a_party_is_called_as_its_file():
     parties = choose_parties(["data/hospital.h5", "lab.csv.gz", "b.c.parquet"])
     assert [party.name for party in parties] == ["hospital", "lab", "b.c"]
-    with pytest.raises(InputError, match="two parties are called 'x'; name them in a manifest"):
-        choose_parties(["one/x.h5", "two/x.csv"])
-    with pytest.raises(InputError, match="give it without other files"):
-        choose_parties(["all.toml", "x.h5"])
+    for paths, sentence in (
+        (["one/x.h5", "two/x.csv"], "two parties are called 'x'; name them in a manifest"),
+        (["all.toml", "x.h5"], "give it without other files"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            choose_parties(paths)
+    assert file_stems(("a b", "../x", "été", "...")) == ["a_b", "x", "été", "_"]
+    with pytest.raises(InputError, match="'a b' and 'A_b' would have one file"):
+        file_stems(("a b", "A_b"))
 
 
 def test_a_manifest(tmp_path):
@@ -130,7 +140,7 @@ def test_a_manifest_that_is_wrong(tmp_path, text, kind, sentence):
 
 def test_files_of_others_are_not_opened(files):
     folder, X = files
-    parties = chosen(folder, "hospital", "lab", "insurer")
+    parties = chosen(folder, *ALL)
     for name in ("hospital", "insurer"):
         (folder / f"{name}.h5").unlink()
 
@@ -139,9 +149,7 @@ def test_files_of_others_are_not_opened(files):
 
     held = open_parties(parties, Placement(OnlyLab(), (0, 1, 2))).holdings
     assert list(held) == [1]
-    out = np.empty((2, 1))
-    held[1].fill(out, np.array([2, 0]))
-    assert np.array_equal(out, X["lab"][[2, 0]])
+    assert np.array_equal(filled(held[1], [2, 0]), X["lab"][[2, 0]])
 
 
 @pytest.fixture(scope="module")
@@ -171,19 +179,6 @@ def test_rows_are_filled_in_from_several_files_whatever_their_order(many, rows):
     assert not out[:, [0, -1]].any()
 
 
-def test_columns_are_those_wanted_in_their_order(files):
-    folder, X = files
-    held = open_party(Party("h", str(folder / "hospital.h5"), of("pulse", "age")))
-    out = np.empty((4, 2))
-    held.fill(out)
-    assert held.feature_names == ("pulse", "age")
-    assert np.array_equal(out, X["hospital"][:, ::-1])
-    with pytest.raises(InputError, match=r"no column 'puls' \(did you mean 'pulse'\?\)"):
-        open_parties([Party("h", str(folder / "hospital.h5"), of("puls"))])
-    with pytest.raises(InputError, match="'age' cannot be a feature: it is one already"):
-        open_parties([Party("h", str(folder / "hospital.h5"), of("age", "age"))])
-
-
 TABLE = "who,city,x,class,y\n 7,Rome,1.5,ill,2\n5,Oslo,2.5,well,3\n"
 
 
@@ -195,25 +190,39 @@ def test_tables(tmp_path, suffix):
         parquet.write_table(pa.table({**columns, "class": ["ill", "well"]}), file)
     else:
         file.write_bytes(gzip.compress(TABLE.encode()) if suffix == "csv.gz" else TABLE.encode())
-    party = Party("clinic", str(file), of("y", "x", id_column="who", label_column="class"))
-    held = open_party(party)
+    named = {"id_column": "who", "label_column": "class"}
+    held = opened(file, of("y", "x", **named))
     assert held.ids.tolist() == [7, 5]
     assert held.labels.tolist() == ["ill", "well"]
     assert held.parts[0].tolist() == [[2, 1.5], [3, 2.5]]
-    told = []
-    plain = TableSettings(id_column="who", label_column="class")
+    told, plain = [], TableSettings(**named)
     held = open_party(Party("clinic", str(file), plain), tell=lambda *it: told.append(it))
     assert held.feature_names == ("x", "y")
     [(found, *asked)] = told
     assert (found.left_out, asked) == ({"city": "text"}, [plain, None])
-    with pytest.raises(InputError, match="'who' cannot be a feature: it holds ids"):
-        open_parties([Party("clinic", str(file), of("x", "who", id_column="who"))])
-    with pytest.raises(InputError, match="'x' cannot be a feature: it is one already"):
-        open_parties([Party("clinic", str(file), of("x", "x"))])
+    for how, sentence in (
+        (of("x", "who", id_column="who"), "'who' cannot be a feature: it holds ids"),
+        (of("x", "x"), "'x' cannot be a feature: it is one already"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            opened(file, how)
     # A model that was fitted to other names of rows is used all the same.
     kept = TableSettings(id_column="patient", label_column="class")
-    held = open_party(Party("clinic", str(file), of("x"), kept))
-    assert held.labels.tolist() == ["ill", "well"]
+    assert opened(file, of("x"), kept).labels.tolist() == ["ill", "well"]
+
+
+def test_hdf5_has_ids_without_a_name_and_columns_in_the_order_that_is_wanted(files):
+    folder, X = files
+    held = opened(folder / "hospital.h5", of("pulse", "age"))
+    assert held.feature_names == ("pulse", "age")
+    assert np.array_equal(filled(held), X["hospital"][:, ::-1])
+    for how, sentence in (
+        (of("puls"), r"no column 'puls' \(did you mean 'pulse'\?\)"),
+        (of("age", "age"), "'age' cannot be a feature: it is one already"),
+        (TableSettings(id_column="who"), r"party 'hospital': .* there is no id column 'who'"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            opened(folder / "hospital.h5", how)
 
 
 @each(
@@ -232,9 +241,8 @@ def test_tables(tmp_path, suffix):
 def test_ids_are_found_where_nobody_has_named_them(tmp_path, table, found):
     file, told = tmp_path / "clinic.csv", []
     file.write_text(table)
-    parquet = tmp_path / "clinic.parquet"
-    pyarrow.parquet.write_table(pyarrow.csv.read_csv(file), parquet)
-    for one in (file, parquet):
+    parquet.write_table(pyarrow.csv.read_csv(file), tmp_path / "clinic.parquet")
+    for one in (file, tmp_path / "clinic.parquet"):
         party = Party("c", str(one), of("x"))
         held = open_party(party, tell=lambda data, *_: told.append(data))
         assert (held.ids is not None) == (found is not None)
@@ -244,33 +252,22 @@ def test_ids_are_found_where_nobody_has_named_them(tmp_path, table, found):
 def test_files_of_a_pattern_follow_one_another(tmp_path):
     one = put(tmp_path / "2024.h5", ["x", "y"], ["a", "b"])
     two = put(tmp_path / "2025.h5", ["y", "x"], ["c"], seed=1)
-    held = open_party(Party("years", "20*.h5", folder=str(tmp_path)))
-    out = np.empty((3, 2))
-    held.fill(out)
-    assert np.array_equal(out, np.concatenate([one, two[:, ::-1]]))
+    years = Party("years", "20*.h5", folder=str(tmp_path))
+    held = open_party(years)
+    assert np.array_equal(filled(held), np.concatenate([one, two[:, ::-1]]))
     assert held.ids.tolist() == ["a", "b", "c"]
-    put(tmp_path / "2026.h5", ["x", "y"])
-    with pytest.raises(InputError, match="ids of party 'years' cannot be put together: some of"):
-        open_parties([Party("years", "20*.h5", folder=str(tmp_path))])
-    put(tmp_path / "2023.h5", ["x"])
-    with pytest.raises(InputError, match=r"2024.h5 has the feature 'y', which .*2023.h5 has not"):
-        open_parties([Party("years", "20*.h5", folder=str(tmp_path))])
-    put(tmp_path / "2022.h5", ["x", "z"])
-    with pytest.raises(InputError, match=r"2023.h5 has no feature 'z', which .*2022.h5 has"):
-        open_parties([Party("years", "20*.h5", folder=str(tmp_path))])
+    for file, names, sentence in (
+        ("2026", ["x", "y"], "ids of party 'years' cannot be put together: some of"),
+        ("2023", ["x"], r"2024.h5 has the feature 'y', which .*2023.h5 has not"),
+        ("2022", ["x", "z"], r"2023.h5 has no feature 'z', which .*2022.h5 has"),
+    ):
+        put(tmp_path / f"{file}.h5", names)
+        with pytest.raises(InputError, match=sentence):
+            open_parties([years])
     with pytest.raises(FileError, match="party 'years': no file fits"):
         open_parties([Party("years", "19*.h5", folder=str(tmp_path))])
-
-
-def test_a_file_may_be_called_like_a_pattern(tmp_path):
     put(tmp_path / "x[1].h5", ["x"])
     assert open_party(Party("x", "x[1].h5", folder=str(tmp_path))).n_samples == 4
-
-
-def test_ids_of_hdf5_are_not_named(files):
-    folder, _ = files
-    with pytest.raises(InputError, match=r"party 'h': .* there is no id column 'who'"):
-        open_parties([Party("h", str(folder / "hospital.h5"), TableSettings(id_column="who"))])
 
 
 # ---- features side by side ----------------------------------------------------------------------
@@ -278,11 +275,11 @@ def test_ids_of_hdf5_are_not_named(files):
 
 def test_parties_joined(files):
     folder, X = files
-    joined, found = join_parties(chosen(folder, "hospital", "lab", "insurer"), "ids")
+    joined, found = join_parties(chosen(folder, *ALL), "ids")
     parts = [X["hospital"][[1, 3]], X["lab"][[2, 0]], X["insurer"][[0, 2]]]
     assert np.array_equal(joined.X, np.concatenate(parts, axis=1))
     assert joined.feature_names == ("hospital.age", "pulse", "iron", "insurer.age", "cost")
-    assert joined.partition.names == ("hospital", "lab", "insurer")
+    assert joined.partition.names == ALL
     assert [part.tolist() for part in joined.partition.features] == [[0, 1], [2], [3, 4]]
     assert joined.ids.tolist() == ["b", "d"]
     assert found.describe() == {
@@ -293,12 +290,8 @@ def test_parties_joined(files):
             {"name": "insurer", "rows": 3, "lost": 1, "absent": 0},
         ],
     }  # fmt: skip
-
-
-def test_rows_that_some_parties_lack_are_nan_there(files):
-    folder, X = files
-    parties = chosen(folder, "hospital", "lab", "insurer")
-    joined, found = join_parties(parties, "ids", keep_missing=True)
+    # Rows that some lack are NaN there.
+    joined, found = join_parties(chosen(folder, *ALL), "ids", keep_missing=True)
     assert joined.ids.tolist() == ["a", "b", "c", "d", "x"]
     assert np.array_equal(joined.X[:4, :2], X["hospital"])
     assert np.array_equal(joined.X[[3, 4, 1], 2:3], X["lab"])
@@ -307,6 +300,13 @@ def test_rows_that_some_parties_lack_are_nan_there(files):
     assert set(map(tuple, np.argwhere(np.isnan(joined.X)).tolist())) == absent
     assert [party["absent"] for party in found.describe()["parties"]] == [1, 2, 2]
     assert found.n_complete == 2
+    # A key is for hashes, and nothing is warned about without reason.
+    (folder / "key").write_bytes(bytes(range(33, 80)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", VpemWarning)
+        join_parties(chosen(folder, *ALL), "hmac", key=folder / "key")
+    with pytest.raises(InputError, match="a key is for align hmac only"):
+        join_parties(chosen(folder, "hospital", "lab"), "ids", key=folder / "key")
 
 
 TABLES = {
@@ -321,12 +321,6 @@ TABLES = {
     "twice": "name,mass\na,4\na,5\nb,6\n",
     "often": "name,size\na,1\na,2\nb,3\n",
 }
-
-
-def tables(folder, *names, **how):
-    for name in names:
-        (folder / f"{name}.csv").write_text(TABLES[name])
-    return choose_parties([folder / f"{name}.csv" for name in names], TableSettings(**how))
 
 
 @each(
@@ -348,7 +342,9 @@ def tables(folder, *names, **how):
     ],
 )
 def test_rows_are_joined_by_position_where_nothing_says_otherwise(tmp_path, names, how, sentence):
-    parties = tables(tmp_path, *names, **how)
+    for name in names:
+        (tmp_path / f"{name}.csv").write_text(TABLES[name])
+    parties = choose_parties([tmp_path / f"{name}.csv" for name in names], TableSettings(**how))
     if sentence is None:
         assert join_parties(parties)[0].n_samples == 3
     else:
@@ -361,33 +357,28 @@ def test_rows_are_joined_by_position_where_nothing_says_otherwise(tmp_path, name
     assert joined.partition.n_agents == len(names)
 
 
-def test_columns_without_names_are_not_shared(tmp_path):
-    for name in ("one", "two"):
-        np.save(tmp_path / f"{name}.npy", np.arange(6.0).reshape(3, 2))
-    _, found = join_parties(choose_parties([tmp_path / "one.npy", tmp_path / "two.npy"]))
-    assert found.by_position
-
-
 def test_ids_and_gaps_are_told_together(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n3,4\n5,7\n")
     (tmp_path / "b.csv").write_text("name,z\np,1\nq,\nr,3\n")
     parties = choose_parties([tmp_path / "a.csv", tmp_path / "b.csv"])
-    said = "party 'a' has no ids, by which rows could be aligned; name .*; also, party 'b': .*b.csv"
-    with pytest.raises(InputError, match=f"{said}: row 1, feature 0 .'z'. is NaN"):
-        join_parties(parties, "ids")
-    with pytest.raises(InputError, match=r"'b' has ids and party 'a' has none.*; also, party 'b'"):
-        join_parties(parties)
-    with pytest.raises(InputError, match=r"^party 'b': .* is NaN"):
-        join_parties(parties, "none")
-    with pytest.raises(InputError, match=r"^party 'a' has no ids"):
-        join_parties(parties, "ids", keep_empty=True)
-    errors = together(2, lambda engine: join_parties(
-        parties, "ids", holders=Placement(engine, (0, 0))))  # fmt: skip
-    assert len(set(map(str, errors))) == 1
-    assert "; also, " in str(errors[0])
+    no_ids = "party 'a' has no ids, by which rows could be aligned; name .*"
+    gap = "party 'b': .*b.csv: row 1, feature 0 .'z'. is NaN"
+    for level, how, sentence in (
+        ("ids", {}, f"{no_ids}; also, {gap}"),
+        (None, {}, r"'b' has ids and party 'a' has none.*; also, party 'b'"),
+        ("none", {}, f"^{gap}"),
+        ("ids", {"keep_empty": True}, f"^{no_ids}"),
+    ):
+        with pytest.raises(InputError, match=sentence) as caught:
+            join_parties(parties, level, **how)
+        assert ("; also, " in str(caught.value)) == ("; also, " in sentence)
+    for error in together(2, lambda engine: join_parties(
+        parties, "ids", holders=Placement(engine, (0, 0)))):  # fmt: skip
+        assert isinstance(error, VpemError)
+        assert "; also, " in str(error)
 
 
-def test_names_that_repeat_even_with_their_partys():
+def test_names_that_repeat_even_with_their_partys(tmp_path):
     def names(**features):
         parties = [Party(name, "") for name in features]
         held = {
@@ -399,23 +390,28 @@ def test_names_that_repeat_even_with_their_partys():
     assert names(a=("x", "y"), b=("y", "z")) == ("x", "a.y", "b.y", "z")
     with pytest.raises(InputError, match=r"two features would be called 'a\.x'"):
         names(a=("x",), b=("x", "a.x"))
+    for name in ("one", "two"):  # columns without names are not shared
+        np.save(tmp_path / f"{name}.npy", np.arange(6.0).reshape(3, 2))
+    _, found = join_parties(choose_parties([tmp_path / "one.npy", tmp_path / "two.npy"]))
+    assert found.by_position
 
 
-@each("which", [("one",), ("two",), ("one", "two"), ()])
-def test_labels_are_kept_if_one_party_has_them(tmp_path, which):
+@each(
+    ("which", "expected"),
+    [(["one"], ["u", "v", "w"]), (["two"], ["w", "u", "v"]), (["one", "two"], None), ([], None)],
+)
+def test_labels_are_kept_if_one_party_has_them(tmp_path, which, expected):
     for place, name in enumerate(("one", "two")):
         labels = np.array(["u", "v", "w"]) if name in which else None
-        (tmp_path / f"{name}.h5").unlink(missing_ok=True)
-        put(tmp_path / f"{name}.h5", [name], [3, 1, 2][place:] + [3, 1, 2][:place], labels=labels)
+        ids = [3, 1, 2][place:] + [3, 1, 2][:place]
+        put(tmp_path / f"{name}.h5", [name], ids, labels=labels)
     joined, _ = join_parties(chosen(tmp_path, "one", "two"), "ids")
-    expected = {("one",): ["u", "v", "w"], ("two",): ["w", "u", "v"]}.get(which)
     assert (None if joined.labels is None else joined.labels.tolist()) == expected
 
 
 def test_precision_is_single_only_if_all_are(tmp_path):
     for name, dtype in (("one", np.float32), ("two", np.float64), ("three", np.float32)):
-        dataset = Dataset(np.ones((3, 1), dtype=dtype), (name,))
-        write_dataset(tmp_path / f"{name}.h5", dataset)
+        write_dataset(tmp_path / f"{name}.h5", Dataset(np.ones((3, 1), dtype=dtype), (name,)))
     assert join_parties(chosen(tmp_path, "one", "two"))[0].X.dtype == np.float64
     assert join_parties(chosen(tmp_path, "one", "three"))[0].X.dtype == np.float32
     assert stack_parties(chosen(tmp_path, "one")).X.dtype == np.float32
@@ -435,19 +431,13 @@ def test_parties_stacked(tmp_path):
     assert [rows.tolist() for rows in stacked.workers.rows] == [[0, 1], [2, 3, 4]]
     assert stacked.ids.tolist() == ["a", "b", "a", "c", "d"]
     assert stacked.labels.tolist() == [0, 1, 1, 1, 0]
-    put(tmp_path / "three.h5", ["x", "y", "z"], [1, 2])
-    stacked = stack_parties(chosen(tmp_path, "one", "three"))
-    assert stacked.ids is None
-    assert stacked.labels is None
-
-
-def test_rows_of_other_features_cannot_be_stacked(tmp_path):
-    put(tmp_path / "one.h5", ["x", "y"])
+    put(tmp_path / "two.h5", ["x", "y", "z"], [1, 2])
+    stacked = stack_parties(chosen(tmp_path, "one", "two"))
+    assert stacked.ids is stacked.labels is None
     for names, sentence in (
-        (["x"], "party 'two' has no feature 'y', which party 'one' has"),
-        (["x", "y", "z"], "party 'one' has no feature 'z', which party 'two' has"),
+        (["x", "z"], "party 'two' has no feature 'y', which party 'one' has"),
+        (["x", "y", "z", "u"], "party 'one' has no feature 'u', which party 'two' has"),
     ):
-        (tmp_path / "two.h5").unlink(missing_ok=True)
         put(tmp_path / "two.h5", names)
         with pytest.raises(InputError, match=sentence):
             stack_parties(chosen(tmp_path, "one", "two"))
@@ -456,10 +446,11 @@ def test_rows_of_other_features_cannot_be_stacked(tmp_path):
 # ---- cutting ------------------------------------------------------------------------------------
 
 
-def test_cutting(tmp_path):
+def test_cutting():
     rng = np.random.default_rng(0)
     whole = Dataset(rng.normal(size=(100, 5)), tuple("abcde"), labels=np.arange(100) % 2)
-    parts = cut(whole, contiguous(5, 2), shuffle=True, drop_ids=0.1, seed=3)
+    half, mixed = contiguous(5, 2), {"shuffle": True, "drop_ids": 0.1, "seed": 3}
+    parts = cut(whole, half, **mixed)
     assert [part.feature_names for part in parts] == [("a", "b", "c"), ("d", "e")]
     assert parts[1].labels is None
     for part, columns in zip(parts, (slice(0, 3), slice(3, 5)), strict=True):
@@ -468,73 +459,46 @@ def test_cutting(tmp_path):
         assert (np.diff(part.ids) < 0).any()
     assert np.array_equal(parts[0].labels, whole.labels[parts[0].ids])
     assert not np.array_equal(np.sort(parts[0].ids), np.sort(parts[1].ids))
-    again = cut(whole, contiguous(5, 2), shuffle=True, drop_ids=0.1, seed=3)
-    assert np.array_equal(again[1].X, parts[1].X)
-    plain = cut(whole, contiguous(5, 2))
-    assert all(np.array_equal(part.ids, np.arange(100)) for part in plain)
-    assert (np.diff(cut(whole, contiguous(5, 2), drop_ids=0.1)[0].ids) > 0).all()
+    assert np.array_equal(cut(whole, half, **mixed)[1].X, parts[1].X)
+    assert all(np.array_equal(part.ids, np.arange(100)) for part in cut(whole, half))
+    assert (np.diff(cut(whole, half, drop_ids=0.1)[0].ids) > 0).all()
+    relay = Partition((np.arange(5), np.arange(0)), ("all", "none"))
+    for held, how, sentence in (
+        (half, {"drop_ids": 1.0}, "dropping 1 of 100 rows leaves none"),
+        (half, {"drop_ids": -0.1}, "drop_ids must be"),
+        (relay, {}, "agent 'none' holds no feature"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            cut(whole, held, **how)
 
 
-def test_cutting_what_cannot_be_cut():
-    whole = Dataset(np.ones((4, 2)), ("a", "b"))
-    with pytest.raises(InputError, match="dropping 1 of 4 rows leaves none"):
-        cut(whole, contiguous(2, 2), drop_ids=1.0)
-    with pytest.raises(InputError, match="drop_ids must be"):
-        cut(whole, contiguous(2, 2), drop_ids=-0.1)
-    relay = Partition((np.arange(2), np.arange(0)), ("all", "none"))
-    with pytest.raises(InputError, match="agent 'none' holds no feature"):
-        cut(whole, relay)
-
-
-def test_names_of_files():
-    assert file_stems(("a b", "../x", "été", "...")) == ["a_b", "x", "été", "_"]
-    with pytest.raises(InputError, match="'a b' and 'A_b' would have one file"):
-        file_stems(("a b", "A_b"))
-
-
-def test_a_key_is_for_hashes_and_nothing_is_warned_about_without_reason(files):
-    folder, _ = files
-    key = folder / "key"
-    key.write_bytes(bytes(range(33, 80)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", VpemWarning)
-        join_parties(chosen(folder, "hospital", "lab", "insurer"), "hmac", key=key)
-    with pytest.raises(InputError, match="a key is for align hmac only"):
-        join_parties(chosen(folder, "hospital", "lab"), "ids", key=key)
+# ---- observers ----------------------------------------------------------------------------------
 
 
 @each(
-    ("tables", "sentence"),
+    ("second", "sentence"),
     [
-        (
-            ["a,b\n1,2\n3,4\n", "a,b\n1,2\n3,4\n5,7\n"],
-            "'one' has 2 rows and party 'two' 3, without ids",
-        ),
-        (["a,b\n1,2\n3,4\n", "a,b\n5,7\n"], "'one' has 2 rows and party 'two' 1, without ids"),
-        (["a,b\n1,2\n3,4\n", "id,a,b\nx,1,2\ny,3,4\n"], "rows of party 'one' have no ids, so they"),
+        ("a,b\n1,2\n3,4\n5,7\n", "'one' has 2 rows and party 'two' 3, without ids"),
+        ("a,b\n5,7\n", "'one' has 2 rows and party 'two' 1, without ids"),
+        ("id,a,b\nx,1,2\ny,3,4\n", "rows of party 'one' have no ids, so they"),
     ],
 )
-def test_observers_of_rows_that_may_differ_are_refused(tmp_path, tables, sentence):
-    for name, table in zip(("one", "two"), tables, strict=True):
+def test_observers_of_rows_that_may_differ_are_refused(tmp_path, second, sentence):
+    for name, table in (("one", "a,b\n1,2\n3,4\n"), ("two", second)):
         (tmp_path / f"{name}.csv").write_text(table)
     with pytest.raises(InputError, match=sentence):
         observe_parties(choose_parties([tmp_path / "one.csv", tmp_path / "two.csv"]))
 
 
-# ---- at home: what a result says of rows and entries stays with the organisation that has them ---
-
-N = 3
-
-
 class AtHome(ThreadEngine):
-    """A member of a study that is a thread."""
+    """A member of a study that is a thread: what a result says of entries stays with it."""
 
     open = False
 
 
 def test_an_observer_has_values_that_it_saw_and_fitted_ones_else():
     rng = np.random.default_rng(0)
-    observer, row, column = np.nonzero(rng.random((N, 12, 4)) < 0.6)
+    observer, row, column = np.nonzero(rng.random((3, 12, 4)) < 0.6)
     found = from_triplets(
         observer, row, column, rng.normal(size=len(row)), names=list("abc"),
         row_names=[f"r{one}" for one in range(12)], column_names=list("wxyz"),
@@ -542,11 +506,11 @@ def test_an_observer_has_values_that_it_saw_and_fitted_ones_else():
     alone = fit_imputation(found, rank=1, max_iter=3, tol=0.0)
 
     def fit(engine):
-        network = spread_workers(connect_workers(make_graph("star", N)), engine)
+        network = spread_workers(connect_workers(make_graph("star", 3)), engine)
         own = found.seen_by({engine.rank})
         return fit_imputation(own, network=network, rank=1, max_iter=3, tol=0.0), own
 
-    for ours, own in together(N, fit, AtHome):
+    for ours, own in together(3, fit, AtHome):
         np.testing.assert_allclose(ours.fitted, alone.fitted, rtol=1e-10)
         np.testing.assert_array_equal(ours.seen.times, alone.seen.times)
         np.testing.assert_array_equal(np.isnan(ours.seen.mean), own.times_seen == 0)
