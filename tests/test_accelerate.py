@@ -17,7 +17,6 @@ from vpem.steps.em import expect
 from vpem.terms.features import FeatureTerms
 
 from .cli_support import done, overlapping
-from .resume_support import check_resumes
 from .tables import each
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
@@ -175,14 +174,6 @@ def test_over_rows_roots_extrapolate_what_they_have_without_a_message_more(topol
     assert one.communication["bytes"] == other.communication["bytes"]
 
 
-def test_a_broken_off_run_ends_as_if_it_had_not_been():
-    fit = lambda saver: fit_vpem(  # noqa: E731
-        X, network("cycle"), saver=saver, accelerate="local:4,squarem", n_init=2,
-        **HOW | {"max_iter": 40},
-    )  # fmt: skip
-    assert check_resumes(fit).converged
-
-
 @each("covariance_type", ["full", "tied", "diag", "spherical", "tied-diag", "tied-spherical"])
 def test_coordinates_are_those_of_a_vector_space(covariance_type):
     mixture = fit_vpem(
@@ -207,18 +198,12 @@ def test_coordinates_are_those_of_a_vector_space(covariance_type):
     np.testing.assert_allclose(parts.sum(), total)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "squarem,squarem", "local", "local:0", "local:1001", "local:x", "anderson", ",", 3, -7.5],
-)
-def test_what_is_no_acceleration_is_refused(name):
-    with pytest.raises(InputError, match=r"accelerate must be squarem, local:N .* got"):
-        parse_acceleration(name)
-
-
 @each(
     ("call", "said"),
     [
+        *((lambda name=name: parse_acceleration(name), r"must be squarem, local:N .* got")
+          for name in ("", "squarem,squarem", "local", "local:0", "local:1001", "local:x",
+                       "anderson", ",", 3, -7.5)),
         (lambda: fit_vpem(X, network(), accelerate="squarem", batch_size=20),
          "no sum over a batch shows"),
         (lambda: fit_vpem(X, network("complete", link_failure=0.1, n_rounds=9),

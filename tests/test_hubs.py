@@ -68,20 +68,12 @@ def test_the_nine_agents_of_the_paper():
         assert hubs == [Hub(1, (0, 1, 2, 3, 4)), Hub(5, (5, 6, 7)), Hub(8, (8,))]
 
 
-@given(st.integers(1, 14), st.floats(0.05, 0.7), st.integers(1, 6), st.integers(0, 2**31 - 1))
+@given(st.integers(1, 20), st.floats(0.05, 0.7), st.integers(1, 6), st.integers(0, 2**31 - 1))
 @settings(max_examples=40, deadline=None)
 def test_hubs_are_the_greedy_ones(n, p, hops, seed):
     oracle = nx.gnp_random_graph(n, p, seed=seed)
     hubs = quiet_hubs(from_networkx(oracle, n), hops, seed)
     check_greedy(oracle, hops, hubs)
-
-
-@over(topology=[name for name in TOPOLOGIES if name != "star"], hops=[1, 2, 3, 5, 100])
-def test_hubs_of_every_topology_are_the_greedy_ones(topology, hops):
-    graph = make_graph(topology, 30, seed=0)
-    oracle = nx.empty_graph(30)
-    oracle.add_edges_from(graph.edges.tolist())
-    check_greedy(oracle, hops, quiet_hubs(graph, hops, 0))
 
 
 @each("topology", TOPOLOGIES)
@@ -173,17 +165,6 @@ def test_the_kernel_equals_its_twin(seed):
 # ---- how far agents are from each other ---------------------------------------------------------
 
 
-@over(topology=TOPOLOGIES, n=[1, 2, 3, 7, 40], seed=[0, 1])
-def test_eccentricities_of_topologies(topology, n, seed):
-    graph = make_graph(topology, n, seed=seed)
-    oracle = nx.empty_graph(graph.n_nodes)
-    oracle.add_edges_from(graph.edges.tolist())
-    expected = nx.eccentricity(oracle)
-    found = eccentricities(graph)
-    assert found.tolist() == [expected[node] for node in range(graph.n_nodes)]
-    assert diameter(graph) == found.max()
-
-
 @given(st.integers(2, 30), st.floats(0.0, 0.5), st.integers(0, 2**31 - 1))
 @settings(max_examples=20, deadline=None)
 def test_eccentricities_of_random_graphs(n, density, seed):
@@ -193,6 +174,9 @@ def test_eccentricities_of_random_graphs(n, density, seed):
     expected = nx.eccentricity(oracle)
     assert eccentricities(graph).tolist() == [expected[node] for node in range(n)]
     assert diameter(graph) == max(expected.values())
+    star = make_graph("star", n)
+    assert eccentricities(star).tolist() == [2 if n > 1 else 1] * n + [1]
+    assert diameter(make_graph("path", 1)) == 0
 
 
 def test_long_graphs_take_few_searches(monkeypatch):

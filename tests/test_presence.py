@@ -159,7 +159,6 @@ def test_memories_reach_the_fixed_point_and_naive_means_do_not():
 @each(
     ("text", "known", "least"),
     [
-        ("0.5", 0.5, 0.5),
         (" 1 ", 1.0, 1.0),
         ("0.9,0.5", (0.9, 0.5), 0.5),
         ([1, 0.25], (1.0, 0.25), 0.25),

@@ -15,6 +15,8 @@ from vpem.files import hdf5, temporaries
 from vpem.files.checkpoints import write_state
 from vpem.files.datasets import Dataset, write_dataset
 
+from .tables import each
+
 WRITER = """
 import sys, time
 from vpem.files.hdf5 import atomic_write
@@ -65,12 +67,8 @@ def own_name():
 
 @pytest.mark.parametrize(
     ("number", "change", "stays"),
-    [
-        (
-            0,
-            lambda machine: "0" * len(machine),
-            True,
-        ),  # of another machine, or before it began anew
+    [  # the first is of another machine, or before it began anew
+        (0, lambda machine: "0" * len(machine), True),
         (1, lambda process: "1", True),  # of another process, that lives
         (2, lambda begun: str(int(begun) + 1), False),  # of one before, with our number
         (3, lambda chance: "0" * len(chance), True),  # of this process
@@ -117,7 +115,7 @@ def full_disk(size):
         signal.signal(signal.SIGXFSZ, before)
 
 
-@pytest.mark.parametrize("room", [0, 100, 1000, 3000, 10_000, 20_000])
+@each("room", [0, 100, 1000, 3000, 10_000, 20_000])
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path, room):
     data, words = Dataset(np.arange(3000.0).reshape(-1, 6), tuple("abcdef")), "could not be written"
     with full_disk(room):
