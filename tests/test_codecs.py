@@ -19,6 +19,7 @@ from .twins import codecs as twins
 
 SIZES = (1, 2, 64, 65, 255, 257, 1000)
 DTYPES = (np.float64, np.float32)
+BOTH = (kernels, twins)
 TILE = 4096  # values that a kernel packs at a time, about
 
 DITHERS = [  # levels, bucket, order
@@ -58,14 +59,11 @@ def sent_often(name, vector, n_draws, seed=3):
 # ---- compiled and twin --------------------------------------------------------------------------
 
 
-def both(name, values, arguments, outputs):
-    """Run kernel and twin with outputs of their own; the faults come last."""
-    results = []
-    for module in (kernels, twins):
-        out = [array.copy() for array in outputs]
-        getattr(module, name)(*values, *arguments, *out, 1)
-        results.append(out)
-    return results
+def run(module, name, values, arguments, outputs):
+    """Run a kernel or a twin with outputs of its own; the faults come last."""
+    out = [array.copy() for array in outputs]
+    getattr(module, name)(*values, *arguments, *out, 1)
+    return out
 
 
 def kept(share, n):
@@ -94,24 +92,25 @@ NATURAL = dict(zip(BITS, (one for one in KERNELS if one[0] == "natural"), strict
 
 
 def compare(kernel, values, keys):
-    """Encode, decode and transmit by both, to the byte; transmit is decode of encode."""
+    """Encode and decode by both, to the byte; the kernel's transmit is decode of encode."""
     (kind, arguments, size), n = kernel, values.shape[1]
     arguments, blank = arguments(n), np.full_like(values, 7)
     faults = np.zeros(len(values), dtype=np.uint8)
     given = (values,) if kind == "cast" else (values, keys)
 
     def agree(way, sent, known, out):
-        compiled, twin = both(f"{kind}_{way}", sent, known, (out, faults))
-        for one, other in zip(compiled, twin, strict=True):
+        found = [run(module, f"{kind}_{way}", sent, known, (out, faults)) for module in BOTH]
+        for one, other in zip(*found, strict=True):
             assert one.dtype == other.dtype
             assert one.tobytes() == other.tobytes()
-        assert not compiled[1].any()
-        return compiled[0]
+        assert not found[0][1].any()
+        return found[0][0]
 
     messages = agree("encode", given, arguments, np.zeros((len(values), size(n)), np.uint8))
-    unpacking = arguments[:1] if kind == "sparse" else arguments[:2]
-    received = agree("decode", (messages,), unpacking, blank)
-    assert agree("transmit", given, arguments, blank).tobytes() == received.tobytes()
+    received = agree("decode", (messages,), arguments[: 2 if kind == "dither" else 1], blank)
+    sent, wrong = run(kernels, f"{kind}_transmit", given, arguments, (blank, faults))
+    assert sent.tobytes() == received.tobytes()
+    assert not wrong.any()
     return received
 
 
@@ -156,11 +155,12 @@ def test_kernel_and_twin_refuse_the_same_rows(bad, kernel, n):
     values, keys = draw(n, n_rows=4)
     values[2, n - 9] = bad
     given = (values,) if kind == "cast" else (values, keys)
-    outputs = {"encode": np.zeros((4, size(n)), np.uint8), "transmit": np.empty_like(values)}
-    for way, out in outputs.items():
-        faults = np.full(4, 9, dtype=np.uint8)
-        for _, wrong in both(f"{kind}_{way}", given, arguments(n), (out, faults)):
-            np.testing.assert_array_equal(wrong, [0, 0, 1, 0])
+    messages, faults = np.zeros((4, size(n)), np.uint8), np.full(4, 9, dtype=np.uint8)
+    for module, way, out in (
+        *((module, "encode", messages) for module in BOTH), (kernels, "transmit", values),
+    ):  # fmt: skip
+        wrong = run(module, f"{kind}_{way}", given, arguments(n), (out, faults))[1]
+        np.testing.assert_array_equal(wrong, [0, 0, 1, 0])
 
 
 def test_kernel_and_twin_refuse_the_same_messages():
@@ -173,7 +173,8 @@ def test_kernel_and_twin_refuse_the_same_messages():
         noise = rng.integers(256, size=(400, size), dtype=np.uint8)
         noise[::2, : size // 2] &= 0x23
         outputs = (np.zeros((400, 37)), np.zeros(400, dtype=np.uint8))
-        (one, wrong), (other, also_wrong) = both(name, (noise,), arguments, outputs)
+        found = (run(module, name, (noise,), arguments, outputs) for module in BOTH)
+        (one, wrong), (other, also_wrong) = found
         np.testing.assert_array_equal(wrong, also_wrong)
         np.testing.assert_array_equal(one[wrong == 0], other[wrong == 0])
         assert np.isfinite(one[wrong == 0]).all()

@@ -546,7 +546,7 @@ def test_every_pair_is_under_the_law_or_in_a_test_of_its_own():
         word for home, names in homes.items() for word, one in names
         if word[0] != "_" and getattr(one, "__module__", "") == home
     }  # fmt: skip
-    coding = {word for word in twins if word.endswith(("code", "_transmit"))}
+    coding = {word for word in twins if word.endswith("code")}
     assert twins == LAW.keys() | ELSEWHERE | coding
 
 

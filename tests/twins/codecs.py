@@ -139,18 +139,6 @@ def dither_decode(messages, levels, bucket, values, faults, n_threads):
             values[row] = np.where(codes & np.uint64(1), -sizes, sizes) + 0.0  # no -0.0
 
 
-def dither_transmit(values, keys, levels, bucket, order, decoded, faults, n_threads):
-    """Pack and unpack every row: `dither_decode` of `dither_encode`."""
-    n_values = values.shape[1]
-    width = int(levels).bit_length() + 1
-    size = 4 * -(-n_values // bucket) + (n_values * width + 7) // 8
-    messages = np.zeros((len(values), size), dtype=np.uint8)
-    dither_encode(values, keys, levels, bucket, order, messages, faults, n_threads)
-    wrong = np.zeros_like(faults)
-    dither_decode(messages, levels, bucket, decoded, wrong, n_threads)
-    faults |= wrong
-
-
 # ---- natural compression ------------------------------------------------------------------------
 
 
@@ -195,14 +183,6 @@ def natural_decode(messages, mantissa, values, faults, n_threads):
         small = number.astype(np.float64) * 2.0 ** (-127 - mantissa)
         sizes = np.where(number >> m, words.view(np.float64), small)
         values[row] = np.where(codes & np.uint64(1), -sizes, sizes) + 0.0  # no -0.0
-
-
-def natural_transmit(values, keys, mantissa, decoded, faults, n_threads):
-    """Pack and unpack every row: `natural_decode` of `natural_encode`."""
-    size = (values.shape[1] * (mantissa + 9) + 7) // 8
-    messages = np.zeros((len(values), size), dtype=np.uint8)
-    natural_encode(values, keys, mantissa, messages, faults, n_threads)
-    natural_decode(messages, mantissa, decoded, np.zeros_like(faults), n_threads)
 
 
 # ---- some of the values -------------------------------------------------------------------------
@@ -270,17 +250,6 @@ def sparse_decode(messages, n_kept, values, faults, n_threads):
             values[row, kept] = floats
 
 
-def sparse_transmit(values, keys, n_kept, at_random, decoded, faults, n_threads):
-    """Pack and unpack every row: `sparse_decode` of `sparse_encode`."""
-    size = (n_kept * (values.shape[1] - 1).bit_length() + 7) // 8 + 4 * n_kept
-    messages = np.zeros((len(values), size), dtype=np.uint8)
-    sparse_encode(values, keys, n_kept, at_random, messages, faults, n_threads)
-    sent = faults == 0
-    result = np.zeros_like(values[sent])
-    sparse_decode(messages[sent], n_kept, result, np.zeros(len(result), np.uint8), n_threads)
-    decoded[sent] = result
-
-
 # ---- casts --------------------------------------------------------------------------------------
 
 
@@ -299,15 +268,6 @@ def cast_decode(messages, itemsize, values, faults, n_threads):
     with np.errstate(over="ignore", invalid="ignore"):
         values[:] = np.ascontiguousarray(messages).view(f"<f{itemsize}")
     faults[:] = ~np.isfinite(values).all(axis=1)
-
-
-def cast_transmit(values, itemsize, decoded, faults, n_threads):
-    """Pack and unpack every row: `cast_decode` of `cast_encode`."""
-    messages = np.zeros((len(values), values.shape[1] * itemsize), dtype=np.uint8)
-    cast_encode(values, itemsize, messages, faults, n_threads)
-    wrong = np.zeros_like(faults)
-    cast_decode(messages, itemsize, decoded, wrong, n_threads)
-    faults |= wrong
 
 
 def add_scaled(values, scales, limit, ring, n_threads):

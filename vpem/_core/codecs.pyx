@@ -290,7 +290,7 @@ def dither_transmit(
 ):
     """Pack and unpack every row, tile by tile in cache.
 
-    See `tests.twins.codecs.dither_transmit`.
+    As `dither_decode` of `dither_encode`.
     """
     cdef Py_ssize_t n_values = values.shape[1], tile = dither_tile(bucket)
     cdef Py_ssize_t most = min(tile, n_values), width = bit_length(levels) + 1
@@ -458,7 +458,7 @@ def natural_transmit(
 ):
     """Pack and unpack every row, tile by tile in cache.
 
-    See `tests.twins.codecs.natural_transmit`.
+    As `natural_decode` of `natural_encode`.
     """
     cdef Py_ssize_t n_parts = values.shape[0] * in_parts(values.shape[1], TILE)
     n_threads = worth(n_threads, n_parts, 3.0 * values.shape[0] * values.shape[1])
@@ -645,7 +645,7 @@ def sparse_transmit(
 ):
     """Pack and unpack every row.
 
-    See `tests.twins.codecs.sparse_transmit`.
+    As `sparse_decode` of `sparse_encode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1], row
     cdef Py_ssize_t room = (n_kept * bit_length(n_values - 1) + 7) // 8 + 4 * n_kept
@@ -763,7 +763,7 @@ def cast_transmit(
 ):
     """Pack and unpack every row, tile by tile in cache.
 
-    See `tests.twins.codecs.cast_transmit`.
+    As `cast_decode` of `cast_encode`.
     """
     cdef Py_ssize_t n_rows = values.shape[0], n_values = values.shape[1]
     cdef Py_ssize_t n_tiles = in_parts(n_values, TILE), i, row, first, count
