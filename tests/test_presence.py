@@ -186,33 +186,36 @@ def test_what_says_nothing_is_one_sentence(bad):
         FedEM(participation=bad).fit(np.random.default_rng(0).normal(size=(20, 2)))
 
 
+ABC, NUMBERS = ["anna", "bert", "cleo"], ["1", "2", "3"]
+
+
 @each(
-    ("value", "why"),
+    ("value", "names", "why"),
     [
-        ((0.5, 0.5), "has 2 probabilities, but 3 could take part"),
-        ({"anna": 0.5, "bert": 0.5}, "has no probability of 'cleo'"),
-        ({"anna": 0.5, "0": 0.5}, "has 'anna' twice"),
-        ("cleo,1,bert;anna", "has 'bert' twice"),
-        ({"anna": 0.5, "bert": 0.5, "cleo": 1, "cloe": 1}, "names 'cloe' .did you mean 'cleo'"),
-        ("anna,bert;anna", "has 'cleo' in no iteration"),
-        ("anna,anna;bert;cleo", "has 'anna' twice"),
-        ("anna,bert;dora;cleo", "names 'dora', but there are 'anna', 'bert'"),
-        ("anna=0.5,anna=1", "names a worker twice"),
-        ("0;1;3", "names '3', but there are"),
+        ((0.5, 0.5), ABC, "has 2 probabilities, but 3 could take part"),
+        ({"anna": 0.5, "bert": 0.5}, ABC, "has no probability of 'cleo'"),
+        ({"anna": 0.5, "0": 0.5}, ABC, "has 'anna' twice"),
+        ("cleo,1,bert;anna", ABC, "has 'bert' twice"),
+        (
+            {"anna": 0.5, "bert": 0.5, "cleo": 1, "cloe": 1},
+            ABC,
+            "names 'cloe' .did you mean 'cleo'",
+        ),
+        ("anna,bert;anna", ABC, "has 'cleo' in no iteration"),
+        ("anna,anna;bert;cleo", ABC, "has 'anna' twice"),
+        ("anna,bert;dora;cleo", ABC, "names 'dora', but there are 'anna', 'bert'"),
+        ("anna=0.5,anna=1", ABC, "names a worker twice"),
+        ("0;1;3", ABC, "names '3', but there are"),
+        ("0;1;2;3", NUMBERS, "names '0', but there are '1', '2', '3'"),
+        ("0=0.5,1=1,2=1", NUMBERS, "names '0', but there are '1', '2', '3'"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(value, why):
-    held = from_worker_of_row([0] * 7 + [1] * 7 + [2] * 6, ["anna", "bert", "cleo"])
+def test_names_that_do_not_fit_are_refused(value, names, why):
+    """Numbers stand for names where no name is one."""
+    assert Presence.of("1;3;2,3", NUMBERS).plain == ((0,), (2,), (1, 2))
+    assert Presence.of("2=0.5,1=1,3=0.7", NUMBERS).plain == (1.0, 0.5, 0.7)
     with pytest.raises(InputError, match=why):
-        fit_fedem(np.random.default_rng(0).normal(size=(20, 2)), held, participation=value)
-
-
-def test_names_come_before_numbers():
-    assert Presence.of("1;3;2,3", ["1", "2", "3"]).plain == ((0,), (2,), (1, 2))
-    assert Presence.of("2=0.5,1=1,3=0.7", ["1", "2", "3"]).plain == (1.0, 0.5, 0.7)
-    for wrong in ("0;1;2;3", "0=0.5,1=1,2=1"):
-        with pytest.raises(InputError, match="names '0', but there are '1', '2', '3'"):
-            Presence.of(wrong, ["1", "2", "3"])
+        Presence.of(value, names)
 
 
 def test_names_numbers_and_files_are_the_same(overlapping, tmp_path):
