@@ -13,6 +13,7 @@ from vpem.steps.starts import GivenStart
 from vpem.sums.connect import connect_workers
 
 from .cli_support import done, run
+from .tables import each, over
 
 RNG = np.random.default_rng(5)
 X = np.concatenate([RNG.normal(m, 1.0, (40, 4)) for m in (0.0, 1.5, 3.0)]) * [1, 10, 0.1, 3]
@@ -70,38 +71,34 @@ FIX = [("weights",), ("covariances",), ("weights", "covariances")]
 SAME = {"n_components": 3, "max_iter": 6, "tol": 0.0}
 
 
+FREE = {(): 2 + 12 + 18, FIX[0]: 12 + 18, FIX[1]: 2 + 12, FIX[2]: 12}
+
+
 @pytest.mark.filterwarnings("ignore::vpem.errors.NotConvergedWarning")
-@pytest.mark.parametrize("fix", FIX)
-@pytest.mark.parametrize("topology", ["star", "path"])
-def test_features(fix, topology):
-    network = connect(make_graph(topology, 2), from_lists(HUBS, 4))
-    fit = fit_vpem(X, network, init=start_of(fix), fix=",".join(fix), **SAME)
-    wanted, means = by_the_formula(6, fix, HUBS)
-    np.testing.assert_allclose(fit.history[:, 0] / len(X), wanted[:6], rtol=1e-10)
+@over(fix=FREE, topology=["star", "path", "rows"])
+def test_iterations_are_those_of_the_formula_and_what_is_known_is_no_parameter(fix, topology):
+    how = {"init": start_of(fix), "fix": ",".join(fix) or None, **SAME}
+    if topology == "rows":
+        weight = 0.5 + np.arange(len(X)) % 3
+        network = connect_workers(make_graph("star", 3))
+        fit = fit_em(X, evenly(len(X), 3), network, sample_weight=weight, **how)
+        wanted, means = by_the_formula(6, fix, weight=weight)
+    else:
+        fit = fit_vpem(X, connect(make_graph(topology, 2), from_lists(HUBS, 4)), **how)
+        wanted, means = by_the_formula(6, fix, HUBS)
+        np.testing.assert_allclose(fit.history[:, 0] / len(X), wanted[:6], rtol=1e-10)
+        total = fit.log_likelihood * len(X)
+        assert fit.n_parameters == FREE[fix]
+        assert fit.bic == pytest.approx(FREE[fix] * np.log(len(X)) - 2 * total, rel=1e-14)
+        assert fit.aic == pytest.approx(2 * FREE[fix] - 2 * total, rel=1e-14)
     assert fit.log_likelihood == pytest.approx(wanted[6], rel=1e-10)
     np.testing.assert_allclose(fit.mixture.assembled_means, means, rtol=1e-9)
+    assert (np.diff(wanted) > 0).all()
     if "weights" in fix:
         np.testing.assert_array_equal(fit.mixture.assembled_weights, WEIGHTS)
-    if "covariances" in fix:
-        for hub in HUBS:
-            kept = fit.mixture.assembled_covariances[:, hub][:, :, hub]
-            np.testing.assert_allclose(kept, COVARIANCES[:, hub][:, :, hub], rtol=1e-12)
-    assert (np.diff(wanted) > 0).all()
-
-
-@pytest.mark.filterwarnings("ignore::vpem.errors.NotConvergedWarning")
-@pytest.mark.parametrize("fix", FIX)
-def test_rows(fix):
-    weight = 0.5 + np.arange(len(X)) % 3
-    network = connect_workers(make_graph("star", 3))
-    fit = fit_em(X, evenly(len(X), 3), network, init=start_of(fix), fix=",".join(fix),
-                 sample_weight=weight, **SAME)  # fmt: skip
-    wanted, means = by_the_formula(6, fix, weight=weight)
-    assert fit.log_likelihood == pytest.approx(wanted[6], rel=1e-10)
-    np.testing.assert_allclose(fit.mixture.assembled_means, means, rtol=1e-9)
-
-
-FREE = {(): 2 + 12 + 18, FIX[0]: 12 + 18, FIX[1]: 2 + 12, FIX[2]: 12}
+    for hub in HUBS if "covariances" in fix else ():
+        kept = fit.mixture.assembled_covariances[:, hub][:, :, hub]
+        np.testing.assert_allclose(kept, COVARIANCES[:, hub][:, :, hub], rtol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.NotConvergedWarning")
@@ -129,17 +126,7 @@ def test_known_weights_beside_a_penalty_of_means():
         fit_em(X, evenly(len(X), 2), init=start_of(FIX[2]), fix="covariance", **options)
 
 
-@pytest.mark.parametrize("fix", [(), *FIX])
-def test_what_is_known_is_no_parameter(fix):
-    network = connect(make_graph("star", 2), from_lists(HUBS, 4))
-    fit = fit_vpem(X, network, init=start_of(fix), fix=",".join(fix) or None, n_components=3)
-    assert fit.n_parameters == FREE[fix]
-    total = fit.log_likelihood * len(X)
-    assert fit.bic == pytest.approx(FREE[fix] * np.log(len(X)) - 2 * total, rel=1e-14)
-    assert fit.aic == pytest.approx(2 * FREE[fix] - 2 * total, rel=1e-14)
-
-
-@pytest.mark.parametrize("how", [
+@each("how", [
     {"accelerate": "squarem"}, {"accelerate": "local:4"}, {"batch_size": 30}, {"dtype": "float32"},
     {"scale": "standard"},
 ])  # fmt: skip
@@ -170,33 +157,22 @@ REFUSED = [
     ({"fix": "weights", "n_factors": 1}, "factors"),
     ({"fix": "weights", "weight_concentration_prior_type": "map"}, "prior"),
     ({"fix": "covariance"}, "the start does not give them"),
-    ({"fix": "covariance", "init": start_of(["covariances"]), "covariance_type": "diag"}, "change"),
-    ({"fix": "covariance", "init": start_of(["covariances"]), "covariance_type": "tied"}, "change"),
+    *(({"fix": "covariance", "init": start_of(["covariances"]), "covariance_type": kind}, "change")
+      for kind in ("diag", "tied", "full")),  # entries between hubs, of a file
     (
-        {
-            "fix": "covariance",
-            "covariance_type": "spherical",
-            "scale": "standard",
-            "network": ONE,
-            "init": GivenStart.from_parameters(
-                START, "spherical", (3, 4), covariances=[1.0, 2.0, 3.0]
-            ),
-        },
+        {"fix": "covariance", "covariance_type": "spherical", "scale": "standard", "network": ONE,
+         "init": GivenStart.from_parameters(START, "spherical", (3, 4), covariances=[1.0, 2, 3])},
         "the scale of the start",
     ),
-    # Entries between hubs, of a file or a model.
-    ({"fix": "covariance", "init": start_of(["covariances"])}, "change those of the start"),
     (
-        {
-            "fix": "covariance",
-            "init": GivenStart.from_parameters(START, "full", (3, 4), means=X[START], **KNOWN).init,
-        },
+        {"fix": "covariance", "init": GivenStart.from_parameters(
+            START, "full", (3, 4), means=X[START], **KNOWN).init},  # and of a model
         "change those of the start",
     ),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("how", "said"), REFUSED)
+@each(("how", "said"), REFUSED)
 def test_refusals(how, said):
     network = connect(make_graph("star", 4), contiguous(4, 4))
     with pytest.raises(InputError) as error:

@@ -278,7 +278,7 @@ def test_it_recovers_more_than_complete_rows_do():
     better = 0
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        n, centres = 1200, np.array([[0.0, 0, 0, 0], [2.5, 2.5, 2, 0]])
+        n, centres = 800, np.array([[0.0, 0, 0, 0], [2.5, 2.5, 2, 0]])
         labels = rng.integers(2, size=n)
         noise = rng.multivariate_normal(np.zeros(4), 0.5 * np.eye(4) + 0.5, size=n)
         X = centres[labels] + noise

@@ -70,14 +70,12 @@ def test_without_noise_it_is_em_on_all_rows(page, fit, workers):
 @each(
     ("options", "tolerance"),
     [
-        ({"compress": "qsgd:8bits:32"}, 1e-6),
-        ({"compress": "topk:0.5", "max_iter": 4000}, 1e-5),
-        ({"participation": 0.5}, 1e-6),
+        ({"compress": "qsgd:8bits:32", "participation": 0.5}, 1e-6),
         ({"batch_size": 20, "variance_reduction": True}, 1e-6),
         ({"graph": "cycle"}, 1e-6),
         ({"graph": "path", "network": {"sum": "tree"}}, 1e-7),
         ({"network": {"secure_sum": True}}, 1e-5),
-        ({"graph": "complete", "network": {"link_failure": 0.2}, "max_iter": 3000}, 1e-3),
+        ({"graph": "complete", "network": {"link_failure": 0.2}, "max_iter": 1000}, 1e-3),
     ],
 )
 def test_every_way_ends_where_em_does(fit, exact, options, tolerance):
@@ -177,10 +175,12 @@ def test_a_trace_has_statistics_as_they_are_and_parameters_that_are_arrays(page,
 @pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"batch_size": 20, "variance_reduction": True}, {"compress": "qsgd:6bits:32"},
-     {"participation": 0.5}],
+    [
+        {"batch_size": 20, "variance_reduction": True},
+        {"compress": "qsgd:6bits:32", "participation": 0.5},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_processes_and_resuming_change_nothing(page, fit, options):
     """Processes but for the order in which some numbers are added; resuming to the bit."""
     options = {"max_iter": 9, "tol": 0.0, **options}
@@ -304,13 +304,6 @@ def test_wrong_arguments_are_one_sentence(arguments, why):
     given["workers"] = from_worker_of_row(np.repeat([0, 1], 10))
     with pytest.raises(vpem.InputError, match=why):
         vpem.fit_family(**given | arguments)
-
-
-def test_the_example_of_its_description(capsys):
-    import doctest
-
-    assert doctest.run_docstring_examples(vpem.ExponentialFamily, {}, name="family") is None
-    assert capsys.readouterr().out == ""
 
 
 @each("scale", [1e-6, 1e12])

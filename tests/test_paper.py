@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from .cli_support import ROOT
 
@@ -41,16 +42,20 @@ def pulsars(tmp_path_factory):
 @pytest.fixture(scope="module")
 def made(paper, pulsars, tmp_path_factory):
     """Results of every experiment at its small size, or a smaller one."""
-    from benchmarks.paper import figures45, table1
+    from benchmarks.paper import figure6, figures45, table1
 
     folder = tmp_path_factory.mktemp("results")
     words = [*paper.EXPERIMENTS, "--from", str(pulsars), "--output", str(folder), "--threads", "1"]
     with pytest.MonkeyPatch.context() as patch:
         for module, less in (
-            (table1, {"max_iter": 20, "draws": 2}), (figures45, {"samples": 500, "max_iter": 12}),
-        ):  # fmt: skip
+            (table1, {"max_iter": 6, "draws": 2}),
+            (figures45, {"samples": 500, "max_iter": 12}),
+            (figure6, {"max_iter": 60}),
+        ):
             patch.setitem(module.SIZES, "small", module.SIZES["small"] | less)
         patch.setattr("vpem.files.examples.PROBES", 1000)
+        # Pictures of few dots, which are laid out as they come.
+        patch.setattr("matplotlib.figure.Figure", lambda figsize, **_: Figure(figsize, dpi=30))
         assert paper.main(words) == 0
     return folder
 

@@ -402,7 +402,7 @@ def test_estimators_have_it(X):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = kind(
-                K, workers=3, covariance_type="diag", penalty="ridge:0.2", random_state=0
+                K, workers=3, covariance_type="diag", penalty="ridge:0.2", max_iter=20
             ).fit(X)
         assert model.fit_.log_prior < 0
         assert model.get_params()["penalty"] == "ridge:0.2"
@@ -541,7 +541,7 @@ def test_a_model_of_ones_own_says_what_its_penalty_is():
 def test_a_curve_leaves_effects_out_at_the_shell(tmp_path, monkeypatch, capsys):
     """And goes on to the bit; what was fitted says so, and predicts."""
     monkeypatch.chdir(tmp_path)
-    data = grown(15)
+    data = grown(12)
     lines = ["id,time,value,a,b"] + [
         f"{who},{t},{np.exp(v / 10)},{a},{b}"
         for who, t, v, a, b in zip(
@@ -552,7 +552,7 @@ def test_a_curve_leaves_effects_out_at_the_shell(tmp_path, monkeypatch, capsys):
     (tmp_path / "g.csv").write_text("\n".join(lines))
     words = ["saem", "g.csv", "--model", "linear", "--error", "proportional", "--effects",
              "intercept:b,time:b", "--covariance", "diagonal", "--penalty", "lasso:0.6",
-             "--iterations", "40", "--tol", "0", "--importance-draws", "10"]  # fmt: skip
+             "--iterations", "25", "--tol", "0", "--importance-draws", "10"]  # fmt: skip
     report = json.loads(done(capsys, *words, "-o", "s.h5", "--json").out)
     assert report["settings"]["penalty"] == "lasso:0.6"
     zero = [name for name, one in report["estimates"].items() if one == 0]
