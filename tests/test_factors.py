@@ -142,15 +142,6 @@ def test_em_is_that_of_all_features_in_one_place(kind):
         np.testing.assert_allclose(ours, theirs, 1e-8, 1e-10)
 
 
-def test_units():
-    plain = fit(scale="standard", max_iter=5)
-    scaled = fit(1e3 + 10 * X, scale="standard", max_iter=5)
-    shift = len(X) * X.shape[1] * np.log(10)
-    np.testing.assert_allclose(scaled.history + shift, plain.history, 1e-9)
-    found = scaled.mixture.assembled_loadings
-    np.testing.assert_allclose(found, 10 * plain.mixture.assembled_loadings, 1e-7, 1e-9)
-
-
 def test_one_component_of_one_feature_each_is_factor_analysis():
     rng = np.random.default_rng(5)
     data = rng.standard_normal((300, 1)) * [1, 2, -1, 1, 0.5, 1] + rng.standard_normal((300, 6))
@@ -191,17 +182,6 @@ def test_responsibilities_go_home(network):
     for shares in found.responsibilities.values():
         np.testing.assert_allclose(shares, wanted, 1e-6, 1e-7)
     assert len(found.responsibilities) == 2
-
-
-def test_squarem_comes_to_the_same_end_sooner_and_never_down():
-    how = {"tol": 1e-10, "max_iter": 5000}
-    plain, fast = fit(**how), fit(accelerate="squarem", **how)
-    assert fast.converged
-    assert plain.converged
-    assert len(fast.history) < len(plain.history) / 2.5
-    assert abs(fast.log_likelihood - plain.log_likelihood) < 1e-6
-    assert (np.diff(plain.history[:, 0]) > -1e-8).all()
-    assert (np.diff(fast.history[:, 0]) > -1e-8).all()
 
 
 def test_groups_that_differ_by_correlations_across_hubs_are_found():

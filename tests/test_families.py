@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import digamma, gammaln, logsumexp
-from scipy.stats import kstest, lognorm, multivariate_normal, multivariate_t
+from scipy.stats import kstest, lognorm
 from scipy.stats import t as univariate_t
 from sklearn.datasets import load_breast_cancer
 
@@ -509,23 +509,6 @@ def test_units_and_single_precision_change_nothing_of_t_beyond_rounding(kind, ho
     np.testing.assert_allclose(found, wanted, rtol=2e-5)
 
 
-def test_terms_are_log_densities_of_t_and_of_gaussians_where_tails_are_light():
-    X, core, dof, _ = case("full", 2, False)
-    means, scatters = dense(core)
-    for degrees, like in (
-        (dof, multivariate_t),
-        (np.full_like(dof, MOST_DOF), multivariate_normal),
-    ):
-        terms, _ = mixture_of(core, degrees).terms_of(X[:9], np.ones((9, 5), bool))
-        for b, columns in enumerate(PAIR.features):
-            for k, (mean, scatter) in enumerate(zip(means, scatters, strict=True)):
-                more = (degrees[k, b],) if like is multivariate_t else ()
-                own = like(mean[columns], scatter[np.ix_(columns, columns)], *more)
-                close = 1e-10 if more else 1e-2
-                wanted = -2 * own.logpdf(X[:9, columns])
-                np.testing.assert_allclose(terms[b, :, k], wanted, rtol=close)
-
-
 def test_rows_that_are_drawn_have_the_quantiles_of_t():
     core = random_mixture(np.random.default_rng(0), PAIR, "full", 2)
     mixture = mixture_of(core, np.array([[1.5, 4.0], [3.0, 30.0]]))
@@ -618,65 +601,3 @@ def test_expected_values_and_draws_are_those_of_a_log_normal():
     np.testing.assert_allclose(mixture.assembled_means, wanted, rtol=1e-12)
     rows, labels = mixture.sample(40000, np.random.default_rng(0))
     np.testing.assert_allclose(rows[labels == 1].mean(axis=0), wanted[1], rtol=0.1)
-
-
-# ---- other software ------------------------------------------------------------------------------
-
-
-def stepmix_from(shares, measurement, X):
-    """Fit of StepMix that begins with an M-step by these responsibilities."""
-    stepmix = pytest.importorskip("stepmix")
-    model = stepmix.StepMix(
-        K, measurement=measurement, max_iter=30, abs_tol=0, progress_bar=0, random_state=0
-    )
-
-    def begin(X, random_state):
-        model.log_resp_ = np.log(np.maximum(shares, 1e-300))
-        model._initialize_parameters_measurement(X, random_state)
-        model._m_step(X, shares)
-
-    model._initialize_parameters = begin
-    return model.fit(X)
-
-
-@pytest.mark.filterwarnings("ignore:not converged")
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("mixed", [False, True], ids=["latent classes", "with Gaussian features"])
-def test_one_agent_is_stepmix(mixed):
-    rng = np.random.default_rng(7)
-    features = features_of("categorical", ([0, 1, 2, 3],))
-    truth = parameters_of("categorical", rng, features)
-    labels = rng.integers(0, K, 500)
-    X = FAMILIES["categorical"].draw(Part(FAMILIES["categorical"], features, truth), labels, rng)[
-        :, :3
-    ]
-    kinds, measurement = Kinds(("categorical",) * 3, LEVELS[:3]), "categorical"
-    if mixed:
-        X = np.hstack([X, rng.normal(size=(500, 2)) + labels[:, None]])
-        kinds = Kinds(("categorical",) * 3 + ("gaussian",) * 2, (*LEVELS[:3], 0, 0))
-        measurement = {
-            "choices": {"model": "categorical", "n_columns": 3},
-            "numbers": {"model": "gaussian_diag", "n_columns": 2},
-        }
-    net = connect(make_graph("star", 1), from_lists([list(range(X.shape[1]))], X.shape[1]))
-    how = {
-        "kinds": kinds, "n_components": K, "covariance_type": "diag", "init": [3, 44, 200],
-        "reg_covar": 1e-6, "tol": 0,
-    }  # fmt: skip
-    fit = fit_vpem(X, net, max_iter=31, **how)
-    start = fit_vpem(X, net, max_iter=0, **how).mixture
-    model = stepmix_from(start.predict_proba(X), measurement, X)
-    assert model.score(X) == pytest.approx(fit.log_likelihood, rel=1e-10)
-    np.testing.assert_allclose(fit.mixture.weights[0], model.weights_, rtol=0, atol=1e-10)
-    found = model.get_parameters()["measurement"]
-    own = {part.family: part for part in fit.mixture.parts}
-    chances = (found["choices"] if mixed else found)["pis"].reshape(K, 3, -1)
-    ends = features.level_offsets
-    for j in range(3):
-        np.testing.assert_allclose(
-            own["categorical"].tables["probabilities"][:, ends[j] : ends[j + 1]],
-            chances[:, j, : LEVELS[j]], rtol=0, atol=1e-10,
-        )  # fmt: skip
-    if mixed:
-        means = fit.mixture.assembled_means[:, 3:]
-        np.testing.assert_allclose(means, found["numbers"]["means"], rtol=0, atol=1e-10)

@@ -131,15 +131,6 @@ def test_hubs_have_families_jointly_or_apart(exact):
     np.testing.assert_allclose(alone.history[:, 0], diagonal.history[:, 0], rtol=1e-12)
 
 
-@each("accelerate", ["squarem", "local:4,squarem"])
-def test_acceleration_comes_to_where_em_does(accelerate):
-    plain, fast = (
-        fit(mixed(), accelerate=how, max_iter=500, tol=1e-7) for how in (None, accelerate)
-    )
-    assert fast.n_iter < plain.n_iter
-    assert fast.log_likelihood == pytest.approx(plain.log_likelihood, abs=1e-5)
-
-
 def test_units_and_one_batch_do_not_show(exact):
     whole = fit(mixed(), batch_size=400)
     np.testing.assert_allclose(whole.history[:, 0], exact.history[:, 0], rtol=1e-12)

@@ -274,32 +274,6 @@ def test_hubs_that_span_parties_marginalise_what_one_of_them_lacks():
     assert fit.communication == plain.communication
 
 
-def test_it_recovers_more_than_complete_rows_do():
-    better = 0
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        n, centres = 800, np.array([[0.0, 0, 0, 0], [2.5, 2.5, 2, 0]])
-        labels = rng.integers(2, size=n)
-        noise = rng.multivariate_normal(np.zeros(4), 0.5 * np.eye(4) + 0.5, size=n)
-        X = centres[labels] + noise
-        # At random: whether the others are there depends on the first, which always is.
-        lacks = rng.random(n) < 1 / (1 + np.exp(-2 * (X[:, 0] - 1)))
-        X[lacks, 1:3] = np.nan
-        complete = X[~np.isnan(X).any(axis=1)]
-        net = network([[0, 1], [2, 3]])
-
-        def off(mixture, labels=labels, truth=centres):
-            means = mixture.assembled_means
-            order = np.argsort(means[:, 1])
-            share = abs(mixture.assembled_weights[order][1] - labels.mean())
-            return np.abs(means[order] - truth).max() + share
-
-        ours = off(fitted(X, net, n_init=2, max_iter=200, seed=seed).mixture)
-        theirs = off(fitted(complete, net, n_init=2, max_iter=200, seed=seed).mixture)
-        better += ours < theirs
-    assert better >= 2
-
-
 def test_a_block_that_a_component_never_sees_keeps_its_parameters():
     rng = np.random.default_rng(22)
     X = np.vstack([rng.standard_normal((50, 4)), 30 + rng.standard_normal((50, 4))])

@@ -7,12 +7,9 @@ import pytest
 import scipy.linalg
 import scipy.special
 import scipy.stats
-from sklearn.datasets import load_iris
-from sklearn.mixture import GaussianMixture
 
-from vpem import Blocks, InputError, Mixture, NumericalError, connect, fit_vpem, make_graph
+from vpem import Blocks, InputError, Mixture, NumericalError
 from vpem.network.hubs import Hub
-from vpem.network.partition import contiguous
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.units import Scaling
 
@@ -156,27 +153,6 @@ def test_what_a_mixture_is_by_its_blocks(kind, scaled, per_root):
 def test_spherical_covariances_of_one_hub_have_scikit_learns_shape():
     mixture = made("spherical", features=([2, 0, 1],))
     assert mixture.assembled_covariances.shape == (K,)
-
-
-@each("kind", ["full", "diag", "spherical", "tied"])
-def test_criteria_of_one_block_are_scikit_learns(kind, overlapping):
-    X = overlapping(0, 200, 4)
-    theirs = GaussianMixture(K, covariance_type=kind, random_state=0, tol=1e-2).fit(X)
-    flat = theirs.covariances_
-    covariances = flat.ravel()
-    if kind == "diag":
-        covariances = flat
-    elif kind == "spherical":
-        covariances = np.repeat(flat[:, None], 4, axis=1)
-    ours = Mixture(
-        Blocks.one(4), kind, theirs.weights_[None], theirs.means_, covariances, Scaling.none(4)
-    )
-    np.testing.assert_allclose(ours.score_samples(X), theirs.score_samples(X), rtol=1e-10)
-    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-10)
-    np.testing.assert_allclose(ours.assembled_covariances, flat, rtol=1e-14)
-    total = float(ours.score_samples(X).sum())
-    assert ours.bic(total, 200) == pytest.approx(theirs.bic(X), rel=1e-12)
-    assert ours.aic(total) == pytest.approx(theirs.aic(X), rel=1e-12)
 
 
 # ---- sampling ------------------------------------------------------------------------------------
@@ -333,22 +309,6 @@ def test_directions_solve_the_problem_of_scrucca(kind, share):
     np.testing.assert_allclose(wanted[len(values) :], 0.0, atol=1e-9)
     np.testing.assert_allclose(kernel @ directions, total @ directions * values, atol=1e-8)
     np.testing.assert_allclose(np.linalg.norm(directions, axis=0), 1.0)
-
-
-def test_directions_of_iris_are_those_of_mclust():
-    """Of mclust 6.0.0: MclustDR(m, lambda = 1) and 0.5, where m is Mclust(iris[, 1:4], G = 3,
-    modelNames = "VVV", control = emControl(tol = c(1e-15, 1e-15), itmax = 1e5))."""
-    network = connect(make_graph("complete", 1), contiguous(4, 1), hops=0)
-    options = {"n_components": 3, "reg_covar": 0.0, "tol": 1e-13}
-    mixture = fit_vpem(load_iris().data, network, **options).mixture
-    directions, values = mixture.directions()
-    np.testing.assert_allclose(values, [1.87929526206, 0.0725024570883], rtol=1e-6)
-    basis = [[0.2042847014, 0.4347698490, -0.5549255454, -0.6791911205],
-             [-0.01238198222, -0.55146496539, 0.26607556105, -0.79052948982]]  # fmt: skip
-    np.testing.assert_allclose(np.abs(np.diagonal(basis @ directions)), 1, rtol=1e-9)
-    np.testing.assert_allclose(np.abs(directions.T), np.abs(basis), atol=1e-6)
-    both = [0.9484821049589, 0.6523351488817, 0.0812283209305, 0.0331746282651]
-    np.testing.assert_allclose(mixture.directions(0.5)[1], both, rtol=1e-6)
 
 
 def test_scores_are_a_sum_of_what_hubs_add():

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import warnings
 from functools import partial
 
 import numpy as np
@@ -414,25 +413,6 @@ def test_a_feature_that_a_component_hardly_sees_keeps_the_prior(X):
     np.testing.assert_allclose(dense(found)[1][:, 3, 3], covariances[:, 3, 3], rtol=1e-8)
 
 
-def test_a_small_component_is_proper(X):
-    """By EM a component at two equal rows is a point; under the prior it has the prior's width."""
-    data = np.concatenate([X, np.full((2, D), 25.0)])
-    given = {"n_components": 4, "init": [3, 80, 130, 151], "max_iter": 100, "tol": 1e-9}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", vpem.VpemWarning)
-        em = mode(data, 1, prior=None, **given, reg_covar=1e-8)
-    found = mode(data, 1, **given, reg_covar=1e-8)
-    assert em.degenerate or em.recoveries
-    assert found.degenerate == []
-    small = int(found.mixture.assembled_weights.argmin())
-    assert found.recoveries == []
-    assert found.mixture.assembled_weights[small] < 0.02
-    widths = np.linalg.eigvalsh(found.mixture.assembled_covariances[small])
-    floor = np.linalg.eigvalsh(np.cov(data.T)) * 4**-0.5 / (2 * D + 5)
-    assert (widths > 0.5 * floor).all()
-    assert em.recoveries or np.linalg.eigvalsh(em.mixture.assembled_covariances).min() < 1e-6
-
-
 # ---- by all ways --------------------------------------------------------------------------------
 
 HOWS = [
@@ -555,21 +535,6 @@ def test_models_keep_the_posterior_and_say_what_is_in_use(X, tmp_path):
     plain = Model(mixture.plain, NAMES, {}, found.history)
     write_model(tmp_path / "plain.h5", plain)
     assert type(read_model(tmp_path / "plain.h5").mixture) is vpem.Mixture
-
-
-def test_estimators_take_scikit_learns_names(X, tmp_path):
-    how = {"weight_concentration_prior_type": PRIORS[1], "n_components": K, "tol": 1e-3}
-    model = vpem.VPEM(agents=2, weight_concentration_prior=1e-3, **how).fit(X)
-    assert model.lower_bound_ == pytest.approx(model.lower_bounds_[-1])
-    assert sorted(set(model.predict(X))) <= np.flatnonzero(model.mixture_.in_use).tolist()
-    write_model(tmp_path / "m.h5", model)
-    again = vpem.load(tmp_path / "m.h5")
-    assert again.get_params()["weight_concentration_prior_type"] == PRIORS[1]
-    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
-    with pytest.raises(InputError, match="how many rows"):
-        vpem.VPEM(**how).partial_fit(X)
-    by_rows = vpem.DistributedGaussianMixture(workers=3, **how).fit(X)
-    assert by_rows.mixture_.prior.kind == PRIORS[1]
 
 
 def test_reports_models_and_estimators_say_what_counts_the_prior(X, tmp_path):

@@ -234,14 +234,6 @@ def test_from_a_model_and_with_restarts(overlapping):
     assert best.log_likelihood >= one.log_likelihood - 1e-12
 
 
-def test_units_are_undone(overlapping):
-    X = overlapping(10, 200, 3) * [1, 1e3, 1e-3] + [0, 1e4, 0]
-    whole = pooled(X, scale="standard")
-    assert_same(fit(X, 3, scale="standard"), whole)
-    single = fit(X.astype(np.float32), 3, dtype=np.float32, scale="standard")
-    assert single.log_likelihood == pytest.approx(whole.log_likelihood, rel=1e-4)
-
-
 @each("topology", ["star", "cycle"])
 def test_a_component_that_collapses_is_placed_anew_alike(topology, overlapping):
     X = overlapping(0, 200, 4)

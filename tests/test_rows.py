@@ -265,25 +265,6 @@ def test_nothing_but_the_parts_is_read(X, matrix, size):
     assert read == [(rows.start, size) for rows in order]
 
 
-@each_once(
-    init=["random", "k-means++", "kmeans", (3, 77)],
-    how=[("star", 0, "auto"), ("cycle", 1, "operator"), ("cycle", 0, "rounds")],
-)
-def test_a_fit_from_a_file_is_the_fit_in_memory(X, matrix, init, how):
-    (topology, hops, path), held = how, contiguous(D, 4)
-    network = connect(make_graph(topology, 4), held, hops=hops, consensus=path)
-    common = {"n_components": 2, "init": init, "max_iter": 4, "tol": 1e9, "scale": "standard"}
-    here = fit_vpem(X, network, **common)
-    there = fit_vpem(matrix, network, **common)
-    assert here.init_rows == there.init_rows
-    np.testing.assert_allclose(there.history, here.history, rtol=1e-11)
-    np.testing.assert_allclose(there.mixture.means, here.mixture.means, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(there.mixture.covariances, here.mixture.covariances, atol=1e-9)
-    np.testing.assert_allclose(
-        there.mixture.score_samples(matrix), here.mixture.score_samples(X), rtol=1e-9
-    )
-
-
 def test_a_value_that_is_not_finite_is_found_in_a_file(X, tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["X"] = X

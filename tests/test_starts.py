@@ -96,18 +96,6 @@ def test_rows_differ_and_depend_on_the_seed_only(init, topology, overlapping):
         assert tuple(again.tolist()) == chosen[0]
 
 
-def test_enough_rounds_choose_the_rows_the_server_chooses(overlapping):
-    X = overlapping(4, 250, 6)
-    for seed in range(5):
-        pair = []
-        for network in (network_of("star"), network_of("cycle", n_rounds=400)):
-            terms = terms_of(X, network)
-            pair.append(draw_start("kmeans", terms, network.total, 4, stream_of(X, seed)))
-        (one, rows), (two, again) = pair
-        np.testing.assert_array_equal(rows, again)
-        np.testing.assert_allclose(one.assembled_means, two.assembled_means, rtol=1e-9)
-
-
 class OthersAreWrong(ServerSum):
     """A sum of which all roots but the first get nothing to do with the truth."""
 

@@ -1,7 +1,5 @@
 """Units do not matter: columns times numbers, and moved, give the same rows the same component."""
 
-import warnings
-
 import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
@@ -19,17 +17,14 @@ from vpem import (
     fit_vpem,
     make_graph,
 )
-from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.partition import contiguous, evenly
 from vpem.settings import COVARIANCE_TYPES
-from vpem.sums.connect import spread
 from vpem.terms.families.kinds import Kinds
 from vpem.terms.units import Scaling
 
 from .cli_support import done, overlapping
 from .missing_support import with_holes
 from .tables import each, over
-from .thread_engine import together
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning"),
@@ -184,32 +179,6 @@ def test_private_fits_have_the_units_of_their_bounds():
     np.testing.assert_allclose(found[1][1] + jacobian, found[0][1], rtol=0, atol=1e-5)
 
 
-@over(tenfold=[False, True], split=["rows", "features"])
-def test_clusters_of_python_say_so_too(split, tenfold):
-    data = X[:, :3] * [1.0, 30.0 if tenfold else 3.0, 1.0]
-    parties = {"workers": 3} if split == "rows" else {"agents": 3}
-    for scale in ("none", "standard"):
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always")
-            DistributedKMeans(3, split=split, graph="star", scale=scale, **parties).fit(data)
-        told = [one for one in heard if "deviations of features differ" in str(one.message)]
-        assert len(told) == (tenfold and scale == "none")
-
-
-@pytest.mark.filterwarnings("ignore:standard deviations of features")
-@each("kind", ["full", "spherical"])
-def test_processes_have_the_units_of_one(kind):
-    network = connect(make_graph("star", 3), contiguous(D, 3), hops=0)
-    data = X * TIMES + MOVED
-
-    def work(engine):
-        ranked = spread(network, engine)
-        return fit_spread(data[:, own_columns(ranked)], ranked, covariance_type=kind, **HOW)
-
-    for found in together(2, work):
-        np.testing.assert_allclose(found.history, by_features(data, covariance_type=kind).history)
-
-
 @each("make", [VPEM, DistributedGaussianMixture])
 def test_a_number_is_in_the_units_of_the_data(make):
     """As in scikit-learn; auto is none of it, and a millionth of a variance."""
@@ -221,19 +190,6 @@ def test_a_number_is_in_the_units_of_the_data(make):
     one = make(1, 1).fit(data).covariances_[0]
     wanted = np.cov(data.T, bias=True) + 1e-6 * np.diag(data.var(axis=0))
     np.testing.assert_allclose(one, wanted, 1e-9, 1e-12)
-
-
-@each("kind", COVARIANCE_TYPES)
-def test_a_stream_keeps_the_units_of_its_first_batch(kind):
-    times, moved = (np.full(D, 1e4), 1e9) if kind in SPHERES else (TIMES, MOVED)
-    models = []
-    for factors, places in ((np.ones(D), 0.0), (times, moved)):
-        data = X * factors + places
-        model = VPEM(3, 3, graph="star", covariance_type=kind, random_state=0)
-        for part in np.array_split(data, 4):
-            model.partial_fit(part)
-        models.append(model.score(data) + np.log(factors).sum())
-    assert models[1] == pytest.approx(models[0], abs=1e-6)
 
 
 def test_what_is_constant_is_judged_by_its_size():
