@@ -83,13 +83,13 @@ typers: $(VENV)/with-test
 	for wanted in "typer==$$oldest" typer; do \
 	  $(PIP) --upgrade --target "build/$$wanted" "$$wanted"; \
 	  PYTHONPATH="build/$$wanted:." $(BIN)/python -W ignore -m pytest -q -n0 -o filterwarnings= \
-	    tests/test_cli_help.py tests/test_cli_completion.py tests/test_cli_options.py \
+	    tests/test_cli_help.py tests/test_cli_options.py \
 	    tests/test_rules.py; \
 	done
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
 SANITIZED := build/sanitize
-KERNEL_TESTS := kernels sweep assign codecs messages saem_kernels \
+KERNEL_TESTS := kernels sweep assign codecs messages saem_sampling \
 	fixed_point shares hubs distances kmeans identities
 WATCHED = LD_PRELOAD="$(foreach name,asan ubsan stdc++,$(shell gcc -print-file-name=lib$(name).so))" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=. \

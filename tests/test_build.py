@@ -287,8 +287,7 @@ LOADED = {
         [["--help"]],
         LIBRARIES | {"rich", "pydantic", "vpem_cli.commands.fit", "vpem.settings"},
     ),
-    "every help": ([*HELPS, ["--help-all"]], LIBRARIES | {"rich", "pydantic"}),
-    "help of a command": ([["help", "saem"], ["help", "data", "copy"]], LIBRARIES | {"rich"}),
+    "every help": ([*HELPS, ["--help-all"], ["help", "saem"]], LIBRARIES | {"rich", "pydantic"}),
     "fit": (
         [[*FIT, "--quiet", "--seed", "3", "-o", "again.h5"]],
         UNUSED | {"concurrent.futures", "rich"},

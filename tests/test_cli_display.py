@@ -167,103 +167,105 @@ def test_messages_are_broken_between_words_in_terminals_and_nowhere_else(capsys,
 
 # ---- progress ------------------------------------------------------------------------------------
 
+CLEAR = "\r\x1b[J"
+
+
+class Shown:
+    """A clock that a test sets, what was shown since it last asked, and where: a terminal."""
+
+    def __init__(self, capsys, monkeypatch):
+        self.capsys, self.patch, self.time, self.columns = capsys, monkeypatch, 100.0, 80
+        monkeypatch.setattr(showing.time, "monotonic", lambda: self.time)
+
+    def terminal(self, columns=80):
+        """Let stderr be a terminal of so many columns, on which no thread writes meanwhile."""
+        self.columns = columns
+        self.patch.setenv("TERM", "xterm")
+        self.patch.setattr(showing, "is_terminal", lambda: True)
+        self.patch.setattr(showing, "TICK", 3600.0)
+        self.patch.setattr(showing, "_columns", lambda: self.columns)
+        return self
+
+    @property
+    def err(self):
+        return self.capsys.readouterr().err
+
+    @property
+    def last(self):
+        return self.err.split(CLEAR)[-1]
+
+    def iterate(self, made, seconds, step=0.25):
+        """Iterate for some seconds."""
+        for number in range(round(seconds / step)):
+            self.time += step
+            made(Progress(number, -1.25, 1e-3))
+
 
 @pytest.fixture
-def clock(monkeypatch):
-    """A clock that the test sets."""
-    now = SimpleNamespace(time=100.0)
-    monkeypatch.setattr(showing.time, "monotonic", lambda: now.time)
-    return now
+def shown(capsys, monkeypatch):
+    return Shown(capsys, monkeypatch)
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """Stderr is a terminal of so many columns, on which no thread writes meanwhile."""
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(showing, "is_terminal", lambda: True)
-    monkeypatch.setattr(showing, "TICK", 3600.0)
-    width = SimpleNamespace(columns=80)
-    monkeypatch.setattr(showing, "_columns", lambda: width.columns)
-    return width
-
-
-def iteration(number):
-    return Progress(number, -1.25, 1e-3)
-
-
-def iterate(made, clock, seconds, step=0.25):
-    """Iterate for some seconds."""
-    for number in range(round(seconds / step)):
-        clock.time += step
-        made(iteration(number))
-
-
-def test_a_log_has_few_lines_with_times_and_no_carriage_returns(capsys, clock):
+def test_a_log_has_few_lines_with_times_and_no_carriage_returns(shown):
     """And of a day some hundred."""
     made = ProgressLine(False)
-    iterate(made, clock, 9.5)
-    assert capsys.readouterr().err == ""
-    iterate(made, clock, 60)
+    shown.iterate(made, 9.5)
+    assert shown.err == ""
+    shown.iterate(made, 60)
     made.reading("data.h5", 0.5)
-    text = capsys.readouterr().err
-    lines = text.splitlines()
-    assert len(lines) == 6
-    for line in lines:
+    text = shown.err
+    assert len(text.splitlines()) == 6
+    for line in text.splitlines():
         assert re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \(after .+\)  iteration \d+ ", line)
         assert "log-likelihood -1.250000" in line
     assert not {"\r", "\x1b"} & set(text)
     assert "(after 1 min 00 s)" in text
     made.close()
-    assert capsys.readouterr().err == ""
-    iterate(ProgressLine(False), clock, 86400, step=5.0)
-    lines = capsys.readouterr().err.splitlines()
+    assert shown.err == ""
+    shown.iterate(ProgressLine(False), 86400, step=5.0)
+    lines = shown.err.splitlines()
     assert 100 < len(lines) < 250
     assert "(after 23 h" in lines[-1]
 
 
-def test_a_terminal_has_one_line_and_none_at_the_end(capsys, clock, terminal):
-    for made in (ProgressLine(True), ProgressLine(False)):
-        iterate(made, clock, 5)
-        text = capsys.readouterr().err
-        if made.quiet:
-            assert text == ""
-            continue
-        assert "\n" not in text
-        assert text.startswith("\r\x1b[Jiteration ")
-        assert text.count("\r\x1b[J") == text.count("iteration ")
-        made.close()
-        assert capsys.readouterr().err == "\r\x1b[J"
-        made.close()
-        assert capsys.readouterr().err == ""
-
-
-def test_what_comes_before_iterations_and_between_is_shown_in_a_terminal(capsys, clock, terminal):
+def test_a_terminal_has_one_line_and_none_at_the_end(shown):
+    shown.terminal()
+    shown.iterate(ProgressLine(True), 5)
+    assert shown.err == ""
     made = ProgressLine(False)
-    clock.time += 2
-    made.reading("folder/data.h5", 0.344)
-    assert capsys.readouterr().err == "\r\x1b[Jreading data.h5: 34 %  0:02"
-    clock.time += 1
-    made.starting("k-means++, row 3 of 6")
-    made.starting("k-means++, row 4 of 6")
-    assert capsys.readouterr().err.split("\x1b[J")[-1] == "start: k-means++, row 3 of 6  0:03"
-    ProgressLine(True).starting("k-means++, row 5 of 6")
-    clock.time += 1
-    made(iteration(3))
-    clock.time += 1
-    made.reading("folder/data.h5", 1.0)
-    line = capsys.readouterr().err.split("\x1b[J")[-1]
-    assert re.match(r"iteration 3  reading data.h5: 100 %  log-likelihood ", line)
-    made.close()
-
-
-def test_a_terminal_is_not_written_faster_than_one_can_see(capsys, clock, terminal):
-    iterate(ProgressLine(False), clock, 3, step=0.001)
-    assert 15 <= capsys.readouterr().err.count("iteration ") <= 21
+    shown.iterate(made, 5)
+    text = shown.err
+    assert "\n" not in text
+    assert text.startswith(f"{CLEAR}iteration ")
+    assert text.count(CLEAR) == text.count("iteration ")
+    for told in (CLEAR, ""):
+        made.close()
+        assert shown.err == told
+    shown.iterate(ProgressLine(False), 3, step=0.001)  # not faster than one can see
+    assert 15 <= shown.err.count("iteration ") <= 21
     showing.take_away()
 
 
-@pytest.mark.parametrize(
-    ("columns", "shown"),
+def test_what_comes_before_iterations_and_between_is_shown_in_a_terminal(shown):
+    made = ProgressLine(False)
+    shown.terminal().time += 2
+    made.reading("folder/data.h5", 0.344)
+    assert shown.err == f"{CLEAR}reading data.h5: 34 %  0:02"
+    shown.time += 1
+    made.starting("k-means++, row 3 of 6")
+    made.starting("k-means++, row 4 of 6")
+    assert shown.last == "start: k-means++, row 3 of 6  0:03"
+    ProgressLine(True).starting("k-means++, row 5 of 6")
+    shown.time += 1
+    made(Progress(3, -1.25, 1e-3))
+    shown.time += 1
+    made.reading("folder/data.h5", 1.0)
+    assert shown.last.startswith("iteration 3  reading data.h5: 100 %  log-likelihood ")
+    made.close()
+
+
+@each(
+    ("columns", "line"),
     [
         (80, "iteration 4  log-likelihood -1.250000  change +1e-03  0:01  4 it/s"),
         (66, "iteration 4  log-likelihood -1.250000  0:01  4 it/s"),
@@ -271,30 +273,34 @@ def test_a_terminal_is_not_written_faster_than_one_can_see(capsys, clock, termin
         (11, "..."), (3, ".."), (1, ""),
     ],
 )  # fmt: skip
-def test_no_number_is_cut(capsys, clock, terminal, columns, shown):
-    terminal.columns = columns
+def test_no_number_is_cut_and_a_line_goes_in_a_terminal_that_got_narrower(shown, columns, line):
     made = ProgressLine(False)
-    iterate(made, clock, 1.25)
-    assert capsys.readouterr().err.split("\r\x1b[J")[-1] == shown
+    shown.terminal(columns)
+    shown.iterate(made, 1.25)
+    assert shown.last == line
+    if columns == 80:  # that now takes two or three rows
+        shown.columns = 30
+        shown.iterate(made, 0.25)
+        assert shown.err.startswith(f"\x1b[{(len(line) - 1) // 30}A{CLEAR}iteration")
     made.close()
+    assert CLEAR not in shown.err[1:]
 
 
-def test_a_long_run_whose_result_nobody_keeps_says_so_once_and_early(capsys, clock, monkeypatch):
+def test_a_long_run_whose_result_nobody_keeps_says_so_once_and_early(shown):
     made = ProgressLine(False, "--output FILE")
-    iterate(made, clock, 0.75)
-    assert capsys.readouterr().err == ""
-    iterate(made, clock, 9)
+    shown.iterate(made, 0.75)
+    assert shown.err == ""
+    shown.iterate(made, 9)
     told = "note: the result will not be kept; to keep it give --output FILE\n"
-    assert capsys.readouterr().err == told
-    iterate(made, clock, 60)
-    assert "note" not in capsys.readouterr().err
-    iterate(ProgressLine(True, "--output FILE"), clock, 60)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(showing, "is_terminal", lambda: True)
-    monkeypatch.setattr(showing, "TICK", 3600.0)
+    assert shown.err == told
+    shown.iterate(made, 60)
+    assert "note" not in shown.err
+    shown.iterate(ProgressLine(True, "--output FILE"), 60)
+    assert shown.err == ""
+    shown.terminal()
     made = ProgressLine(False, "--output FILE")
-    iterate(made, clock, 2)
-    assert capsys.readouterr().err.startswith(f"{told}\r")  # above the live line
+    shown.iterate(made, 2)
+    assert shown.err.startswith(f"{told}\r")  # above the live line
     made.close()
 
 
@@ -315,46 +321,29 @@ def test_a_run_that_says_nothing_yet_is_reminded_by_a_clock(capsys, monkeypatch)
     assert capsys.readouterr().err.startswith("note: the result will not be kept")
 
 
-def test_a_terminal_that_got_narrower(capsys, clock, terminal):
-    """The line of 80 columns now takes two or three rows, which go with it."""
+def test_messages_take_the_line_away(shown):
     made = ProgressLine(False)
-    iterate(made, clock, 1.25)
-    length = len(capsys.readouterr().err.split("\r\x1b[J")[-1])
-    terminal.columns = 30
-    iterate(made, clock, 0.25)
-    assert capsys.readouterr().err.startswith(f"\x1b[{(length - 1) // 30}A\r\x1b[Jiteration")
+    shown.terminal()
+    for tell, told in (
+        (lambda: Screen().__enter__().warn("more rows"), "warning: more rows"),
+        (lambda: fail("no"), "error: no"),
+    ):
+        shown.iterate(made, 2)
+        assert shown.err
+        tell()
+        assert shown.err == f"{CLEAR}vpem: {told}\n"
     made.close()
+    assert shown.err == ""
 
 
-def test_messages_take_the_line_away(capsys, clock, terminal):
-    made = ProgressLine(False)
-    iterate(made, clock, 2)
-    capsys.readouterr()
-    with Screen() as screen:
-        screen.warn("more rows")
-    assert capsys.readouterr().err == "\r\x1b[Jvpem: warning: more rows\n"
-    iterate(made, clock, 0.25)
-    capsys.readouterr()
-    fail("no")
-    made.close()
-    assert capsys.readouterr().err == "\r\x1b[Jvpem: error: no\n"
-
-
-@pytest.mark.parametrize(("name", "wanted"), [("xterm", True), ("dumb", False), ("", False)])
-def test_what_is_a_terminal(monkeypatch, name, wanted):
-    monkeypatch.setenv("TERM", name)
-    monkeypatch.setattr(showing.sys, "stderr", SimpleNamespace(isatty=lambda: True))
-    assert showing.is_terminal() is wanted
-    monkeypatch.setattr(showing.sys, "stderr", SimpleNamespace(isatty=lambda: False))
-    assert showing.is_terminal() is False
-
-
-def test_the_width_of_a_terminal_that_does_not_know_it(monkeypatch):
-    def none(_):
-        return os.terminal_size((0, 0))
-
-    monkeypatch.setattr(showing.os, "get_terminal_size", none)
-    monkeypatch.setattr(showing.sys, "stderr", SimpleNamespace(fileno=lambda: 2))
+def test_what_is_a_terminal_and_how_wide_it_is(monkeypatch):
+    for name, is_one in (("xterm", True), ("dumb", False), ("", False)):
+        monkeypatch.setenv("TERM", name)
+        for tty in (True, False):
+            stream = SimpleNamespace(isatty=lambda tty=tty: tty, fileno=lambda: 2)
+            monkeypatch.setattr(showing.sys, "stderr", stream)
+            assert showing.is_terminal() is (is_one and tty)
+    monkeypatch.setattr(showing.os, "get_terminal_size", lambda _: os.terminal_size((0, 0)))
     for value, wanted in (("100", 100), ("", 80), ("wide", 80), ("0", 80)):
         monkeypatch.setenv("COLUMNS", value)
         assert showing._columns() == wanted
@@ -363,57 +352,56 @@ def test_the_width_of_a_terminal_that_does_not_know_it(monkeypatch):
 # ---- searches and SAEM --------------------------------------------------------------------------
 
 
-def search(clock, seconds, quiet=False):
-    """Show a search of a hundred trials, each of which takes a second; some fail."""
-    made = SearchProgress(quiet)
-    made.start(100)
-    for number in range(seconds):
-        clock.time += 1
-        status = ("converged", "failed", "not converged")[number % 3]
-        made(f"K = {number}", {"status": status})
-    return made
+def test_a_search_is_logged_now_and_then(shown):
+    """And has one line in a terminal. Each of a hundred trials takes a second; some fail."""
 
+    def search(seconds, quiet=False):
+        made = SearchProgress(quiet)
+        made.start(100)
+        for number in range(seconds):
+            shown.time += 1
+            status = ("converged", "failed", "not converged")[number % 3]
+            made(f"K = {number}", {"status": status})
+        return made
 
-def test_a_search_is_logged_now_and_then(capsys, clock, monkeypatch):
-    """And has one line in a terminal."""
-    clock.time += 500  # what came before the search counts for nothing
-    search(clock, 60).close()
-    lines = capsys.readouterr().err.splitlines()
+    shown.time += 500  # what came before the search counts for nothing
+    search(60).close()
+    lines = shown.err.splitlines()
     assert len(lines) == 6
     assert lines[-1].endswith(
         "(after 1 min 00 s)  60 of 100 fits done  20 failed  20 not converged  about 40 s to go  "
         "last: K = 59"
     )
-    monkeypatch.setattr(showing, "is_terminal", lambda: True)
-    search(clock, 5, quiet=True).close()
-    made = search(clock, 5)
-    text = capsys.readouterr().err
-    assert ("\n" not in text, text.count("\r\x1b[J")) == (True, 5)
+    shown.terminal()
+    search(5, quiet=True).close()
+    made = search(5)
+    text = shown.err
+    assert ("\n" not in text, text.count(CLEAR)) == (True, 5)
     made.close()
-    assert capsys.readouterr().err == "\r\x1b[J"
+    assert shown.err == CLEAR
 
 
-def test_saem_tells_where_it_is_and_what_comes_after(capsys, clock, monkeypatch):
+def test_saem_tells_where_it_is_and_what_comes_after(shown):
     made = SaemCounter(False, most=200)
     made.burn_in = 40
     made.announce("too early to be shown")
     for number in range(1, 101):
-        clock.time += 0.5
+        shown.time += 0.5
         made(SimpleNamespace(iteration=number))
     made.announce("drawing latents")
     made.close()
-    lines = [line.partition(")  ")[2] for line in capsys.readouterr().err.splitlines()]
+    lines = [line.partition(")  ")[2] for line in shown.err.splitlines()]
     assert lines[0] == "iteration 20/200  burn-in  2 it/s"
     assert lines[-2:] == ["iteration 100/200  2 it/s", "drawing latents"]
     assert len(lines) == 6
-    monkeypatch.setattr(showing, "is_terminal", lambda: True)
-    for quiet, shown in ((True, ""), (False, "\r\x1b[Jdrawing latents  0:02")):
+    shown.terminal()
+    for quiet, told in ((True, ""), (False, f"{CLEAR}drawing latents  0:02")):
         made = SaemCounter(quiet, most=9)
         made.burn_in = 2
-        clock.time += 2
+        shown.time += 2
         made(SimpleNamespace(iteration=1))
         made.announce("drawing latents")
-        assert capsys.readouterr().err.endswith(shown)
+        assert shown.err.endswith(told)
         made.close()
 
 
@@ -449,40 +437,39 @@ def test_what_comes_after_the_iterations_is_told_in_order_and_restarts_are():
     assert restarts == [(1, 3, 7), (2, 3, 7), (3, 3, 7)]
 
 
-def test_a_line_of_80_columns_has_restart_iteration_result_time_and_rate(capsys, clock, terminal):
+def test_a_line_of_80_columns_has_restart_iteration_result_time_and_rate(shown):
     made = ProgressLine(False)
+    shown.terminal()
     made.restarting(3, 10, 1000)
     for number in range(1, 150):
-        clock.time += 0.5
+        shown.time += 0.5
         made(Progress(number, -1234.123456, 1e-12))
-    assert capsys.readouterr().err.split("\r\x1b[J")[-1] == (
-        "restart 3/10, iteration 149/1000  log-likelihood -1234.123456  1:14  2 it/s"
-    )
-    clock.time += 3600
+    told = "restart 3/10, iteration 149/1000  log-likelihood -1234.123456  1:14  2 it/s"
+    assert shown.last == told
+    shown.time += 3600
     made.starting("k-means, iteration 1 of at most 60")
-    told = capsys.readouterr().err.split("\r\x1b[J")[-1]
+    told = shown.last
     assert told.startswith("restart 3/10, start: k-means, iteration 1 of at most 60  1:01:14  ")
     assert told.endswith(" s/it")
     made.close()
 
 
-def test_time_goes_on_while_a_step_takes_long(capsys, terminal, monkeypatch):
-    monkeypatch.setattr(showing, "TICK", 0.01)
-    monkeypatch.setattr(ProgressLine, "DRAW_EVERY", 0.0)
-    now = SimpleNamespace(time=100.0)
-    monkeypatch.setattr(showing.time, "monotonic", lambda: now.time)
+def test_time_goes_on_while_a_step_takes_long(shown):
+    shown.terminal()
+    shown.patch.setattr(showing, "TICK", 0.01)
+    shown.patch.setattr(ProgressLine, "DRAW_EVERY", 0.0)
     with Screen().reading(["table.csv"]):
-        assert capsys.readouterr().err == ""
+        assert shown.err == ""
         for second in (2, 3):
-            now.time = 100.0 + second
+            shown.time = 100.0 + second
             for _ in range(1000):
-                if found := capsys.readouterr().err:
+                if found := shown.err:
                     break
                 time.sleep(0.01)
-            assert found.endswith(f"\r\x1b[Jreading table.csv  0:0{second}")
+            assert found.endswith(f"{CLEAR}reading table.csv  0:0{second}")
     with Screen(quiet=True).reading(["table.csv"]):
-        now.time += 10
-    assert capsys.readouterr().err.count("table.csv") == 0
+        shown.time += 10
+    assert shown.err.count("table.csv") == 0
 
 
 # ---- what a tree would send ----------------------------------------------------------------------

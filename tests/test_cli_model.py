@@ -15,7 +15,7 @@ from scipy.stats import multivariate_normal
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 import vpem_cli
-from vpem import read_dataset, read_model, write_model
+from vpem import read_dataset, read_model
 from vpem.engines.tls.trust import fingerprint_words
 from vpem.files.studies.identities import read_certificate, write_request
 from vpem.files.studies.logs import MessageLog
@@ -268,16 +268,3 @@ def test_show_calls_what_shows_other_files(capsys, tmp_path):
     assert "asks to be in heart" in done(capsys, "show", request).out
     words = done(capsys, "show", request, "--json").json["words"]
     assert words == fingerprint_words(read_certificate(certificate))
-
-
-def test_log_likelihood_against_bytes(capsys, tmp_path):
-    data, out = make_data(tmp_path / "d.h5"), tmp_path / "m.h5"
-    told = done(capsys, "fit", data, "--topology", "cycle", "-o", out, "--json").json
-    shown = done(capsys, "model", "show", out).out
-    assert "Log-likelihood against bytes" in shown
-    last = np.mean(told["history"][-1]) / told["n_samples"]
-    assert f"{last:.8g}" in shown
-    rough = read_model(out)
-    rough.report["communication"]["bytes_by_iteration"].pop()
-    write_model(out, rough, force=True)
-    assert "against bytes" not in done(capsys, "model", "show", out).out

@@ -17,9 +17,7 @@ import vpem_cli
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.models import read_model, write_model
-from vpem.fits.answer import compare
-from vpem.pictures.contents import size
-from vpem.pictures.page import contents_of, kinds_of, show_item, text
+from vpem.pictures.page import kinds_of, show_item, text
 from vpem.pictures.saved import read_saved
 from vpem.records import Table
 from vpem_cli.app import command
@@ -177,33 +175,6 @@ def written(home):
     return (home / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_page_says_what_the_model_says(home, written):
-    model = read_model(home / "graph.h5")
-    words = Page(written).words
-    report = model.report
-    source = read_dataset(home / "data.h5")
-    agreement = compare(source.labels, model.mixture.predict(source.X), 2)
-    by_iteration = report["communication"]["bytes_by_iteration"]
-    mean = (by_iteration[-1] - by_iteration[0]) / (len(by_iteration) - 1)
-    busiest = report["communication"]["busiest_link"]
-    ends = " - ".join(f"agent {end}" for end in busiest["between"])
-    for told in (
-        "graph.h5: 2 components, 4 features", "VP-EM over split features", "cycle", "90 rows",
-        f"{report['log_likelihood']:.6f} per sample",
-        f"{report['bic']:.2f}, {report['aic']:.2f}",
-        "data.h5", f"vpem {model.versions['vpem']}", "seed 0", "of 1 hop",
-        "full covariance in hubs",
-        *(f"{weight:.4f}" for weight in report["mixing_weights"]),
-        f"{report['communication']['messages']:,}",
-        f"An iteration took {size(mean)} on average",
-        f"both directions link payload {ends} {size(busiest['bytes'])}",
-        "has not converged: it still changed after 6 iterations", "differs most in",
-        f"{agreement.accuracy:.4f}", f"{agreement.adjusted_rand_index:.4f}",
-        *source.feature_names,
-    ):  # fmt: skip
-        assert told in words, told
-
-
 @each("words", ["fit -k 2 --topology cycle --hops 1", "kmeans -k 3"])
 def test_a_fit_and_its_file_say_the_same(capsys, tmp_path, words):
     name, *options = words.split()
@@ -217,30 +188,6 @@ def test_a_fit_and_its_file_say_the_same(capsys, tmp_path, words):
     lines = [line for line in lines if line.startswith(facts)]
     assert len(lines) >= 4
     assert set(lines) <= {" ".join(line.split()) for line in shown.splitlines()}
-
-
-@each(
-    ("name", "said"),
-    [
-        ("graph", r"2 components of 90 rows: the largest, component \d, has \d\d % of the rows; "
-         r"components differ most in .* and .*\. Fitted by VP-EM over split features\."),
-        ("one", r"One component of 90 rows\. Fitted by VP-EM .*"),
-        ("kmeans", r"3 clusters of 90 rows: the largest, cluster \d, has \d\d % of the rows; "
-         r"clusters differ most in .* and .*\. Fitted by k-means over split rows\."),
-    ],
-)  # fmt: skip
-def test_all_begins_with_a_sentence_of_what_was_found(home, name, said):
-    saved = read_saved(fitted(home, name))
-    contents = contents_of(saved)
-    assert re.fullmatch(said, contents.lead)
-    if name == "one":
-        items = {section.name: section.items for section in contents.sections}
-        assert "warnings" not in items
-        assert items["course"] == ["No warnings were given."]
-        return
-    first = saved.answer.weights.argmax()
-    assert f"{saved.noun} {first}, has {100 * saved.answer.weights[first]:.0f} %" in contents.lead
-    assert saved.feature_names[saved.answer.telling[0]] in contents.lead
 
 
 def test_the_page_needs_nothing_else(written):

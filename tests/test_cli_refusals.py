@@ -23,7 +23,7 @@ from .cli_support import AGENTS, HELD, NAMES, ROOT, done, kinds_of, make_data, o
 from .study_support import folder_of, make_study
 from .tables import each
 from .test_cli_impute import write_birds, write_what_cannot_be_imputed
-from .test_cli_saem_use import fits_of_individuals
+from .test_cli_saem import fits_of_individuals
 
 HEAD = re.compile(r"\[(?:([\w/]+)\$ )?(?:(\w+\.\w+): )?([\w{].*)\]")
 """Folder, file to write, and command line of some rows."""

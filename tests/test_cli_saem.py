@@ -1,18 +1,30 @@
-"""`vpem saem`: the function of the library, by columns of any name, and what it tells."""
+"""`vpem saem` is the function of the library; its fits at work: predict, plot and report."""
 
+import base64
 import csv
+import io
 import json
+import re
+import shutil
+from dataclasses import replace
+from html import unescape
+from xml.etree import ElementTree
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 import vpem_cli
-from vpem import InputError, fit_saem
+from vpem.errors import InputError
+from vpem.pictures.saem import draw_curves
+from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_long, from_matrix
+from vpem.saem.models.linear import LinearModel
+from vpem.saem.prediction import Predictor
 
 from .cli_support import ROOT, done, run
 from .tables import each
@@ -68,7 +80,6 @@ def sources(tmp_path_factory):
 
 NAMES = ("--id", "patient", "--time", "hours", "--value", "conc", "--covariates", "dose=amt")
 CALLS = {  # what is in the source, words, options of the function, and the sampler that is taken
-    "seed": ("boys", "linear", "--seed 3", {"seed": 3}, "exact"),
     "compressed": ("boys", "linear", "--devices 5 --compress topk:0.4 --feedback error "
                    "--participation 0.6 --decay 0.8",
                    {"devices": 5, "codec": "topk:0.4", "feedback": "error", "participation": 0.6,
@@ -83,8 +94,6 @@ CALLS = {  # what is in the source, words, options of the function, and the samp
                  {"model_options": {"slopes": ()}, "sampler": "langevin", "level": 0.8,
                   "gradient_codec": "qsgd:4bits",
                   "sampler_options": {"step": 0.3, "decay": 0.2}}, "langevin"),
-    "target": ("boys", "linear", "--target 0.3", {"sampler_options": {"target": 0.3}},
-               "metropolis"),
     "what varies": ("doses", "one-compartment",
                     "--random ka,cl --covariance full --first 0.4,-3.2,-2.4 --threads 2",
                     {"model_options": {"random": ("ka", "cl"), "covariance": "full",
@@ -133,30 +142,6 @@ def test_it_is_the_function(capsys, sources, tmp_path, name):
             assert float(row[f"{latent} upper"]) == told["upper"] > told["lower"]
 
 
-def test_what_it_says_is_of_one_piece(capsys, tmp_path):
-    """And devices are those of a file; that all keys are there golden results tell."""
-    names = [str(number) for number in range(1, 27)]
-    held = {"clinic": [1, 3, "5"], "school": [n for n in names if n not in ("1", "3", "5")]}
-    (tmp_path / "held.json").write_text(json.dumps(held))
-    words = ("--device-individuals", tmp_path / "held.json", "--sampler", "metropolis")
-    found = fitted(capsys, *words)
-    assert (found["device_names"], found["device_individuals"]) == (["clinic", "school"], [3, 23])
-    at_clinic = [one["id"] for one in found["individuals"] if one["device"] == "clinic"]
-    assert at_clinic == ["1", "3", "5"]
-    assert (found["converged"], found["change"], found["n_samples"]) == (None, None, 234)
-    assert {name: trace[-1] for name, trace in found["traces"].items()} == found["estimates"]
-    assert {len(trace) for trace in found["traces"].values()} == {13}
-    settings = found["settings"]
-    assert settings["sampler_options"] == {"n_steps": 2, "target": 0.44}
-    assert (settings["n_iter"], settings["burn_in"]) == (12, 6)
-    sent = found["communication"]["by_kind"]
-    assert sum(kind["bytes"] for kind in sent.values()) == found["communication"]["bytes"]
-    rates = found["acceptance"]
-    assert 0 < rates["least"] <= rates["mean"] <= rates["most"] < 1
-    words = ("saem", BOYS, "--iterations", 10, "--tol", 0, "--json", "--conditional-draws", 2)
-    assert done(capsys, *words).json["settings"]["burn_in"] == 4
-
-
 # ---- what a person is told ----------------------------------------------------------------------
 
 
@@ -193,21 +178,6 @@ def test_what_has_no_standard_errors_and_what_does_not_vary(capsys, tmp_path):
     said = done(capsys, "saem", gaps, *words, "--burn-in", 4).err
     assert "those of the others" in said
     assert "take more iterations or draws, or a simpler model" in said
-
-
-def test_a_model_is_kept_drawn_and_begun_with(capsys, tmp_path):
-    model, picture = tmp_path / "m.h5", tmp_path / "t.svg"
-    words = ("--output", model, "--traces", picture, "--devices", "3", "--seed", "4")
-    found = fitted(capsys, *words)
-    assert (found["model"], found["traces_file"]) == (str(model), str(picture))
-    saved = read_saem(model)
-    assert saved.estimates == found["estimates"]
-    assert saved.log_likelihood.value == found["log_likelihood"]["value"]
-    assert saved.settings["seed"] == 4
-    assert "residual variance" in picture.read_text()
-    on = fitted(capsys, "--init-model", model)
-    wanted = fit_saem(read_individuals(BOYS), "linear", start=saved.theta, **SAME)
-    assert on["estimates"] == wanted.estimates
 
 
 # ---- what is refused ----------------------------------------------------------------------------
@@ -343,3 +313,226 @@ def test_words_among_numbers_and_a_single_word_are_refused(worded, capsys):
         found = run(capsys, "saem", f"{file}.csv", "--effects", "intercept:Sex")
         assert found.code == 2
         assert said in found.err
+
+
+# ---- fits at work -------------------------------------------------------------------------------
+
+OF_DATA = ["curves", "observed", "residuals", "vpc", "effects"]
+QUICK = {"n_iter": 40, "burn_in": 20, "tol": 0.0, "n_conditional": 30, "n_importance": 50}
+
+
+def fits_of_individuals(fits):
+    """Write fits of every model, their data, and files that are none."""
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((40, 4)) @ (np.eye(4) + 0.5) + 3.0 * (np.arange(40) % 2)[:, None]
+    boys, items, pairs = read_individuals(BOYS), from_matrix(table), from_matrix(table[:, :2])
+    for name, data in (("items", items), ("pairs", pairs), ("boys", boys)):
+        write_individuals(fits / f"{name}.h5", data)
+    for name, data, model, options, more in (
+        ("growth", boys, "linear", {}, {"devices": 2, "sampler": "metropolis"}),
+        ("drug", read_individuals(DOSES), "one-compartment", {}, {}),
+        ("factors", items, "bifactor", {"groups": [0, 0, 1, 1]}, {}),
+        ("mixture", pairs, "gmm", {"n_components": 2, "rows": [0, 1]}, {}),
+        ("own", boys, LinearModel, None, {}),
+    ):
+        fit = fit_saem(data, model, model_options=options, **QUICK, **more)
+        save_saem(fits / f"{name}.h5", fit)
+    with h5py.File(fits / "broken.h5", "w") as file:
+        file.attrs["encoding-type"] = "vpem-saem"
+    shutil.copy(fits / "growth.h5", fits / "odd.h5")
+    odd = {"settings": {"devices": 10**12, "burn_in": "x\x1b[31m"},
+           "communication": {"messages": "many"}}  # fmt: skip
+    with h5py.File(fits / "odd.h5", "r+") as file:
+        for name, value in odd.items():
+            del file[name]
+            file[name] = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory):
+    fits = tmp_path_factory.mktemp("saem")
+    fits_of_individuals(fits)
+    return fits
+
+
+def rows_in(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# ---- predict ------------------------------------------------------------------------------------
+
+
+def test_individuals_at_times(capsys, fits, tmp_path):
+    who = ("--individual", "9", "--individual", "2", "--times", "0:24:12")
+    words = ("predict", fits / "drug.h5", DOSES, *who)
+    rows = rows_in(done(capsys, *words).out)
+    places = [(name, time) for name in ("9", "2") for time in (0.0, 12.0, 24.0)]
+    assert [(row["id"], float(row["time"])) for row in rows] == places
+    told = done(capsys, *words, "--json").json
+    assert (told["n_individuals"], told["level"], told["interval_of"]) == (2, 0.95, "curve")
+    nine = told["curves"][0]
+    assert nine["fitted"] == [float(row["fitted"]) for row in rows[:3]]
+    assert nine["lower"][1] < nine["fitted"][1] < nine["upper"][1]
+    output = tmp_path / "curves.h5"
+    result = done(capsys, *words, "-o", output, "--json")
+    assert result.json == {"model": "one-compartment", "n_individuals": 2, "output": str(output)}
+    with h5py.File(output) as file:
+        assert file.attrs["encoding-type"].decode() == "vpem-saem-curves"
+        np.testing.assert_array_equal(file["fitted"][:3], nine["fitted"])
+    # Those of the fit need no data.
+    known = rows_in(done(capsys, "predict", fits / "drug.h5", *who).out)
+    assert float(known[1]["fitted"]) == pytest.approx(float(rows[1]["fitted"]), rel=0.1)
+    boys = read_individuals(BOYS)
+    rows = rows_in(done(capsys, "predict", fits / "growth.h5", BOYS).out)
+    found = Predictor(read_saem(fits / "growth.h5")).curves(boys)
+    assert [row["id"] for row in rows] == boys.ids[boys.individual_of].tolist()
+    for name, wanted in (("value", boys.values), ("fitted", found.fitted), ("upper", found.upper)):
+        np.testing.assert_array_equal([float(row[name]) for row in rows], wanted)
+    told = done(capsys, "score", fits / "growth.h5", BOYS, "--json").json
+    value = told["log_likelihood"]["value"]
+    assert sum(one["log_likelihood"] for one in told["individuals"]) == pytest.approx(value)
+    assert told["aic"] == pytest.approx(12 - 2 * value)
+
+
+# ---- score, show, export ------------------------------------------------------------------------
+
+
+# ---- pictures -----------------------------------------------------------------------------------
+
+
+def words_of(path):
+    """Text of a drawing."""
+    nodes = ElementTree.parse(path).iter()
+    return ["".join(node.itertext()) for node in nodes if node.tag.endswith("}text")]
+
+
+def test_traces_are_drawn_unless_another_kind_is_asked_for(capsys, fits, tmp_path, monkeypatch):
+    path = tmp_path / "t.svg"
+    result = done(capsys, "plot", fits / "growth.h5", "-o", path)
+    more = f"next, --kind: with DATA: {', '.join(OF_DATA)}"
+    assert result.err.splitlines() == [f"wrote {path}", more]
+    words = " ".join(words_of(path))
+    for name, estimate in read_saem(fits / "growth.h5").estimates.items():
+        assert f"{name} {estimate:.4g}" in words
+    monkeypatch.setattr("vpem.pictures.figure.render", lambda *_: None)
+    asked = ("--kind", "traces", "-o", tmp_path / "n.svg", "--json", "-q")
+    told = done(capsys, "plot", fits / "growth.h5", *asked)
+    assert (told.json["kind"], told.json["next"], told.err) == ("traces", OF_DATA, "")
+    for name in ("mixture", "own"):
+        result = done(capsys, "plot", fits / f"{name}.h5", "-o", tmp_path / f"{name}.svg")
+        assert "next" not in result.err
+
+
+def test_curves_of_the_individuals_that_are_wanted(capsys, fits, tmp_path):
+    """Also of a table whose columns have other names, which the axes show."""
+    head, *rows = BOYS.read_text().splitlines()
+    for old, new in (("id", "who"), ("time", "when"), ("value", "what")):
+        head = head.replace(old, new)
+    (tmp_path / "b.csv").write_text("\n".join([head, *rows]) + "\n")
+    names = ("--id", "who", "--time", "when", "--value", "what")
+    made = []
+    for data, more in ((BOYS, ()), (tmp_path / "b.csv", names)):
+        path = tmp_path / f"{len(more)}.svg"
+        words = ("--kind", "curves", "-o", path, "--individual", 7, "--individual", 3, *more)
+        told = done(capsys, "plot", fits / "growth.h5", data, *words, "--json")
+        assert told.err.splitlines()[1:] == [f"next, --kind: traces, {', '.join(OF_DATA[1:])}"]
+        assert "2 of 2 individuals" in told.json["description"]
+        made.append(set(words_of(path)))
+    assert {"7", "3", "measured", "population", "95 % interval of the curve"} <= made[0]
+    assert made[0] - made[1] == {"time", "value"}
+    assert made[1] - made[0] == {"when", "what"}
+
+
+def test_curves_of_covariates_that_change_in_time_are_at_the_rows(tmp_path):
+    first, *lines = BOYS.read_text().splitlines()[:37]
+    squares = [f"{line},{float(line.split(',')[1]) ** 2}" for line in lines]
+    (tmp_path / "b.csv").write_text("\n".join([f"{first},square", *squares]) + "\n")
+    boys = read_individuals(tmp_path / "b.csv")
+    fit = fit_saem(boys, "linear", model_options={"slopes": ["time", "square"]}, **QUICK)
+    lines = draw_curves(fit, boys).figure.axes[1].lines
+    rows = slice(*boys.first[1:3])
+    np.testing.assert_array_equal(lines[1].get_xdata(), boys.times[rows])
+    np.testing.assert_allclose(lines[1].get_ydata(), Predictor(fit).curves(boys).fitted[rows])
+    with pytest.raises(InputError, match="curves at the times of its rows only"):
+        Predictor(fit).curves(boys, times=[0.0])
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Let pages have their words only, for tests of these."""
+    monkeypatch.setattr("vpem.pictures.page.as_source", lambda figure: "data:,")
+
+
+def text_of(page):
+    """What a reader reads."""
+    body = re.sub("base64,[A-Za-z0-9+/=]+", "", page).partition("<header>")[2]
+    return " ".join(unescape(re.sub("<[^>]+>", " ", body)).split())
+
+
+def test_the_page_says_what_the_fit_says(capsys, fits, tmp_path):
+    path = tmp_path / "r.html"
+    result = done(capsys, "report", fits / "growth.h5", BOYS, "-o", path)
+    assert result.err == f"wrote {path}\n"
+    page, saved = path.read_text(encoding="utf-8"), read_saem(fits / "growth.h5")
+    text, likelihood = text_of(page), saved.log_likelihood
+    for name, error in saved.errors.items():
+        assert f"{name} {saved.estimates[name]:.5g} {error:.3g}" in text
+    for told in (
+        "growth.h5: linear, 6 parameters, 26 individuals", "26 individuals, 234 rows",
+        f"Estimates of 26 individuals: intercept {saved.theta[0]:.4g} (s.e. ", "and 2 more. Fitted",
+        f"log-likelihood {likelihood.value:.3f}",
+        "40, of which 20 burn-in, convergence not checked", "of the moves",
+        "sums at the server", "the first 12 of 26 individuals are drawn",
+        f"{saved.communication['messages']:,}", *(f"{share:.3f}" for share in saved.shrinkage),
+    ):  # fmt: skip
+        assert told in text, told
+    score = done(capsys, "score", fits / "growth.h5", BOYS, "--json").json["log_likelihood"]
+    assert f"log-likelihood, total {score['value']:.4f}" in text
+    pictures = re.findall("<img src='data:image/svg[+]xml;base64,([^']+)' alt='([^']+)'", page)
+    assert len(pictures) == 1 + len(OF_DATA)
+    for content, alt in pictures:
+        assert ElementTree.fromstring(base64.b64decode(content)).tag.endswith("svg")
+        assert len(alt) > 30
+
+
+@each(
+    ("name", "reason"),
+    [("growth", "give the data after"), ("mixture", "no curves over"), ("own", "not the model")],
+)
+def test_a_page_without_data_and_of_other_models(capsys, fits, undrawn, tmp_path, name, reason):
+    path = tmp_path / f"{name}.html"
+    told = done(capsys, "report", fits / f"{name}.h5", "-o", path, "--json", "-q")
+    assert (told.json["report"], told.err) == (str(path), "")
+    assert [reason in one for one in told.json["not_drawn"]] == [True] * len(OF_DATA)
+    text = text_of(path.read_text(encoding="utf-8"))
+    assert "Not drawn" in text
+    assert "No data were given" in text
+    assert ("shrinkage" in text) == (name != "mixture")
+
+
+def test_warnings_come_first_and_hostile_words_are_text(capsys, fits, undrawn, tmp_path):
+    saved = read_saem(fits / "growth.h5").saved
+    evil = "<script>alert(1)</script>"
+    other = replace(
+        saved,
+        settings={**saved.settings, "tol": 1e-3, "data": evil, "sampler": evil, "codec": evil},
+        grounds=evil,
+        parameters=(evil, *saved.parameters[1:]),
+        standard_errors=np.full(6, np.nan),
+        shrinkage=np.array([0.1, 0.95]),
+        communication={},
+        names=("$x_1$", *saved.names[1:]),
+    )
+    save_saem(tmp_path / "evil.h5", other)
+    done(capsys, "report", tmp_path / "evil.h5", "-o", tmp_path / "r.html", "-q")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    text = text_of(page)
+    assert "<script" not in page
+    assert text.count(evil) >= 3
+    assert f"has not converged in 40 iterations: {evil}." in text
+    assert "no standard errors" in text
+    assert "slope hardly varies" in text
+    assert "does not say what was sent" in text

@@ -18,7 +18,6 @@ from vpem import VpemError, read_model
 from vpem.files.checkpoints import FileSaver, read_state
 from vpem.fits.selection.search import _Process, waiting
 from vpem.fits.settings import PrivacySettings
-from vpem.settings import MCLUST
 from vpem_cli.commands.select import stopping
 
 from .cli_support import done, make_data, run
@@ -379,28 +378,3 @@ def test_diagonal_models_are_fitted_once_for_all_hops(capsys, data, select):
     assert shown.err.count("centralizes") == 1
     # Noisy sums tell hubs apart.
     assert select("-k", 2, *words, "--compress", "qsgd:8bits", "--max-iter", 3)["n_fits"] == 8
-
-
-FAMILIES = tuple(MCLUST.values())
-
-
-def test_a_table_by_components_and_covariance(capsys, data):
-    words = ("select", data, "-k", "1-3", "--covariance", "all", "--jobs", 1, "--max-iter", 40)
-    shown, found = done(capsys, *words).out, done(capsys, *words, "--json")
-    cells, lines = found.json["cells"], shown.splitlines()
-    assert len(cells) == 3 * len(FAMILIES)
-    values = {(str(c["n_components"]), c["covariance_type"]): c for c in cells}
-    heads, found_values = [], 0
-    for line in lines[: lines.index("The best three")]:
-        first, *others = line.split() or [""]
-        heads = others if first == "K" else heads
-        for name, text in zip(heads, others, strict=True) if first in ("1", "2", "3") else ():
-            cell = values[first, name]
-            sound = cell["status"] != "failed" and not cell["degenerate"]
-            assert text.rstrip("*") == (f"{cell['bic']:.2f}" if sound else "NA")
-            found_values += 1
-    assert found_values == len(cells)
-    proper = [c["bic"] for c in cells if not c.get("degenerate") and c["status"] == "converged"]
-    three = shown[shown.index("The best three") :]
-    for value in sorted(proper)[:3]:
-        assert f"{value:.2f}" in three

@@ -129,32 +129,9 @@ def test_numbers_of_other_types_are_converted(path, kind, expected):
     assert X.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-# Refusals -----------------------------------------------------------------------------------------
-
-
-@each(
-    ("X", "sentence"),
-    [
-        (np.ones(3), "must have 2 dimensions, got 3"),
-        (np.ones((2, 2, 2)), "must have 2 dimensions, got 2 x 2 x 2"),
-        (5.0, "must have 2 dimensions, got a single value"),
-        (np.ones((2, 2), dtype=bool), "true/false"),
-        (np.ones((2, 2), dtype=complex), "complex"),
-        ([["a", "b"]], "strings"),
-        (np.zeros((2, 2), dtype=[("a", int)]), "records"),
-        (np.ones((0, 2)), "no values"),
-        (np.ones((2, 0)), "no values"),
-    ],
-)
-def test_other_matrices_are_refused(path, X, sentence):
-    with pytest.raises(VpemError, match=sentence):
-        read_dataset(stored(path, X=X))
-
-
 @each(
     ("items", "sentence"),
     [
-        ({"feature_names": ["a", "b", "c"]}, "2 features but 3 feature_names"),
         ({"feature_names": [1, 2]}, "feature_names holds integers"),
         ({"feature_names": ["a", "a"]}, "several features are called 'a'; rename them"),
         ({"ids": [1, 2]}, "X has 3 rows, but ids have shape 2"),
@@ -162,7 +139,6 @@ def test_other_matrices_are_refused(path, X, sentence):
         ({"labels": np.ones((3, 1))}, "labels must have 1 dimension"),
         ({"labels": np.ones(3, dtype=complex)}, "labels holds complex"),
         ({"labels__deeper": [1, 2, 3]}, "labels is a group"),
-        ({"partition": [0]}, "partition must have shape 2, got 1"),
         ({"partition": [0.0, 1.0]}, "partition holds real numbers"),
         ({"partition": [0, 2]}, "agent 1 holds no feature"),
         ({"partition": [0, -1]}, "feature 1 has agent -1"),

@@ -119,7 +119,7 @@ def test_bifactor_reaches_the_top_of_the_likelihood():
 
 
 def test_lines_are_the_maximum_that_formulas_find():
-    """With a fixed column and an effect; formulas are tested in test_saem_lines."""
+    """With a fixed column and an effect, beside formulas that are tested below."""
     rng = np.random.default_rng(11)
     n, t = 20, np.arange(5.0)
     x, w = rng.normal(size=n), rng.normal(size=(n, len(t)))
@@ -342,25 +342,6 @@ def test_truth_is_found(case):
     assert_allclose(part, model.statistics(z)[which], rtol=1e-12)
 
 
-def test_limits_of_censored_values():
-    """Of the lowest third only the limit is known: almost as good as values, if it is told."""
-    rng = np.random.default_rng(3)
-    n, t = 16, np.arange(1.0, 11.0)
-    cl, v = drawn(rng, n, (5.0, 0.2), (20.0, 0.15))
-    y = 100 / v * np.exp(-cl / v * t) + 0.2 * rng.normal(size=(n, len(t)))
-    limit = np.quantile(y, 0.35)
-    cut, doses = np.maximum(y, limit), given(n, [0], 100)
-    whole, told, taken = (
-        fitted((table(t, one, doses, **more), "one-compartment", {"parameters": ("cl", "v")}))
-        for one, more in ((y, {}), (cut, {"censored": (y < limit).astype(float)}), (cut, {}))
-    )
-    places = [0, 1, 4]  # means and the residual sd
-    off = np.abs(told.theta - whole.theta) / told.standard_errors
-    assert (off[places] < 1.5).all()
-    worse = np.abs(taken.theta - whole.theta) / told.standard_errors
-    assert (worse[places] > 2 * off[places]).all()
-
-
 def test_a_variance_at_its_bound_is_not_paid_for_by_another():
     """Of a combined error whose proportional part is none, the additive part is the best alone."""
     rng = np.random.default_rng(4)
@@ -473,23 +454,6 @@ def test_likelihood_and_information_are_those_of_a_normal_law(case):
             assert direct(model, near) < found.each.sum()
     near = found.theta * 1.01
     assert model.integrated(near, best=False).each.sum() == pytest.approx(direct(model, near))
-
-
-def test_neither_devices_show_nor_copies_beside_weights():
-    data = people()
-    one, many = (fit_saem(data, "linear", devices=devices) for devices in (1, 7))
-    for name in ("theta", "standard_errors"):
-        np.testing.assert_allclose(getattr(many, name), getattr(one, name), rtol=1e-8)
-    np.testing.assert_allclose(many.certain.freedom, one.certain.freedom, rtol=1e-6)
-    twice = from_long(
-        np.repeat(np.arange(50), np.tile(data.counts, 2)), np.tile(data.times, 2),
-        np.tile(data.values, 2),
-    )  # fmt: skip
-    heavy = replace(data, weights=np.full(25, 2.0))
-    models = LinearModel(twice), LinearModel(heavy)
-    one, two = (model.integrated(model.start()[0]) for model in models)
-    np.testing.assert_allclose(two.theta, one.theta, rtol=1e-8)
-    np.testing.assert_allclose(two.certain.covariance, one.certain.covariance, rtol=1e-6)
 
 
 def test_tests_are_lmertests():
