@@ -276,6 +276,18 @@ def test_what_cannot_be_is_refused(odd, other, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "m.h5").exists()
 
 
+def test_what_is_sent_is_foretold(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savetxt("x.csv", X, delimiter=",", header="a,b,c,d", comments="")
+    for odd, numbers in ((), 1), (("--noise",), 2), (("--trim", "0.1"), 2):
+        asked = ("x.csv", "-k", "2", "--agents", "4", *odd, "--json")
+        told = json.loads(done(capsys, "topology", "describe", *asked).out)
+        sent = json.loads(done(capsys, "fit", *asked, "--max-iter", "3").out)["communication"]
+        one = told["communication"]["iteration"]["bytes"]
+        assert np.diff(sent["bytes_by_iteration"]).tolist() == [one, one]
+        assert one // (8 * 140 * 4) == 2 * numbers  # to the server and from it
+
+
 def test_constant_features_have_no_volume():
     flat = np.column_stack([X[:, :3], np.ones(len(X))])
     with pytest.raises(InputError, match="feature 3 is constant"):

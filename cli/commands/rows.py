@@ -287,12 +287,13 @@ class RowFile(StoredFile):
         if tables.file is None and rows is not None:
             output.write(rows.columns(columns), "vpem-predictions")
         if output.json:
-            labels = columns["label"]
-            outside = getattr(self.mixture, "outliers", None)
+            inside = np.greater_equal(columns["label"], 0)
+            kind = getattr(self.mixture, "outliers", None)
+            outside = {} if kind is None else {f"n_{kind}": int((~inside).sum())}
             report = {
                 "n_samples": count,
-                "counts": np.bincount(labels[labels >= 0], minlength=self.n_labels),
-                **({} if outside is None else {f"n_{outside}": int((labels < 0).sum())}),
+                "counts": np.bincount(columns["label"][inside], minlength=self.n_labels),
+                **outside,
                 "output": output.output,
                 **facts,
             }
@@ -395,13 +396,13 @@ class MixtureFile(RowFile):
         if found is not None:
             self.classes, shares = found[0], shares @ found[1]
         elif level is not None:
-            self.mixture.refuse_outliers(MERGES)
+            self.stored.mixture.refuse_outliers(MERGES)
             groups = read_groups(level, self.stored.n_components)
             if isinstance(groups, int):
                 groups = self._merging(shares).groups(groups)
                 self.say(f"clusters are these components: {name_groups(groups)}")
             self.groups, shares = groups, merged(shares, groups)
-        columns = columns_of(shares, self.mixture.outliers)
+        columns = columns_of(shares, self.stored.mixture.outliers)
         if not proba:
             columns = {name: columns[name] for name in columns if not name.startswith("proba_")}
         named = {"class": np.array(self.classes)[columns["label"]]} if found is not None else {}
@@ -421,7 +422,7 @@ class MixtureFile(RowFile):
 
     def _merging(self, shares: Any) -> Any:
         """Merge components by rows that have a value, with their weights."""
-        self.mixture.refuse_outliers(MERGES)
+        self.stored.mixture.refuse_outliers(MERGES)
         there = self.X.seen() if self.apart else rows_with_values(self.X, self.missing)
         weights = self.source.sample_weight
         return merge_components(shares, there * (1.0 if weights is None else weights))

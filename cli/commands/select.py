@@ -341,7 +341,10 @@ def discriminant(
     graph: GraphSettings,
     fits: Annotated[
         SearchedFit,
-        Without("n_components covariance_type weight_concentration_prior fix penalty n_factors"),
+        Without(
+            "n_components covariance_type weight_concentration_prior fix penalty n_factors noise "
+            "trim"
+        ),
     ],
     sums: Annotated[SumSettings, Without("hubs")],
     given: Given,

@@ -196,6 +196,7 @@ class Model(
 
     def take_features(self, columns: Sequence[int]) -> Model:
         """Return the model of some features, the others integrated out."""
+        self.mixture.refuse_outliers("features are integrated out of components")
         names = tuple(self.feature_names[column] for column in columns)
         return replace(self, mixture=self.mixture.marginal(columns), feature_names=names)
 
@@ -257,8 +258,8 @@ def write_model(path: PathLike, model: Any, force: bool = False) -> None:
                 for name, values in arrays.items():
                     write_array(hub, f"parts/{family}/{name}" if mixed else name, values)
             if mixture.outliers:
-                beside = [one.share[0, 0], one.volumes[0], one.threshold[0, 0]]
-                write_array(hub, OUTLIERS, np.array(beside))
+                outliers = np.array([one.share[0, 0], one.volumes[0], one.threshold[0, 0]])
+                write_array(hub, OUTLIERS, outliers)
             if mixture.is_proper:  # a posterior
                 _, means, covariances = one.prior_mixture.block(0)
                 beside = {
@@ -637,7 +638,7 @@ def model_as_json(model: Model) -> Report:
         }
         hub |= parts[""] if mixture.kinds is None else {"parts": parts}
         if mixture.outliers:
-            hub |= {name: getattr(one, name).ravel().tolist() for name in one.of_outliers}
+            hub |= {n: getattr(one, n).ravel().tolist() for n in (*one.of_roots, "volumes")}
         if mixture.is_proper:
             hub["mean_precisions"] = one.mean_precisions[0].tolist()
             hub["degrees_of_freedom"] = one.degrees_of_freedom[0].tolist()

@@ -246,10 +246,11 @@ def draw_pair(
     if X is not None and labels is not None:
         size, edge = (12, 0.7) if len(X) < 800 else (6, 0.5)
         # The largest lie below, so that none hides the others.
-        if (outside := X[labels < 0]).size:
-            axes.scatter(*outside[:, [x, y]].T, s=size, marker="x", color=INK, rasterized=True,
-                         linewidths=edge, zorder=1)  # fmt: skip
-        counts = np.bincount(labels[labels >= 0], minlength=k)
+        inside = np.greater_equal(labels, 0)
+        if (outside := X[~inside]).size:
+            axes.scatter(outside[:, x], outside[:, y], s=size, marker="x", color=INK, zorder=1,
+                         rasterized=True, linewidths=edge)  # fmt: skip
+        counts = np.bincount(labels[inside], minlength=k)
         for c in np.argsort(-counts, kind="stable").tolist():
             rows = X[labels == c]
             axes.scatter(

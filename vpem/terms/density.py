@@ -157,9 +157,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     n_factors: ClassVar[int] = 0  # that hubs share (`vpem.terms.factors.FactorMixture`)
     n_beside: ClassVar[int] = 0
     """Columns that terms have before those of components (`vpem.terms.outliers`)."""
-    outliers: str | None = None
-    """What rows are called that belong to no component: "noise" or "trimmed"; None: all do."""
-    outlier_share: float = 0.0  # of all rows, unless they are trimmed
+    of_roots: ClassVar[tuple[str, ...]] = ()  # what each root finds of outliers
     is_proper: ClassVar[bool] = False
     """Whether a prior keeps every component from being degenerate."""
     kinds: Kinds | None  # family of each feature; None: all are Gaussian
@@ -170,6 +168,16 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
     def n_components(self) -> int:
         """Number of components, K."""
         return int(self.weights.shape[1])
+
+    @property
+    def outliers(self) -> str | None:
+        """What rows are that belong to no component: "noise" or "trimmed"; None: all do."""
+        return None
+
+    @property
+    def outlier_share(self) -> float:
+        """Share of the noise, among all rows."""
+        return 0.0
 
     @property
     def n_terms(self) -> int:

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
-from vpem._core.normalise import normalise
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.errors import InputError, Setting
 from vpem.network.schema import Array, Report, Schema
@@ -75,24 +75,23 @@ class OutlierMixture(Mixture):
         return float(self.share.mean())
 
     @property
-    def log_weights(self) -> Doubles:  # type: ignore[override]
+    def log_weights(self) -> Doubles:
         """Logarithms (R, 1 + K) of the mixing weights, that of the noise first."""
         with np.errstate(divide="ignore"):
-            share = np.log(self.share), np.log1p(-self.share)
-            return np.concatenate([share[0], share[1] + np.log(self.weights)], axis=1)
+            every = np.concatenate([self.share, (1 - self.share) * self.weights], axis=1)
+            return np.asarray(np.log(every))
 
     @property
     def assembled_log_weights(self) -> Doubles:
-        weights: Doubles = np.exp(self.log_weights).mean(axis=0)
         with np.errstate(divide="ignore"):
-            return np.log(weights / weights.sum())
+            return np.asarray(np.log(np.exp(self.log_weights).mean(axis=0)))
 
     @property
     def n_parameters(self) -> int:
         """Free parameters; of noise its weight and its volume, as mclust counts them."""
         return super().n_parameters + 2 * (self.outliers == "noise")
 
-    of_outliers: ClassVar[tuple[str, ...]] = ("share", "volumes", "threshold")
+    of_roots = ("share", "threshold")
 
     def describe_outliers(self) -> Report:
         """Say in values that JSON can hold what rows are outliers."""
@@ -122,13 +121,13 @@ class OutlierMixture(Mixture):
 
     def judged(self, shares: Floats, log_densities: Doubles, sums: Floats) -> Floats:
         """Return responsibilities (R, m, K + 1) with the outliers last, of those first."""
-        others, outside = shares[..., 1:], shares[..., :1]
+        found = np.roll(shares, -1, axis=-1)
         if self.outliers == "trimmed":
             full = sums.shape[-1] == shares.shape[-1]
             of_first = 0.5 * sums[..., 0] if full else 0.0
-            low = (log_densities + of_first < self.threshold[: len(shares)])[..., None]
-            others, outside = np.where(low, 0.0, others), low
-        return np.concatenate([others, outside], axis=-1, dtype=shares.dtype)
+            low = log_densities + of_first < self.threshold[: len(shares)]
+            found[low] = np.arange(found.shape[-1]) == self.n_components
+        return found
 
     def marginal(self, features: Any) -> Mixture:
         return self.plain.marginal(features)
@@ -169,9 +168,8 @@ class OutlierTerms(FeatureTerms):
         if not self.trim:
             yield from chunks
             return
-        every, densities = list(chunks), []
-        for _, sums in every:
-            densities.append(self._normalised(mixture, sums)[1])
+        every = list(chunks)
+        densities = [self.normalised(mixture, sums)[1] for _, sums in every]
         found = [self._trim(one) for one in np.concatenate(densities, axis=1)]
         self._kept = np.array([kept for kept, _ in found]).reshape(-1, self.n_samples)
         if found:  # a process of no hub has no root
@@ -196,17 +194,8 @@ class OutlierTerms(FeatureTerms):
         between = high - 1 if np.isneginf(low) else low + (high - low) / 2
         return kept, float(between)
 
-    def _normalised(self, mixture: Any, sums: Floats) -> tuple[Floats, Doubles]:
-        log_weights = np.ascontiguousarray(np.broadcast_to(
-            mixture.log_weights, (len(sums), mixture.n_terms)
-        ))  # fmt: skip
-        shares = np.empty((*sums.shape[:2], mixture.n_terms), dtype=sums.dtype)
-        log_densities = np.empty(sums.shape[:2])
-        normalise(sums, log_weights, shares, log_densities, self.n_threads)
-        return shares, log_densities
-
     def responsibilities(self, mixture: Any, sums: Floats, rows: slice) -> tuple[Floats, Doubles]:
-        shares, log_densities = self._normalised(mixture, sums)
+        shares, log_densities = self.normalised(mixture, sums)
         weights = self._weights(rows)[None]
         if self.trim:
             assert self._kept is not None
@@ -228,7 +217,7 @@ class OutlierTerms(FeatureTerms):
         roots = np.zeros((len(mixture.weights), 1))
         return replace(mixture, threshold=self._threshold + roots)
 
-    def mixture(self, weights: Doubles, means: Doubles, covariances: Doubles) -> Mixture:
+    def mixture(self, weights: Doubles, means: Doubles, covariances: Doubles) -> Any:
         return self.begun(super().mixture(weights, means, covariances))
 
     def begun(self, start: Any) -> Any:
@@ -237,7 +226,7 @@ class OutlierTerms(FeatureTerms):
             **start.common, share=share, volumes=self.volumes, threshold=self._threshold + 0 * share
         )
 
-    def blank(self, n_components: int) -> Mixture:
+    def blank(self, n_components: int) -> Any:
         return self.begun(super().blank(n_components))
 
 
@@ -258,29 +247,24 @@ def log_volumes(terms: FeatureTerms) -> Doubles:
     sides = _sides(parts(), np.eye(blocks.n_features)[:0])
     flat = np.flatnonzero(~(sides > 0))
     if len(flat):
+        name = f"feature {int(blocks.order[flat[0]])}"
         raise InputError(
-            Setting("noise"),
-            f" is uniform where the rows are, but feature "
-            f"{int(blocks.order[flat[0]])} is constant, so that they have no volume; leave it out",
-        )
-    for b, (begin, end) in enumerate(zip(blocks.offsets, blocks.offsets[1:], strict=False)):
-        width, logs = int(end - begin), float(np.log(sides[begin:end]).sum())
+            Setting("noise"), f" is uniform where the rows are, but {name} is constant, so that "
+            "they have no volume; leave it out",
+        )  # fmt: skip
+    for b, (begin, end) in enumerate(pairwise(blocks.offsets.tolist())):
+        width, logs = end - begin, float(np.log(sides[begin:end]).sum())
         if 1 < width < terms.n_samples:
-            count = total = products = 0.0
-            for rows in parts():
+            count, total, products = 0, np.zeros(width), np.zeros((width, width))
+            for rows in parts():  # fitted units are about means, so that no digits are lost
                 part = rows[:, begin:end]
                 count, total = count + len(part), total + part.sum(axis=0)
-            for rows in parts():
-                away = rows[:, begin:end] - total / count
-                products = products + away.T @ away
-            along = _sides(
-                (rows[:, begin:end] - total / count for rows in parts()),
-                np.linalg.eigh(products)[1],
-            )
+                products = products + part.T @ part
+            axes = np.linalg.eigh(products - np.outer(total, total) / count)[1]
+            along = _sides((rows[:, begin:end] for rows in parts()), axes)
             if along.min() > THIN * along.max():
                 logs = min(logs, float(np.log(along).sum()))
-        logs -= np.log(scale[begin:end]).sum()
-        found[b] = 2 * logs - width * np.log(2 * np.pi)
+        found[b] = 2 * (logs - np.log(scale[begin:end]).sum()) - width * np.log(2 * np.pi)
     return found
 
 

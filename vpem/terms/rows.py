@@ -370,10 +370,7 @@ class RowTerms:
         Sums are of terms (R, m, K), or of how they differ from the first (R, m, K - 1): of these
         the log-likelihood is without minus half of what they differ from.
         """
-        log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_components))
-        out = np.empty((*sums.shape[:2], mixture.n_components), dtype=sums.dtype)
-        log_likelihoods = np.empty(sums.shape[:2])
-        normalise(sums, np.ascontiguousarray(log_weights), out, log_likelihoods, self.n_threads)
+        out, log_likelihoods = self.normalised(mixture, sums)
         if self.known is not None:
             self.known.look(out, rows)
         if self.row_weights is None:
@@ -381,6 +378,14 @@ class RowTerms:
         weights = self.row_weights[rows]
         out *= weights[:, None].astype(out.dtype)
         return out, log_likelihoods @ weights
+
+    def normalised(self, mixture: Density, sums: Floats) -> tuple[Floats, Doubles]:
+        """Responsibilities (R, m, K) and log-densities (R, m) of sums as in `responsibilities`."""
+        log_weights = np.broadcast_to(mixture.log_weights, (len(sums), mixture.n_terms))
+        out = np.empty((*sums.shape[:2], mixture.n_terms), dtype=sums.dtype)
+        log_densities = np.empty(sums.shape[:2])
+        normalise(sums, np.ascontiguousarray(log_weights), out, log_densities, self.n_threads)
+        return out, log_densities
 
     def seen_whole(
         self, mixture: Density, chunks: Iterable[tuple[slice, Floats]]

@@ -43,7 +43,9 @@ def numbers_of(n_components: Any) -> list[int]:
     without={
         "fix": "each class has its own mixture",
         "hubs": "hubs are those of all classes",
-        "n_factors": "it is of one mixture, but each class has its own",
+        **dict.fromkeys(
+            ("n_factors", "noise", "trim"), "it is of one mixture, but each class has its own"
+        ),
         "penalty": "it is for rows; a model of features has weight_concentration_prior_type map",
     },
 )

@@ -562,7 +562,9 @@ class VPEM(FittedByEM):
                 "partial_fit does not know how many rows there will be, against which a prior is "
                 "weighed; call fit, or leave out weight_concentration_prior_type"
             )
-        streams.refuse_in_streams(self, {"keep_trace": streams.UNTRACED})
+        untold = "all rows decide about it, and a batch does not show them"
+        odd = dict.fromkeys(("noise", "trim", "eigenvalue_ratio"), untold)
+        streams.refuse_in_streams(self, {"keep_trace": streams.UNTRACED, **odd})
         if self.release_epsilon is not None:
             raise InputError(
                 "partial_fit would spend some of the privacy budget for every batch; call fit, or "

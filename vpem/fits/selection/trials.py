@@ -183,8 +183,9 @@ class ByFeatures(_Held):
         mixture: Mixture = fit.mixture
         if not self._apart:
             return mixture
-        every = self.network.total.roots.join(mixture.weights)
-        return replace(mixture, weights=every.mean(axis=0, keepdims=True))
+        roots, names = self.network.total.roots, ("weights", *mixture.of_roots)
+        every: Any = {name: roots.join(getattr(mixture, name)) for name in names}
+        return replace(mixture, **{n: a.mean(axis=0, keepdims=True) for n, a in every.items()})
 
     def judge(self, fit: Fit, rows: Indices | None) -> Judged:
         """Judge by the exact sum of the hubs' terms of each row."""
