@@ -25,7 +25,6 @@ from vpem._core.sweep import sweep
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.rules import DECOMPOSED
-from vpem.terms.decomposed import bounded
 from vpem.terms.density import reweighted
 from vpem.terms.missing import Gaps
 from vpem.terms.mixture import (
@@ -408,12 +407,9 @@ class FeatureTerms(RowTerms):
 
     def _constrained(self, free: Mixture, counts: Doubles) -> Mixture:
         """Return the M-step in the family of covariances, of that without it."""
-        before = self.before
-        if self.eigenvalue_ratio is not None:
-            found = bounded(self.blocks, free.covariances, counts, self.eigenvalue_ratio)
-            return replace(free, covariances=found)
+        before, ratio = self.before, self.eigenvalue_ratio
         if before is None or before.n_components != free.n_components:
-            return free.constrained(counts)
+            return free.constrained(counts, ratio=ratio)
         return free.constrained(counts, before.covariances)
 
     def _updated(self, statistics: Statistics, least: Doubles | float = NO_ROWS) -> Mixture:
@@ -709,10 +705,9 @@ class FeatureTerms(RowTerms):
 
     def start(self, centres: Doubles) -> Mixture:
         """Equal weights, means at ``centres`` (K, d), every covariance the block's sample one."""
-        n_components = len(centres)
-        weights = np.full((1, n_components), 1.0 / n_components)
-        copies = 1 if self._is_tied else n_components
-        covariances = self._repeated(self.sample_covariance, copies)
+        k = len(centres)
+        weights = np.full((1, k), 1.0 / k)
+        covariances = self._repeated(self.sample_covariance, 1 if self._is_tied else k)
         return self.mixture(weights, np.array(centres, dtype=np.float64), covariances)
 
     def _repeated(self, one: Doubles, times: int) -> Doubles:

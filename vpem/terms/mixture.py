@@ -26,7 +26,7 @@ from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Report, Schema, State, check
 from vpem.rules import DECOMPOSED
 from vpem.settings import COVARIANCES, MISSINGS
-from vpem.terms.decomposed import INVARIANT, ON_AXES, constrained, n_free
+from vpem.terms.decomposed import INVARIANT, ON_AXES, bounded, constrained, n_free
 from vpem.terms.density import Density, Runs, as_rows_of, runs_of_roots
 from vpem.terms.missing import Gaps
 from vpem.terms.units import Scaling
@@ -357,14 +357,20 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
 
     at = former("at", "replace_parameters")
 
-    def constrained(self, counts: Doubles | None = None, before: Doubles | None = None) -> Self:
+    def constrained(
+        self, counts: Doubles | None = None, before: Doubles | None = None,
+        ratio: float | None = None,
+    ) -> Self:  # fmt: skip
         """Return the mixture in its family, of covariances that were found without: its M-step.
 
-        ``counts`` (R, K) or (B, K) are rows of the components; by default their weights.
+        ``counts`` (R, K) or (B, K) are rows of the components; by default their weights. With a
+        ``ratio`` that of eigenvalues in a hub is at most so much.
         """
+        counts = self.weights if counts is None else counts
+        if ratio is not None:
+            return replace(self, covariances=bounded(self.blocks, self.covariances, counts, ratio))
         if self.covariance_type not in DECOMPOSED:
             return self
-        counts = self.weights if counts is None else counts
         family, blocks = self.covariance_type, self.blocks
         found = constrained(family, blocks, self.covariances, counts, before)
         return replace(self, covariances=found)
