@@ -109,14 +109,11 @@ def outcomes(
             codes = np.nan_to_num(values[name], nan=-1).astype(int)
             values[name] = np.array([*levels, None], dtype=object)[codes]
         weights = None if source.sample_weight is None else source.sample_weight[there]
-        options = settings.values("outcome", "covariates", "json", "quiet", "sample_weight")
-        found: dict[str, Report] = {
-            name: three_step(proba[there], **{named: one}, sample_weight=weights, **options)
-            for name, one in (
-                [(named, values)]
-                if settings.outcome is None
-                else [(name, {name: one}) for name, one in values.items()]
-            )
+        options: Report = settings.values("outcome", "covariates", "json", "quiet", "sample_weight")
+        each = {name: {name: one} for name, one in values.items()}
+        found = {
+            name: three_step(proba[there], sample_weight=weights, **options | {named: one})
+            for name, one in (each if named == "outcome" else {named: values}).items()
         }
         if settings.json:
             print_json({"outcomes": found, "warnings": list(screen.warnings)})
@@ -134,9 +131,10 @@ def _lines(rows: Dataset, source: Dataset) -> Any:
             counts = f"{len(rows.X)} and {len(source.X)} rows"
             raise InputError(f"{names} have {counts}, and no ids say which belong together")
         return np.arange(len(rows.X))
-    known = () if source.ids is None else source.ids.tolist()
-    places = {str(one): place for place, one in enumerate(rows.ids.tolist())}
-    line = np.array([places.get(str(one), -1) for one in known])
+    places = {str(one): place for place, one in enumerate(() if rows.ids is None else rows.ids)}
+    line = np.array(
+        [places.get(str(one), -1) for one in (() if source.ids is None else source.ids)]
+    )
     if len(places) < len(rows.X) or not (line >= 0).any():
         said = f"{names} have no ids in common, or one of them twice; name their column with "
         raise InputError(said, Setting("id_column"))

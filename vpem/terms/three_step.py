@@ -23,16 +23,12 @@ from vpem.terms.merging import check_responsibilities
 
 Tables = dict[str, Doubles]
 COEFFICIENTS = "coefficients"
+MISSING, MOST_LEVELS = ("None", "nan", "<NA>", "NaT"), 100
 EM_STEPS, MOST_STEPS = 5, 500
 """The first steps are of EM, those that follow of Newton, where these make rows likelier."""
 CLOSE, SINGULAR, TINY = 1e-10, 1e-12, 1e-15
-LEAST_VARIANCE = 1e-8
-"""Of an outcome within a class, in variances of all rows."""
-BOUNDARY = 1e-7
-"""Proportions nearer to 0 or 1 have no standard error."""
-MOST_LEVELS = 100
-WORST = 1e8
-"""Condition of the classification errors beyond which BCH weights say nothing."""
+BOUNDARY, LEAST_VARIANCE, WORST = 1e-7, 1e-8, 1e8
+"""Of proportions with an error, of a class in variances of all rows, and the condition of D."""
 
 
 def three_step(
@@ -109,8 +105,8 @@ def three_step(
         assigned = np.eye(len(sizes))[shares.argmax(axis=1)]
     errors = (shares * weights[:, None]).T @ assigned / sizes[:, None]
     third = _Third(values[rows], len(levels), what, weights[rows], assigned[rows], errors, method)
-    if not levels and not (third.scale > 0).all():
-        constant = [name for name, one in zip(names, third.scale, strict=True) if not one > 0]
+    if third.constant.any():
+        constant = np.array(names)[third.constant].tolist()
         raise InputError(f"{shorten(map(repr, constant))} has one value only, in all these rows")
     found, covariance = third.solve()
     report: Report = {
@@ -120,7 +116,7 @@ def three_step(
         "sizes": sizes / sizes.sum(), "n_samples": int(rows.sum()),
         "n_missing": int((~rows & (weights > 0)).sum()),
     }  # fmt: skip
-    for name, (move, shift) in third.reported().items():
+    for name, (move, shift) in third.reported.items():
         estimate = found @ move.T + shift
         spread = np.einsum("oa,kalb,pb->kolp", move, covariance, move)
         error = np.sqrt(np.maximum(np.einsum("koko->ko", spread), 0))
@@ -154,9 +150,6 @@ def inference(estimates: Tables, errors: Tables, level: float = 0.95) -> dict[st
         for what, values in said.items():
             found.setdefault(what, {})[name] = values
     return found
-
-
-MISSING = ("None", "nan", "<NA>", "NaT")
 
 
 def _read(what: str, given: Any, weights: Doubles) -> tuple[list[str], Doubles, list[str]]:
@@ -243,16 +236,25 @@ class _Third:
         self.weights, self.assigned, self.errors = weights, assigned, errors
         if n_levels:
             values = np.eye(n_levels)[values[:, 0].astype(np.intp)]
-        self.centre = np.average(values, axis=0, weights=weights)
-        self.scale = np.sqrt(np.average(np.square(values - self.centre), axis=0, weights=weights))
-        self.x, self.y, self.law = np.ones((len(values), 1)), values, _levels
+        centre = np.average(values, axis=0, weights=weights)
+        scale = np.sqrt(np.average(np.square(values - centre), axis=0, weights=weights))
+        self.x, self.constant = np.ones((len(values), 1)), ~(scale > 0) & (n_levels == 0)
+        scale[~(scale > 0)] = 1.0
+        # What is reported of a class is linear in its parameters (q,): a map, and a shift.
+        self.reported: dict[str, tuple[Doubles, Any]]
         if n_levels:
-            self.pooled = self.centre[:-1]
+            self.y, self.law, self.pooled, one = values, _levels, centre[:-1], np.eye(n_levels)
+            move = np.eye(n_levels, k=1) - np.outer(one[-1], 1 - one[0])
+            self.reported = {"proportions": (move, one[-1])}
+        elif what == "outcome":
+            self.y, self.law, self.pooled = (values - centre) / scale, _moments, np.array([0.0, 1])
+            mean, variance = np.eye(3)[1:, None] * scale
+            self.reported = {"means": (mean, centre), "variances": (variance * scale, 0.0)}
         else:
-            self.y = (values - self.centre) / np.where(self.scale > 0, self.scale, 1)
-            self.law, self.pooled = _moments, np.array([0.0, 1.0])
-        if what == "covariates":
-            self.x, self.pooled = np.hstack([self.x, self.y]), np.empty(0)
+            self.x, self.pooled = np.hstack([self.x, (values - centre) / scale]), np.empty(0)
+            move = np.diag([1.0, *1 / scale])
+            move[0, 1:] = -centre / scale
+            self.reported = {COEFFICIENTS: (move, 0.0)}
         self.fixed = None  # weights of BCH
         if method == "bch":
             if np.linalg.cond(errors) > WORST:
@@ -263,18 +265,6 @@ class _Third:
             self.fixed = assigned @ np.linalg.inv(errors)
             if not (weights @ self.fixed > 0).all():
                 raise InputError("a class has no rows with an outcome; take ml, or fewer classes")
-
-    def reported(self) -> dict[str, tuple[Doubles, Any]]:
-        """Return what is reported of a class: linear maps of its parameters (q,), and shifts."""
-        if not len(self.pooled):
-            move = np.diag([1.0, *1 / self.scale])
-            move[0, 1:] = -self.centre / self.scale
-            return {COEFFICIENTS: (move, 0.0)}
-        if self.law is _levels:
-            one = np.eye(len(self.scale))
-            return {"proportions": (np.eye(len(one), k=1) - np.outer(one[-1], 1 - one[0]), one[-1])}
-        rest = np.eye(3)[1:, None] * self.scale
-        return {"means": (rest[0], self.centre), "variances": (rest[1] * self.scale, 0.0)}
 
     def equations(self, at: Doubles) -> tuple[float, Doubles, Doubles, Doubles]:
         """Return the log-likelihood, equations of rows (M, P), and their derivatives (P, P).
