@@ -293,11 +293,13 @@ class _Third:
         else:
             value, shares, pairs = 0.0, np.zeros((n, k)), np.zeros((n, k, k))
             for part, chances in zip(self.assigned.T, self.errors.T, strict=True):
-                joint = logs + np.log(np.maximum(chances, TINY))
-                value += float((w * part) @ logsumexp(joint, axis=1))
+                here = np.flatnonzero(part)  # few, where assignment is modal
+                joint = logs[here] + np.log(np.maximum(chances, TINY))
+                value += float((w * part)[here] @ logsumexp(joint, axis=1))
                 after = softmax(joint, axis=1)
-                shares += part[:, None] * after
-                pairs += (part[:, None] * after)[:, :, None] * (np.eye(k) - after[:, None])
+                weighed = part[here, None] * after
+                shares[here] += weighed
+                pairs[here] += weighed[:, :, None] * (np.eye(k) - after[:, None])
             for t, u in np.ndindex(k, k):
                 moves[t, :, u] = (apart[:, t] * (w * pairs[:, t, u])[:, None]).T @ slopes[:, u]
         for t, u in np.ndindex(k, k):
