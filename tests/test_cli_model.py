@@ -10,17 +10,19 @@ from itertools import permutations
 import h5py
 import numpy as np
 import pytest
+from matplotlib.collections import PathCollection
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
+import vpem
 import vpem_cli
 from vpem import read_dataset, read_model
 from vpem.engines.tls.trust import fingerprint_words
 from vpem.files.studies.identities import read_certificate, write_request
 from vpem.files.studies.logs import MessageLog
 
-from .cli_support import AGENTS, MAIN, NAMES, done, make_data
+from .cli_support import AGENTS, MAIN, NAMES, done, make_data, run
 from .forks import interpreter
 from .study_support import make_study
 from .tables import each
@@ -268,3 +270,45 @@ def test_show_calls_what_shows_other_files(capsys, tmp_path):
     assert "asks to be in heart" in done(capsys, "show", request).out
     words = done(capsys, "show", request, "--json").json["words"]
     assert words == fingerprint_words(read_certificate(certificate))
+
+
+def test_scores_along_directions_and_their_plane(capsys, tmp_path, monkeypatch):
+    """Scores in a file are those of the formula, and the picture's plane is that of the first."""
+    monkeypatch.chdir(tmp_path)
+    make_data("d.h5", n_components=3)
+    done(capsys, "fit", "d.h5", "-k", 3, "--agents", 1, "-o", "m.h5")
+    model, data = read_model("m.h5"), read_dataset("d.h5")
+    for share, is_told in ((0.5, False), (1, True)):
+        said = "predict", "m.h5", "d.h5", "--directions", share
+        mixture = model.mixture
+        centred = data.X - mixture.assembled_weights @ mixture.assembled_means
+        wanted = centred @ mixture.directions(share)[0]
+        if is_told:
+            np.testing.assert_allclose(done(capsys, *said, "--json").json["scores"], wanted)
+            continue
+        done(capsys, *said, "-o", "s.csv")
+        table = np.genfromtxt("s.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+        for axis, column in enumerate(wanted.T, 1):
+            np.testing.assert_allclose(table[f"direction_{axis}"], column, atol=1e-12)
+        picture = vpem.plot(model, "projection", data, directions=share)
+        marks = [
+            one for one in picture.figure.axes[0].collections if isinstance(one, PathCollection)
+        ]
+        drawn = np.concatenate([one.get_offsets() for one in marks])
+        for axis in (0, 1):  # in the order of components, and turned
+            alike = [
+                np.corrcoef(np.sort(drawn[:, axis]), np.sort(sign * wanted[:, axis]))[0, 1]
+                for sign in (1, -1)
+            ]
+            assert max(alike) > 1 - 1e-9
+    done(capsys, "kmeans", "d.h5", "-k", 2, "-o", "c.h5")
+    done(capsys, "fit", "d.h5", "-k", 2, "--family", "t", "-o", "t.h5")
+    for words, reason in (
+        (("predict", "m.h5", "d.h5", "--directions", 2), "from 0 to 1"),
+        (("predict", "c.h5", "d.h5", "--directions", 1), "those of a mixture"),
+        (("predict", "t.h5", "d.h5", "--directions", 1), "of Gaussian features alone"),
+        (("plot", "c.h5", "d.h5", "--kind", "projection", "--directions", 1), "of a mixture, not"),
+        (("plot", "m.h5", "d.h5", "--kind", "pairs", "--directions", 1), "are for projection"),
+    ):
+        result = run(capsys, *words)
+        assert (result.code, reason in result.sentence) == (2, True), result.sentence

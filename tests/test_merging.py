@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from scipy.special import entr
+from sklearn.metrics import adjusted_rand_score
 
 from vpem import VPEM, merge_components, read_dataset, read_model
 from vpem.errors import InputError
@@ -129,6 +130,13 @@ def test_commands_label_rows_at_any_level(home, capsys):
         found = np.genfromtxt("p.csv", delimiter=",", names=True)
         assert found["label"].tolist() == merging.predict(2).tolist()
         np.testing.assert_allclose(found["proba_1"], merging.predict_proba(2)[:, 1], atol=1e-6)
+        told = json.loads(
+            done(capsys, "evaluate", "m.h5", "d.h5", "--merge-to", level, "--json").out
+        )
+        labels, groups = read_dataset("d.h5").labels, [list(one) for one in merging.groups(2)]
+        assert told["groups"] == groups
+        agrees = adjusted_rand_score(labels, merging.predict(2))
+        assert told["adjusted_rand_index"] == pytest.approx(agrees)
 
 
 def test_commands_refuse_what_has_no_components_to_merge(home, capsys):

@@ -12,7 +12,7 @@ import typer
 
 from vpem.errors import FileError, InputError, Setting, VpemError, brief, check_choice, printable
 from vpem.pictures.contents import number, plural, table_of
-from vpem.records import Settings, Table, beside, changed, setting, words_in
+from vpem.records import Settings, Table, beside, changed, setting, unset, words_in
 from vpem.settings import OF_DATA
 
 from ..data import OF_A_FIT
@@ -28,6 +28,7 @@ from .use import (
     INDIVIDUALS,
     OF_COLUMNS,
     RUNNING,
+    TO_MERGE,
     ContributionSettings,
     MergeSettings,
     PredictSettings,
@@ -107,6 +108,7 @@ def show_fit(file: Path, json: bool) -> None:
 
 OUTPUTS = "output force quote_formulas digits"
 NOT_DRAWN = f"missing sample_weight secure_sum quote_formulas digits {RUNNING} {OF_A_FIT}"
+NOT_PAGE = "directions drawn individual"
 NOT_DATA = "times population latents residuals"
 
 
@@ -202,7 +204,8 @@ def sample(
     _run(UseRequest("sample", model, (), results.into(UseSettings)), rows.n, rows.seed)
 
 
-class EvaluateSettings(UseSettings, kept=False):
+class EvaluateSettings(UseSettings, kept=False, rows=[TO_MERGE]):
+    merge_to: str | None = changed(PredictSettings, "merge_to")
     secure_sum: bool = changed(  # of files of an earlier --show-config
         hidden=True,
         idle=beside(" has no effect here, where one process has all data; leave it out"),
@@ -241,6 +244,13 @@ class PictureSettings(
     output: Path | None = changed(
         help="Write here: .png, .svg or .pdf. Default: beside the model, as model-KIND.png.",
         often=False,
+    )
+    directions: float | None = unset(
+        "The plane of projection: directions in which components differ by their means (1), or "
+        "also by their covariances (0.5, the lambda of mclust's MclustDR). Default: Fisher's.",
+        least=0.0,
+        most=1.0,
+        local=True,
     )
     force: bool = changed(idle=None)
 
@@ -308,7 +318,9 @@ def plot(
         if settings.drawn is not None:  # none at all are refused, as an empty variable of a shell
             features = [name for name in words_in("drawn", settings.drawn) if name != ""]
         laid = [stored_at(one, "plot").saved for one in over or ()] or None
-        picture = draw(kind, saved, evaluation, features=features, over=laid)
+        picture = draw(
+            kind, saved, evaluation, features=features, over=laid, directions=settings.directions
+        )
         if data and not shows_data:
             picture.notes.append(f"the kind {kind} shows nothing of DATA")
         others = next_kinds(kind, saved, evaluation)
@@ -329,7 +341,7 @@ def report(
     model: FitFile,
     data: OptionalData = None,
     *,
-    settings: Annotated[PageSettings, Without(f"drawn individual {NOT_DATA} {NOT_DRAWN}")],
+    settings: Annotated[PageSettings, Without(f"{NOT_PAGE} {NOT_DATA} {NOT_DRAWN}")],
 ) -> None:
     """Write a page on a model: how well it fits, with all pictures.
 

@@ -315,16 +315,18 @@ class RowFile(StoredFile):
     def evaluate(self, request: UseRequest) -> None:
         self.load(request)
         numbers, names = self.assign()[0]["label"], self.classes
-        found = compare(self.labels(), numbers, len(names) or self.stored.n_components, names)
+        found = compare(self.labels(), numbers, self.n_labels, names)
         mapping, order = found.mapping, found.order
         own = [name_of(c, len(names) or self.stored.n_components) for c in order]
         pairs = zip(own, order, strict=True)
         heads = [f"{name} = {mapping[c]}" if c in mapping else name for name, c in pairs]
         labelled = zip(found.classes, found.confusion[:, order], strict=True)
         counts = ((label, *row) for label, row in labelled)
-        title = f"Rows of each label in each {'class' if names else 'component'}"
+        kind = "class" if names else "cluster" if self.groups else "component"
+        title = f"Rows of each label in each {kind}"
+        merges = {"groups": self.groups} if self.groups else {}
         request.tell(
-            {"n_samples": len(self.X), **found.describe(), **self.of_data()},
+            {"n_samples": len(self.X), **found.describe(), **self.of_data(), **merges},
             {"accuracy": "{accuracy:.4f}", **dict([*AGREED.items()][1:])} if names else AGREED,
             Table([*counts], ("label", *heads), title),
         )
@@ -407,6 +409,10 @@ class MixtureFile(RowFile):
             columns = {name: columns[name] for name in columns if not name.startswith("proba_")}
         named = {"class": np.array(self.classes)[columns["label"]]} if found is not None else {}
         shown = {"labels": columns["label"], **({"proba": shares} if proba else {})}
+        if self.settings.directions is not None:
+            scores = self.stored.mixture.project(self.X, self.settings.directions)
+            columns |= {f"direction_{axis}": one for axis, one in enumerate(scores.T, 1)}
+            shown["scores"] = scores
         return {**columns, **named}, shown | ({"classes": named["class"]} if named else {})
 
     def _classes(self) -> Any:

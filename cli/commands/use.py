@@ -167,14 +167,24 @@ class UseSettings(
 
     proba: bool = False
     merge_to: str | None = None
+    directions: float | None = None
+
+
+TO_MERGE = ("merge_to", *beside(
+    " merges components of a mixture over rows, which {model} is not; leave it out",
+    holds=("individuals", "documents", "entries", "iterates")))  # fmt: skip
 
 
 class PredictSettings(
     UseSettings, kept=False,
     rows=[
-        ("merge_to", *beside(
-            " merges components of a mixture over rows, which {model} is not; leave it out",
+        TO_MERGE,
+        ("directions", *beside(
+            " are those of a mixture over rows, which {model} is not; leave it out",
             holds=("individuals", "documents", "entries", "iterates"))),
+        ("directions", *beside(
+            "parts of scores show a party's features where it has no more of them than there are "
+            "directions; read all parties in one process, or leave out {directions}", apart=True)),
         ("times", *not_both("latents", "times")),
         ("population", *not_both("latents", "population")),
         ("residuals", lambda given: any(given[one] for one in ("latents", "population", "times")),
@@ -210,6 +220,17 @@ class PredictSettings(
         local=True,
         idle=beside(
             " merges components of a mixture, of which {model} has none; leave it out",
+            classes=False,
+        ),
+    )
+    directions: float | None = unset(
+        "Add scores along the directions in which components differ most: by their means (1), or "
+        "also by their covariances (0.5, the lambda of mclust's MclustDR).",
+        least=0.0,
+        most=1.0,
+        local=True,
+        idle=beside(
+            " are those of a mixture, which {model} is not; leave it out",
             classes=False,
         ),
     )

@@ -201,7 +201,7 @@ KINDS: dict[str, Kind] = {
     ),
     "projection": Kind(
         "How they lie apart", "all features at once, in the plane that separates best", FITS,
-        "optional", "scatters.draw_projection", options=("ax",), check=_check_two,
+        "optional", "scatters.draw_projection", options=("ax", "directions"), check=_check_two,
     ),
     "marginals": Kind(
         "Feature by feature", "densities over histograms", FITS, "optional",
@@ -314,6 +314,7 @@ def draw(kind: str, saved: Saved, data: Data | None = None, **options: object) -
     """Draw one of `KINDS`; data are rows, or individuals of a fit of SAEM.
 
     Options are ``features``, names or numbers of those that "profile", "marginals" or "pairs" draw;
+    ``directions``, the share of means in those of "projection" (`vpem.Mixture.directions`);
     ``most``, individuals of "curves"; ``ax``, where "profile", "projection", "confusion" and
     "graph", which have one panel, are drawn, by default in a figure of their own.
     """

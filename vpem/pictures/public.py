@@ -128,6 +128,7 @@ def plot(
     most: int | None = None,
     ax: Axes | None = None,
     over: Sequence[Any] = (),
+    directions: float | None = None,
 ) -> Picture:
     """Draw a fit, as `vpem plot` does.
 
@@ -151,6 +152,9 @@ def plot(
     over : sequence of fits or paths, optional
         Others that "marginals" or "history" lay over the first; histories of fits that were made
         alike are averaged.
+    directions : float, optional
+        The plane of "projection" is that of `vpem.Mixture.directions`, with this share of the
+        means, from 0 to 1. Default: Fisher's linear discriminants.
 
     Returns
     -------
@@ -176,9 +180,8 @@ def plot(
     kind = kind or next(iter(kinds_of(saved)))
     features = None if features is None else list(map(str, features))
     laid = [_saved(one) for one in over] or None
-    options = {"features": features, "most": most, "ax": ax, "over": laid}
     return draw(
-        kind, saved, data, **{name: one for name, one in options.items() if one is not None}
+        kind, saved, data, features=features, most=most, ax=ax, over=laid, directions=directions
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Labels
-from vpem.errors import InputError
+from vpem.errors import InputError, Setting
 from vpem.fits.answer import boundaries
 from vpem.pictures.densities import are_counts, others, pick_features, span
 from vpem.pictures.figure import (
@@ -423,14 +423,16 @@ def _entries(
     return entries, f"ellipses: {reach}" if lines else "numbers: centres"
 
 
-def separating_plane(parts: DrawnParts) -> tuple[Doubles, Doubles, float]:
+def separating_plane(
+    parts: DrawnParts, found: tuple[Doubles, Doubles] | None = None
+) -> tuple[Doubles, Doubles, float]:
     """Find the plane in which components lie farthest apart for how wide they are.
 
     These are Fisher's linear discriminants of the fitted mixture, from its parameters alone: with
     ``W = sum_k w_k Sigma_k`` within components and ``B`` the covariance of their means, the two
     directions of largest ``v' B v / v' W v``. Two components lie apart along one direction only, a
     single one along none; the rest of the plane is then where all rows spread most, at right angles
-    (in ``W``) to it.
+    (in ``W``) to it. Others with their eigenvalues may be ``found`` already.
 
     Returned are directions (d, 2), along which one unit is the mean standard deviation within
     components; correlations (d, 2) of each feature with each of them, over the whole mixture; and
@@ -447,7 +449,10 @@ def separating_plane(parts: DrawnParts) -> tuple[Doubles, Doubles, float]:
     whiten = vectors / np.sqrt(np.maximum(values, RIDGE))
     values, vectors = np.linalg.eigh(whiten.T @ between @ whiten)
     values, vectors = values[::-1], (whiten @ vectors)[:, ::-1]
-    apart = min(len(weights) - 1, 2)
+    if found is not None:
+        values, vectors = found[1], found[0] / unit[:, None]
+        vectors /= np.sqrt(np.einsum("ja,ji,ia->a", vectors, within, vectors))
+    apart = min(len(weights) - 1 if found is None else len(values), 2)
     directions = vectors[:, :apart]
     total = between + within
     if apart < 2:  # the largest variance, at right angles to these
@@ -465,10 +470,21 @@ def separating_plane(parts: DrawnParts) -> tuple[Doubles, Doubles, float]:
 
 
 def draw_projection(
-    saved: SavedFit, rows: EvaluationData | None = None, ax: Axes | None = None
+    saved: SavedFit,
+    rows: EvaluationData | None = None,
+    ax: Axes | None = None,
+    directions: float | None = None,
 ) -> Picture:
-    """Draw rows, if any, and components in the plane that separates components best."""
+    """Draw rows, if any, and components in the plane that separates components best.
+
+    With ``directions`` the plane has those of `vpem.Mixture.directions`, with that share.
+    """
     notes: list[str] = []
+    found = None
+    if directions is not None:
+        if not hasattr(saved, "mixture"):
+            raise InputError(Setting("directions"), f" are those of a mixture, not {saved.holds}")
+        found = saved.mixture.directions(directions)
     parts = saved.parts()
     X, labels = rows_to_scatter(saved, parts, rows, notes)
     along = in_a_plane(saved, None, notes)
@@ -478,21 +494,24 @@ def draw_projection(
     if X is not None and not np.isfinite(X).all():
         notes.append(f"missing values stand at the mean of their row's {saved.noun}")
         X = np.where(np.isfinite(X), X, parts.means[labels])
-    if len(names_of) == 2:
+    if len(names_of) == 2 and found is None:
         # There is no other plane, and as they are they can be read.
         names, what = [words(name) for name in names_of], f"{saved.noun}s in the two features"
-        origin, directions = np.zeros(2), np.eye(2)
+        origin, plane = np.zeros(2), np.eye(2)
     else:
         wide = _with_widths(saved, parts, X, labels)
-        directions, correlations, share = separating_plane(wide)
+        plane, correlations, share = separating_plane(wide, found)
         names = [_name(saved, names_of, correlations[:, axis], axis) for axis in (0, 1)]
         origin, what = parts.weights @ parts.means, "plane in which all rows spread most"
         if len(parts.weights) > 1:
             part = f"{100 * share:.3g} % of what separates {saved.noun}s"
             what = f"plane that separates best: {part}"
-    seen = None if X is None else (X - origin) @ directions
+            if directions is not None:
+                part = f"{100 * share:.3g} % of the eigenvalues"
+                what = f"directions with share {directions:g} of the means: {part}"
+    seen = None if X is None else (X - origin) @ plane
     figure, axes = one_panel(ax, 7.0, 5.6)
-    draw_pair(axes, _seen(parts, origin, directions), 0, 1, seen, labels)
+    draw_pair(axes, _seen(parts, origin, plane), 0, 1, seen, labels)
     tidy(axes, None)
     few_ticks(axes, 6)
     axes.tick_params(labelsize=8)

@@ -290,6 +290,21 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         """Return responsibilities (R, m, K) of sums that gave these log-densities (R, m)."""
         return shares
 
+    def directions(self, share: float = 1.0) -> tuple[Doubles, Doubles]:
+        """Raise InputError: only a `vpem.Mixture` has directions."""
+        raise InputError(
+            "directions in which components differ are of Gaussian features alone, and this model "
+            "has others; take a picture of marginals, or the contribution of features"
+        )
+
+    def project(self, X: Floats, share: float = 1.0) -> Doubles:
+        """Return scores (M, p) of rows (M, d) along `directions`, from the mixture's mean."""
+        directions = self.directions(share)[0]
+        rows = np.asarray(as_rows_of(self, X, MISSINGS[0]))
+        check_finite(rows, None)
+        scores: Doubles = (rows - self.assembled_weights @ self.assembled_means) @ directions
+        return scores
+
     def bic(self, log_likelihood: float, n_samples: float) -> float:
         """Bayesian information criterion of a total log-likelihood; lower is better."""
         return -2 * log_likelihood + self.n_parameters * float(np.log(n_samples))

@@ -20,14 +20,14 @@ from numpy.typing import DTypeLike, NDArray
 from vpem._core.cholesky import cholesky_blocks
 from vpem._core.mahalanobis import mahalanobis_diag, mahalanobis_full
 from vpem._core.threads import thread_count
-from vpem.checks import Doubles, Floats, Indices, Mask, check_finite, check_number
+from vpem.checks import Doubles, Floats, Indices, Mask, check_number
 from vpem.errors import InputError, NumericalError, check_choice, former
 from vpem.network.partition import Blocks
 from vpem.network.schema import KEPT, Array, Report, Schema, State, check
 from vpem.rules import DECOMPOSED
-from vpem.settings import COVARIANCES, MISSINGS
+from vpem.settings import COVARIANCES
 from vpem.terms.decomposed import INVARIANT, ON_AXES, bounded, constrained, n_free
-from vpem.terms.density import Density, Runs, as_rows_of, runs_of_roots
+from vpem.terms.density import Density, Runs, runs_of_roots
 from vpem.terms.missing import Gaps
 from vpem.terms.units import Scaling
 
@@ -600,14 +600,6 @@ class Mixture(Density, facts="{n_components:component}, {n_features:feature}, {c
         directions = vectors[:, kept] / np.linalg.norm(vectors[:, kept], axis=0)
         largest = np.abs(directions).argmax(axis=0)
         return directions * np.sign(directions[largest, range(len(largest))]), values[kept]
-
-    def project(self, X: Floats, share: float = 1.0) -> Doubles:
-        """Return scores (M, p) of rows (M, d) along `directions`, from the mixture's mean."""
-        rows = np.asarray(as_rows_of(self, X, MISSINGS[0]))
-        check_finite(rows, None)
-        mean = self.assembled_weights @ self.assembled_means
-        scores: Doubles = (rows - mean) @ self.directions(share)[0]
-        return scores
 
     def marginal(self, features: Sequence[int]) -> Mixture:
         """Return the mixture of some of the features: all others are integrated out.
