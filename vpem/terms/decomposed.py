@@ -190,35 +190,36 @@ def equal_volume(variances: Doubles, shares: Doubles) -> Doubles:
 
 
 def equal_shape(variances: Doubles, shares: Doubles) -> Doubles:
-    """Volumes of their own times one shape, found in turns: convex in their logarithms."""
-    logs = np.log(variances.mean(axis=-1))  # of volumes (n, K)
+    """Volumes of their own times one shape, found in turns: convex in their logarithms.
+
+    Neither is scaled on the way: ratios of new volumes to old have the weighted mean 1.
+    """
+    width = variances.shape[-1]
+    ahead = variances.sum(axis=-1) / width
     for _ in range(MOST):
-        weights = shares * np.exp(-logs)
-        shape = np.einsum("nk,nkw->nw", weights, variances)
-        shape /= np.exp(np.log(shape).mean(axis=-1, keepdims=True))
-        before, logs = logs, np.log((variances / shape[:, None]).mean(axis=-1))
-        if not (shares * np.abs(logs - before) > SETTLED).any():
+        volumes = ahead
+        shape = (shares / volumes)[:, None] @ variances
+        ahead = (variances / shape).sum(axis=-1) / width
+        if not (shares * np.abs(ahead / volumes - 1)).max() > SETTLED:
             break
-    return np.asarray(np.exp(logs)[..., None] * shape[:, None])
+    return np.asarray(ahead[..., None] * shape)
 
 
 def _scaled_copies(S: Doubles, shares: Doubles) -> Doubles:
-    """Volumes of their own times one matrix, found in turns: VEE."""
-    width = S.shape[-1]
-    logs = np.log(np.trace(S, axis1=-2, axis2=-1) / width)
-    flat = S.reshape(*S.shape[:2], -1)
+    """Volumes of their own times one matrix, found in turns as in `equal_shape`: VEE."""
+    width, flat = S.shape[-1], S.reshape(*S.shape[:2], -1)
+    ahead = np.trace(S, axis1=-2, axis2=-1) / width
     for _ in range(MOST):
-        matrix = np.einsum("nk,nkw->nw", shares * np.exp(-logs), flat).reshape(-1, width, width)
-        matrix /= np.exp(np.linalg.slogdet(matrix)[1] / width)[:, None, None]
+        volumes = ahead
+        matrix = ((shares / volumes)[:, None] @ flat).reshape(-1, width, width)
         try:
             inverse = np.linalg.inv(matrix)
         except np.linalg.LinAlgError:
             inverse = np.full_like(matrix, np.nan)
-        before = logs
-        logs = np.log(np.einsum("nkw,nw->nk", flat, inverse.reshape(len(S), -1)) / width)
-        if not (shares * np.abs(logs - before) > SETTLED).any():
+        ahead = (flat @ inverse.reshape(len(S), -1, 1))[..., 0] / width
+        if not (shares * np.abs(ahead / volumes - 1)).max() > SETTLED:
             break
-    return np.asarray(np.exp(logs)[..., None, None] * matrix[:, None])
+    return np.asarray(ahead[..., None, None] * matrix[:, None])
 
 
 def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | None) -> Doubles:
