@@ -211,6 +211,22 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     shown = done(capsys, *words, "-j", 1).out
     assert "matched with the fit's" in shown
     assert "variance a" in shown
+    kept = (*words, "-j", 1, "--state", "s.h5", "--json")
+    done(capsys, *kept, "--replicates", 2)
+    assert done(capsys, *kept).json["standard_errors"] == one["standard_errors"]
+    assert (
+        "was 'weighted', now it is 'parametric'"
+        in run(capsys, *kept, "--kind", "parametric").sentence
+    )
+    done(capsys, "fit", "x.csv", "--agents", 3, "--covariance", "diag", "-o", "m.h5")
+    of_file = ("bootstrap", "x.csv", "--agents", 3, "--replicates", 5, "--model", "m.h5", "--json")
+    of_file = done(capsys, *of_file, "-j", 1).json
+    for name, values in one["standard_errors"].items():
+        assert np.array(of_file["standard_errors"][name]) == pytest.approx(np.array(values))
+    assert (
+        "--components is that of --model"
+        in run(capsys, *words, "--model", "m.h5", "-k", 3).sentence
+    )
     tests = done(capsys, *words, "-k", "1-3", "--test", "-j", 1, "--json").json
     assert tests["tests"][0]["n_components"] == 1
     assert "give one number" in run(capsys, *words, "-k", "1-3").sentence

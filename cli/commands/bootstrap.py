@@ -237,8 +237,9 @@ def bootstrap(
         cell = Cell(counts[0], min(task.networks), fits.covariance_type)
         n_jobs = 1 if task.engine.apart else out.n_jobs or processors()
         what = "test" if out.test else out.kind
-        facts = facts_of(problem) | {"bootstrap": what, "covariance": fits.covariance_type}
-        facts |= {"starts": fits.n_init, "model": out.model and file_digest(out.model)}
+        facts = facts_of(problem) | {"algorithm": "bootstrap", "bootstrap": what}
+        facts |= {"covariance": fits.covariance_type, "starts": fits.n_init}
+        facts["model"] = out.model and file_digest(out.model)
         record = Record(out.state, facts, out.force, task.engine, "bootstrap")
         fit = None
         if task.engine.apart:

@@ -125,13 +125,14 @@ CHECKPOINTS = {
     "saem-topics": f"saem words.csv --model lda -k 2 {QUICK}",
     "search": f"select {ROWS} -k 1-2 --jobs 1 {SHORT}",
     "folds": f"select {ROWS} -k 1-2 --jobs 1 --criterion heldout --folds 2 {SHORT}",
+    "replicates": f"bootstrap {ROWS} --jobs 1 --replicates 2 {SHORT}",
 }
 """Runs that keep their state, by the names of the files (without .ckpt)."""
 
 
 def keeping(words: str, file: str, how: str = "") -> str:
     """Return the words of a run that keeps its state in a file, or goes on from there."""
-    if words.startswith("select"):
+    if words.startswith(("select", "bootstrap")):
         return f"{words} --state {file}"
     return f"{words} --checkpoint {file} {how}".strip()
 
@@ -206,7 +207,7 @@ RESULTS = (
 )  # fmt: skip
 
 
-AS_IT_WAS = ("starts", "search", "folds")
+AS_IT_WAS = ("starts", "search", "folds", "replicates")
 """Checkpoints of runs that cannot be made longer."""
 
 
