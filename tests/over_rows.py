@@ -71,7 +71,7 @@ class Comparison:
         return network.compress is not None and "qsgd" in network.compress and network.faults
 
     def em(self, network, *, tolerance=1e-10, **options):
-        options = {"n_components": 3, "max_iter": 4, "tol": 0.0, "seed": 1, **options}
+        options = {"n_components": 3, "max_iter": 2, "tol": 0.0, "seed": 1, **options}
         found, wanted = self.both(fit_em, network, **options)
         if wanted is None:
             assert len(found.mixtures) <= max(1, len(self.mine))
@@ -108,7 +108,7 @@ class Comparison:
         return found
 
     def fedem(self, network, **options):
-        options = {"n_components": 3, "max_iter": 4, "seed": 1, **options}
+        options = {"n_components": 3, "max_iter": 3, "seed": 1, **options}
         found, wanted = self.both(fit_fedem, network, **options)
         if wanted is None:
             return found

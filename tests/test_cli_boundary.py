@@ -238,33 +238,6 @@ def test_text_is_made_one_line_without_control_characters():
     assert printable(3.5) == "3.5"
 
 
-FOREIGN = "\x1b]0;pwned\x07\nvpem: error: no"
-
-
-def test_names_in_files_do_not_reach_the_terminal_raw(capsys, folder):
-    names = [f"{FOREIGN}{n}" for n in range(6)]
-    with h5py.File("d.h5", "a") as file:
-        for name, values in (("feature_names", names), ("agent_names", names[:3]),
-                             ("labels", names[:2] * 30)):  # fmt: skip
-            del file[name]
-            file[name] = values
-    for words in ("data describe d.h5", "fit d.h5 -o n.h5", "evaluate n.h5 d.h5",
-                  "model show n.h5"):  # fmt: skip
-        result = done(capsys, *words.split())
-        assert "pwned" in result.out
-        assert not {"\x1b", "\x07"} & set(result.out + result.err)
-        assert "\nvpem: error" not in result.out + result.err
-    with h5py.File("d.h5", "a") as file:
-        file["X"][:, 1] = 1.0
-    result = done(capsys, "fit", "d.h5")
-    assert "vpem: warning: constant features" in result.err
-    assert result.err.count("\n") == len(result.err.splitlines())
-    with h5py.File("d.h5", "a") as file:
-        file["X"][3, 1] = np.nan
-    assert "pwned" in run(capsys, "fit", "d.h5").sentence
-    assert "pwned" in run(capsys, "fit", f"{FOREIGN}.h5").sentence
-
-
 def test_emoji_codes_in_names_stay_as_they_are(capsys, folder):
     with h5py.File("d.h5", "a") as file:
         del file["feature_names"]

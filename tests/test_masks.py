@@ -108,13 +108,12 @@ def test_few_parties_are_refused():
 
 
 def test_masks_that_do_not_cancel_are_noticed():
+    """And of such nobody takes flags."""
     masks = place_of(3).masks
     shares = masks.hide(np.ones((3, 100)), apart=True)
     with pytest.raises(InputError, match="their masks do not cancel"):
         masks.total(shares[:2].sum(axis=0))
 
-
-def test_of_masks_that_do_not_cancel_nobody_takes_flags():
     def work(engine):
         place = place_of(3, engine, [0, 1, 2])
         if engine.rank == 1:
@@ -486,8 +485,7 @@ def as_a_fourth(ring):
     ring[3], ring[-4] = ring[3] + np.uint64(1), ring[-4] + np.uint64(1)
 
 
-@pytest.mark.parametrize("forge", [double, swap, one_more, as_a_fourth, lambda ring: ring.fill(0)])
-@pytest.mark.parametrize("which", [1, 4])
+@over(forge=[double, swap, one_more, as_a_fourth, lambda ring: ring.fill(0)], which=[1, 4])
 def test_a_total_that_nobody_has_added_is_refused_by_all(forge, which, monkeypatch):
     """One forged total told to all would draw parameters of the server's own choosing."""
     monkeypatch.setattr(Forging, "left", which)

@@ -102,15 +102,6 @@ def test_messages_arrive_by_sender_and_tag(tmp_path):
     assert {n.topic for n in noted} == {"estep", ""}
 
 
-def test_two_that_both_send_before_they_read_do_not_block(tmp_path):
-    with posts(*a_study(tmp_path, ("hub", "lab"))) as (hub, lab):
-        mail = [bytes([number]) * 20_000_000 for number in range(2)]
-        hub.put(1, 0, mail[0])
-        lab.put(0, 0, mail[1])
-        assert bytes(hub.receive(1, 0)) == mail[1]
-        assert bytes(lab.receive(0, 0)) == mail[0]
-
-
 def test_a_link_that_is_cut_at_any_moment_loses_and_doubles_nothing(tmp_path):
     """In TLS's handshake, in the first frames, in the middle of messages, while both send."""
     roster, identities, sockets = a_study(tmp_path, ("hub", "lab"))

@@ -12,9 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import gammaln
 
 import vpem_cli
-from vpem import connect_workers, make_graph
 from vpem.errors import FileError, InputError
-from vpem.network.partition import evenly
 from vpem.saem.fit import fit_saem
 from vpem.saem.formats.fits import read_saem, save_saem
 from vpem.saem.individuals import from_counts, from_long
@@ -110,20 +108,6 @@ def test_topics_are_recovered_and_a_run_ends_when_perplexity_stays():
     assert np.corrcoef(shares.ravel(), SHARES[:, columns].ravel())[0, 1] > 0.95
     assert np.isnan(found.standard_errors).all()
     assert found.trace.shape == (found.n_iter + 1, 3)
-
-
-def test_devices_find_what_one_machine_finds():
-    alone = fit()
-    for network in (None, {"sum": "tree"}, {"secure_sum": True}, {"consensus_tol": 1e-12}):
-        graph = "star" if network and "secure_sum" in network else "path"
-        joined = network and connect_workers(make_graph(graph, 3), **network)
-        found = fit(devices=evenly(60, 3), network=joined)
-        np.testing.assert_allclose(found.theta, alone.theta, 1e-5, 1e-12)
-        np.testing.assert_allclose(found.given.means, alone.given.means, 1e-5, 1e-9)
-    order = np.random.default_rng(0).permutation(60)
-    mixed = fit(FEW.take(order), devices=2)
-    np.testing.assert_allclose(mixed.theta, alone.theta, 1e-8)
-    np.testing.assert_allclose(mixed.given.means, alone.given.means[order], 1e-8)
 
 
 def test_weights_are_copies():
