@@ -431,18 +431,6 @@ def test_batches_of_rows_that_weigh_nothing(step_size, overlapping):
     assert np.isfinite(found.mixture.means).all()
 
 
-def test_batches_reach_what_em_over_all_rows_reaches(overlapping):
-    X = overlapping(0, 300, 4)
-    network = joined("star", 4, 2)
-    terms = terms_of(X, network, reg_covar=1e-6)
-    start = run(terms, network.total, function=em.fit, n_iter=60).mixture
-    whole = run(terms, network.total, start, function=em.fit, n_iter=80)
-    for step_size, tolerance in ((None, 1e-4), (0.6, 0.02), (1.0, 0.02)):
-        how = {"batch_size": 60, "step_size": step_size, "n_iter": 30}
-        ours = run(terms, network.total, start, **how)
-        assert abs(ours.log_likelihood[0] - whole.log_likelihood[0]) / 300 < tolerance, step_size
-
-
 # ---- collapse, silence, partition ----------------------------------------------------------------
 
 

@@ -337,6 +337,7 @@ def test_omega_of_dithering_is_the_formula(d, levels):
         close = at(2.000001), at(1e4)
         assert close == (pytest.approx(at(2), rel=1e-4), pytest.approx(at("inf"), rel=0.02))
     assert parse_codec("randk:0.25").variance(4 * d) == pytest.approx(3)
+    assert [parse_codec(f"float{n}").variance(d) for n in (16, 32, 64)] == [4.0**-11, 4.0**-24, 0]
 
 
 @over(order=[1, 2, 4.5, inf], sizes=[(130,), (3, 9, 40), (1, 200)])
@@ -363,6 +364,11 @@ def test_blocks_of_several_sizes_and_any_norm_are_the_formula(order, sizes):
     assert known <= codec.variance(n)
     by_hand = {1: [4 + 33], 2: [4 + 1, 4 + 33], 3: [4 + 1, 4 + 3, 3 * 4 + 30]}
     assert codec.message_size(n) == sum(by_hand[len(sizes)])
+
+
+def test_blocks_draw_by_keys_of_their_own():
+    first, second = (sent_often("blockp:3,4", np.ones(7), 900)[:, at] != 0 for at in (0, 3))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / sqrt(900)
 
 
 def test_a_value_between_two_floats_is_sent_without_bias():

@@ -289,13 +289,6 @@ def test_rounds_over_graphs_in_turn_are_products_of_their_matrices():
     assert auto.consensus_error <= 1e-6 < np.abs(6 * product_of(auto.n_rounds - 1) - 1).max()
 
 
-def test_one_graph_in_turn_is_that_graph():
-    once = connect_workers(in_turn([RING]), n_rounds=30)
-    plain = connect_workers(RING, n_rounds=30, acceleration="none")
-    np.testing.assert_allclose(estimates(once)[0], estimates(plain)[0], rtol=1e-13)
-    assert once.mixing_rate == pytest.approx(plain.mixing_rate, abs=1e-9)
-
-
 @each("how", [
     {"compress": "natural:12bits"}, {"link_failure": 0.2}, {"stragglers": 0.1}, {"sum": "tree"},
 ])  # fmt: skip

@@ -109,20 +109,6 @@ def test_semi_supervised_em_of_the_textbook(kind, weighted, how, agent, batch):
     np.testing.assert_allclose(dense(found.mixture)[1], covariances, **exact, atol=1e-9)
 
 
-def test_all_labels_are_a_fit_of_every_class():
-    X, _, truth = data()
-    found = fitted(X, truth, max_iter=2)
-    for k in range(K):
-        own = X[truth == k]
-        np.testing.assert_allclose(found.mixture.assembled_means[k], own.mean(axis=0))
-        np.testing.assert_allclose(
-            dense(found.mixture)[1][k][np.ix_([0, 3], [0, 3])],
-            np.cov(own[:, [0, 3]].T, bias=True) + 1e-6 * np.eye(2),
-        )
-    assert found.history[1, 0] > found.history[0, 0]
-    assert fitted(X, truth, max_iter=1).mixture.means == pytest.approx(found.mixture.means)
-
-
 @over(topology=["star", "cycle"], missing=[False, True], families=[False, True])
 def test_certain_probabilities_are_labels_and_no_labels_are_none(topology, missing, families):
     X, labels, _ = data()

@@ -173,14 +173,6 @@ def test_under_every_law_it_rises_to_where_no_step_is_better(law):
     assert np.abs(list(hard.intercepts.values())).max() < 1e-6
 
 
-def test_observers_of_one_matrix_are_better_described():
-    given = seen_by_three("gaussian")
-    with_own, without = (
-        fit(given, max_iter=60, **more) for more in ({"observer_shrinkage": 1.0}, {})
-    )
-    assert with_own.log_likelihood > without.log_likelihood + 0.05
-
-
 @each(
     ["engine", "law", "how"],
     [(ThreadEngine, "poisson", {}), (over_queues, "gaussian", {"secure_sum": True})],

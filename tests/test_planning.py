@@ -291,20 +291,6 @@ def test_means_are_of_the_sums_that_the_fit_draws(topology, n, options, overlapp
     assert before <= counted + 1e-6
 
 
-@pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
-def test_batches_with_faults(overlapping, monkeypatch):
-    monkeypatch.setattr(forecast, "MOST_DRAWN", 80)
-    told, fit = foretold(
-        overlapping, "cycle", 8, 8, {"link_failure": 0.1, "stragglers": 0.05}, rows=100,
-        batch_size=30, tol=1e-14, max_iter=5,
-    )  # fmt: skip
-    told = told["communication"]
-    expected = of_fit(told, fit.n_iter)
-    for kind, row in fit.communication["by_kind"].items():
-        for what, value in row.items():
-            assert value == pytest.approx(expected[kind][what], rel=0.02), (kind, what)
-
-
 def test_means_are_those_of_the_probabilities():
     p, q, d = 0.2, 0.1, 0.05
     graph = make_graph("geometric", 12, seed=0)
