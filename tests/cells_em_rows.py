@@ -6,27 +6,24 @@ from functools import partial
 import h5py
 import numpy as np
 import pytest
-from scipy.special import logsumexp
-from scipy.stats import multivariate_normal
 
 from vpem import connect_workers, fit_em, make_graph
-from vpem.engines.engine import Engine
-from vpem.engines.placement import Placement
 from vpem.errors import InputError, VpemWarning
 from vpem.files.matrix import FileMatrix
-from vpem.files.parties.joining import stack_parties
-from vpem.files.parties.opening import Party
 from vpem.fits.local_rows import read_rows
 from vpem.network.partition import Workers, evenly
 from vpem.sums.connect import spread_workers
 
 from .cells_support import (
+    compare_over,
+    em_by_hand,
     files_of_rows,
-    first_of,
     keys_exchanged,
     lost_messages,
+    opened,
     over_members,
     report_of,
+    same,
 )
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
@@ -60,36 +57,8 @@ def fit(topology="star", network=None, data=X, workers=WORKERS, engine=None, **o
     return fit_em(part, workers, ranked, n_threads=1, **options)
 
 
-def same(found, wanted, tolerance=1e-10):
-    """Iteration by iteration, and at the end."""
-    np.testing.assert_allclose(found.history, wanted.history + 0 * found.history, tolerance)
-    for name in ("weights", "means", "covariances"):
-        ours, theirs = getattr(found.mixture, name), getattr(wanted.mixture, name)
-        np.testing.assert_allclose(ours, theirs, tolerance, 10 * tolerance)
-
-
-def by_hand(n_iter):
-    """EM of pooled rows: log-likelihoods before each step, and the means."""
-
-    def spread(share=None):
-        return np.cov(X.T, bias=True, aweights=share) + 1e-6 * np.eye(X.shape[1])
-
-    weights, means, covariances = np.full(3, 1 / 3), X[START], [spread()] * 3
-    history = []
-    for _ in range(n_iter):
-        logs = np.log(weights) + np.stack(
-            [multivariate_normal(means[k], covariances[k]).logpdf(X) for k in range(3)], axis=1
-        )
-        history.append(logsumexp(logs, axis=1).sum())
-        shares = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
-        weights = shares.mean(axis=0)
-        means = shares.T @ X / shares.sum(axis=0)[:, None]
-        covariances = [spread(share) for share in shares.T]
-    return history, means
-
-
 def server(folder):
-    history, means = by_hand(6)
+    history, means = em_by_hand(X, START, [np.arange(4)], 6)
     for workers in (WORKERS, DEALT):
         found = fit(workers=workers, reg_covar=1e-6)
         np.testing.assert_allclose(found.history[:, 0], history, 1e-10)
@@ -279,39 +248,26 @@ OVER_RANKS = {
 
 
 def mpi(folder):
-    compare_over(folder, partial(together, 2), OVER_RANKS)
+    in_processes(folder, partial(together, 2), OVER_RANKS)
 
 
 def tls(folder):
     few = ("weights of rows that miss values", "masked")
     ways = {way: OVER_RANKS[way] for way in few}
-    compare_over(folder, partial(over_members, 4), ways)
+    in_processes(folder, partial(over_members, 4), ways)
 
 
-def compare_over(folder, run, ways):
-    """Compare fits in several processes, of their own files too, with one process."""
+def in_processes(folder, run, ways):
     files, matrix = files_of_rows(folder, X, FEATURES, WORKERS, NAMES), stored(folder)
-    ways = [{"max_iter": 3} | how for how in ways.values()]
-    ways.append({"data": matrix, "init": "kmeans"})
 
     def of_parties(engine):
-        place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
-        held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
-        joined = stack_parties(held, holders=place)
+        held = opened(engine, files, NAMES, rows=True)
         network = spread_workers(connect_workers(make_graph("star", 4)), engine)
         how = {"n_components": 3, "max_iter": 6, "tol": 0.0, "init": START, "n_threads": 1}
-        return fit_em(joined.X, joined.workers, network, **how)
+        return fit_em(held.X, held.workers, network, **how)
 
-    def everything(engine):
-        return [of_parties(engine), *(fit(engine=engine, **how) for how in ways)]
-
-    wanted = [of_parties(Engine()), *(fit(**how) for how in ways)]
-    found = first_of(run(everything))
-    for ours, theirs in zip(found, wanted, strict=True):
-        same(ours, theirs)
-        assert ours.communication == theirs.communication
-        if ours.network.agents.masks is not None:  # whole numbers are the same in any order
-            np.testing.assert_array_equal(ours.history, theirs.history)
+    ways = [{"max_iter": 3} | how for how in (*ways.values(), {"data": matrix, "init": "kmeans"})]
+    compare_over(run, fit, ways, of_parties)
 
 
 CELLS = {

@@ -6,27 +6,24 @@ import numpy as np
 import pytest
 
 from vpem import connect_workers, fit_em, fit_fedem, make_graph
-from vpem._core.threads import one_blas_thread
-from vpem.engines.engine import Engine
-from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.matrix import FileMatrix
-from vpem.files.parties.joining import stack_parties
-from vpem.files.parties.opening import Party
 from vpem.fits.local_rows import read_rows
 from vpem.network.partition import Workers, from_worker_of_row
 from vpem.rules import WAYS
 from vpem.sums.connect import spread_workers
 
 from .cells_support import (
+    compare_over,
     files_of_rows,
-    first_of,
     keys_exchanged,
     lost_messages,
+    opened,
     over_members,
     report_of,
+    same,
 )
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
@@ -257,54 +254,32 @@ class Ways:
         ways = self.over_ranks()
         few = ("compressed", "masked", "weights of rows that miss values")
         some = {way: ways[way] for way in (few if self.algorithm else ways)}
-        self.compare_over(folder, partial(together, 2), some)
+        self.in_processes(folder, partial(together, 2), some)
 
     def tls(self, folder):
         # Rounds are those of parties; what is reduced goes as all else does.
         few = ("masked",) if self.algorithm else ("compressed", "masked")
         ways = self.over_ranks()
-        self.compare_over(folder, partial(over_members, 3), {way: ways[way] for way in few})
+        self.in_processes(folder, partial(over_members, 3), {way: ways[way] for way in few})
 
-    def compare_over(self, folder, run, ways):
+    def in_processes(self, folder, run, ways):
         """Compare fits in several processes, of their own files too, with one process."""
         files = files_of_rows(folder, X, FEATURES, HELD, NAMES)
         write_dataset(folder / "data.h5", Dataset(X, FEATURES))
         stored = {"data": FileMatrix(folder / "data.h5").in_reads_of(16), "init": "kmeans"}
-        ways = ways | {"disk": stored | COMPRESSED}
-        few = {"max_iter": 3}
 
         def of_parties(engine):
-            place = Placement.evenly(engine, 3, NAMES) if engine.apart else Placement.here(3)
-            held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
-            stacked = stack_parties(held, holders=place)
+            held = opened(engine, files, NAMES, rows=True)
             network = spread_workers(connect_workers(make_graph("path", 3), n_rounds=6), engine)
             how = {"n_components": 2, "max_iter": 3, "tol": 0.0, "init": START, "n_threads": 1}
-            return fit_fedem(stacked.X, stacked.workers, network, **self.algorithm | how)
+            return fit_fedem(held.X, held.workers, network, **self.algorithm | how)
 
-        def everything(engine):
-            found = [self.fit(engine=engine, **few | how) for how in ways.values()]
-            return [*found, of_parties(engine)]
-
-        wanted = [*(self.fit(**few | how) for how in ways.values()), of_parties(Engine())]
-        with one_blas_thread():
-            found = first_of(run(everything))
-        for ours, theirs in zip(found, wanted, strict=True):
-            same(ours, theirs)
-            assert ours.communication == theirs.communication
-            if ours.network.agents.masks is not None:  # to the bit
-                np.testing.assert_array_equal(ours.run.statistic, theirs.run.statistic)
+        ways = [{"max_iter": 3} | how for how in (*ways.values(), stored | COMPRESSED)]
+        compare_over(run, self.fit, ways, of_parties, lambda fit: fit.run.statistic)
 
     def cells(self):
         """Cells by way."""
         return {way: getattr(self, way) for way in (*WAYS, "masked")}
-
-
-def same(found, wanted, tolerance=1e-10):
-    """Iteration by iteration, and at the end."""
-    np.testing.assert_allclose(found.history, wanted.history, tolerance)
-    for name in ("weights", "means", "covariances"):
-        ours, theirs = getattr(found.mixture, name), getattr(wanted.mixture, name)
-        np.testing.assert_allclose(ours, theirs, tolerance, 10 * tolerance)
 
 
 CELLS = Ways({}).cells()

@@ -7,16 +7,13 @@ import pytest
 
 from vpem import InputError, connect, kmeans_features, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.engines.placement import Placement
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.parties.joining import join_parties
-from vpem.files.parties.opening import Party
 from vpem.fits.spread import own_columns
 from vpem.network.partition import from_lists
 from vpem.sums.connect import spread
 
-from .cells_support import files_of_columns, first_of, over_members
+from .cells_support import files_of_columns, first_of, opened, over_members
 from .kmeans_support import (
     KEPT,
     OVER_RANKS,
@@ -121,9 +118,7 @@ def in_processes(folder, compare):
     }
 
     def of_parties(engine):
-        place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
-        held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
-        joined, _ = join_parties(held, holders=place)
+        joined = opened(engine, files, NAMES, rows=False)
         network = spread(connect(make_graph("star", 4), joined.partition), engine)
         return kmeans_features(joined.X, network, n_clusters=4, init=START, n_threads=1)
 

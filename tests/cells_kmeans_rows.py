@@ -4,17 +4,14 @@ import numpy as np
 import pytest
 
 from vpem import connect_workers, kmeans_rows, make_graph
-from vpem.engines.placement import Placement
 from vpem.errors import InputError
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.parties.joining import stack_parties
-from vpem.files.parties.opening import Party
 from vpem.fits.local_rows import read_rows
 from vpem.network.partition import evenly, from_worker_of_row
 from vpem.sums.connect import spread_workers
 
-from .cells_support import files_of_rows
+from .cells_support import files_of_rows, opened
 from .kmeans_support import (
     HOLES,
     KEPT,
@@ -142,9 +139,7 @@ def in_processes(folder, compare):
     }
 
     def of_parties(engine):
-        place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
-        held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
-        joined = stack_parties(held, holders=place)
+        joined = opened(engine, files, NAMES, rows=True)
         network = spread_workers(connect_workers(make_graph("star", 4)), engine)
         how = {"n_clusters": 4, "init": START, "n_threads": 1}
         found = kmeans_rows(joined.X, joined.workers, network, **how)

@@ -4,22 +4,26 @@ from functools import partial
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
-from scipy.stats import multivariate_normal
 
 from vpem import InputError, connect, fit_vpem, make_graph
 from vpem._core.threads import one_blas_thread
-from vpem.engines.engine import Engine
-from vpem.engines.placement import Placement
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, write_dataset
-from vpem.files.parties.joining import join_parties
-from vpem.files.parties.opening import Party
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.network.partition import contiguous
 from vpem.sums.connect import spread
 
-from .cells_support import files_of_columns, first_of, lost_messages, over_members, report_of
+from .cells_support import (
+    compare_over,
+    em_by_hand,
+    files_of_columns,
+    first_of,
+    lost_messages,
+    opened,
+    over_members,
+    report_of,
+    same,
+)
 from .cli_support import overlapping
 from .missing_support import observed_scores, with_holes
 from .resume_support import check_resumes
@@ -56,14 +60,6 @@ def fit(data=X, topology="star", network=None, engine=None, held=HELD, **options
     return fit_spread(own, ranked, n_threads=1, **options)
 
 
-def same(found, wanted, tolerance=1e-10):
-    """Iteration by iteration, and at the end."""
-    np.testing.assert_allclose(found.history, wanted.history + 0 * found.history, tolerance)
-    for name in ("weights", "means", "covariances"):
-        ours, theirs = getattr(found.mixture, name), getattr(wanted.mixture, name)
-        np.testing.assert_allclose(ours, theirs + 0 * ours, tolerance, 10 * tolerance)
-
-
 def same_optimum(tolerance, plain=None, **how):
     """To the end, where the plain algorithm comes to."""
     ended = {"tol": 1e-9, "max_iter": 400}
@@ -75,34 +71,9 @@ def same_optimum(tolerance, plain=None, **how):
     return found
 
 
-def by_hand(n_iter):
-    """EM with block-diagonal covariances: log-likelihoods before each step, and the means."""
-
-    def spread(own, share=None):
-        return np.cov(X[:, own].T, bias=True, aweights=share) + 1e-6 * np.eye(len(own))
-
-    blocks = HELD.features
-    weights, means = np.full(2, 0.5), X[START]
-    covariances = [[spread(own)] * 2 for own in blocks]
-    history = []
-    for _ in range(n_iter):
-        logs = np.log(weights) + sum(
-            np.stack([
-                multivariate_normal(means[k, own], each[k]).logpdf(X[:, own]) for k in range(2)
-            ], axis=1)
-            for own, each in zip(blocks, covariances, strict=True)
-        )  # fmt: skip
-        history.append(logsumexp(logs, axis=1).sum())
-        shares = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
-        weights = shares.mean(axis=0)
-        means = shares.T @ X / shares.sum(axis=0)[:, None]
-        covariances = [[spread(own, share) for share in shares.T] for own in blocks]
-    return history, means
-
-
 def server(folder):
     found = fit(reg_covar=1e-6)
-    history, means = by_hand(6)
+    history, means = em_by_hand(X, START, HELD.features, 6)
     np.testing.assert_allclose(found.history[:, 0], history, 1e-10)
     np.testing.assert_allclose(found.mixture.assembled_means, means, 1e-8, 1e-8)
 
@@ -249,39 +220,24 @@ OVER_RANKS = {
 
 
 def mpi(folder):
-    compare_over(folder, partial(together, 2), OVER_RANKS)
+    in_processes(folder, partial(together, 2), OVER_RANKS)
 
 
 def tls(folder):
     ways = ("compressed at a server, in batches", "missing in batches")  # rounds: those of parties
-    compare_over(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in ways})
+    in_processes(folder, partial(over_members, 4), {way: OVER_RANKS[way] for way in ways})
 
 
-def compare_over(folder, run, ways):
-    """Compare fits in several processes, of their own files too, with one process."""
+def in_processes(folder, run, ways):
     files = files_of_columns(folder, X, FEATURES, HELD, NAMES)
 
     def of_parties(engine):
-        place = Placement.evenly(engine, 4, NAMES) if engine.apart else Placement.here(4)
-        held = [Party(name, str(path)) for name, path in zip(NAMES, files, strict=True)]
-        joined, _ = join_parties(held, holders=place)
-        network = spread(
-            connect(make_graph("cycle", 4), joined.partition, hops=0, n_rounds=8), engine
-        )
+        held = opened(engine, files, NAMES, rows=False)
+        network = connect(make_graph("cycle", 4), held.partition, hops=0, n_rounds=8)
         how = {"n_components": 2, "max_iter": 3, "tol": 0.0, "init": START, "n_threads": 1}
-        return fit_spread(joined.X, network, **how)
+        return fit_spread(held.X, spread(network, engine), **how)
 
-    def everything(engine):
-        found = [fit(engine=engine, **how | few) for how in ways.values()]
-        return [*found, of_parties(engine)]
-
-    few = {"max_iter": 3}
-    wanted = [*(fit(**how | few) for how in ways.values()), of_parties(Engine())]
-    with one_blas_thread():
-        found = first_of(run(everything))
-    for ours, theirs in zip(found, wanted, strict=True):
-        same(ours, theirs)
-        assert ours.communication == theirs.communication
+    compare_over(run, fit, [how | {"max_iter": 3} for how in ways.values()], of_parties)
 
 
 CELLS = {
