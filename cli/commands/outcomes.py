@@ -9,7 +9,6 @@ import typer
 
 from vpem.errors import InputError, Setting
 from vpem.files.table_settings import ROW_NAMES, TableSettings
-from vpem.fits.answer import estimates_table
 from vpem.pictures.contents import plural
 from vpem.records import Table, changed, not_both, setting, unset, words_in
 from vpem.settings import ASSIGNMENTS, CORRECTIONS, WorkerSettings
@@ -142,6 +141,8 @@ def _lines(rows: Dataset, source: Dataset) -> Any:
 
 
 def _tables(name: str, report: Report) -> list[Table]:
+    from vpem.fits.answer import estimates_table
+
     correct = float(report["sizes"] @ report["classification"].diagonal())
     facts = [
         ("rows", f"{report['n_samples']}, and {report['n_missing']} left out without a value"),
