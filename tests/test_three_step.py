@@ -332,6 +332,16 @@ def test_the_command_finds_what_python_finds(home, capsys):
     assert "intercept" in shown
     codes = ("outcomes", "p.csv", "out.csv", "--outcome", "w", "--family", "w=categorical")
     assert "proportion 2" in done(capsys, *codes).out
+    folder = home[0]  # rows that are trimmed have no class, and noise is a class of its own
+    lines = [[row, *one] for row, one in enumerate(proba * [0.9, 1])]
+    lines[7] = [7, 0, 0]
+    noise = [0.1 * p for p in proba[:, 0]]
+    noise[7] = 0
+    write(folder / "t.csv", "row,proba_0,proba_1,proba_noise", *zip(*lines, strict=True), noise)
+    words = ("outcomes", "t.csv", "out.csv", "--outcome", "kind", "--assignment", "proportional")
+    result = run(capsys, *words, "--method", "ml")
+    assert "without a class: 1 row of out.csv" in result.err
+    assert "noise   proportion a" in result.out
 
 
 def test_a_score_has_the_errors_of_covariates(home, capsys):

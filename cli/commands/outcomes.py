@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NO_CLASSES = (
     "{} has no responsibilities, which 'vpem predict MODEL DATA --proba -o classes.csv' writes"
 )
-SHARES = frozenset(f"proba_{k}" for k in range(1000))
+SHARES = frozenset((*(f"proba_{k}" for k in range(1000)), "proba_noise"))
 
 
 class OutcomeSettings(Printing, heading="Model", kept=False):
@@ -99,10 +99,11 @@ def outcomes(
         except InputError:
             raise InputError(NO_CLASSES.format(classes)) from None
         source, line = settle(source, choice), _lines(rows, source)
+        called = [name.removeprefix("proba_") for name in rows.feature_names]
         proba = rows.X[line]
-        there = (line >= 0) & ~np.isnan(proba).any(axis=1)
+        there = (line >= 0) & (np.nan_to_num(proba).sum(axis=1) > 0)  # trimmed rows have zeros
         if not there.all():
-            screen.print_note(f"{plural(int((~there).sum()), 'row')} of {data} have no class")
+            screen.print_note(f"without a class: {plural(int((~there).sum()), 'row')} of {data}")
         values = {name: source.X[there, j] for j, name in enumerate(source.feature_names)}
         for name, levels in source.levels.items():
             codes = np.nan_to_num(values[name], nan=-1).astype(int)
@@ -112,6 +113,7 @@ def outcomes(
         each = {name: {name: one} for name, one in values.items()}
         found = {
             name: three_step(proba[there], sample_weight=weights, **options | {named: one})
+            | {"classes": called}
             for name, one in (each if named == "outcome" else {named: values}).items()
         }
         if settings.json:

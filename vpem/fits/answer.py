@@ -624,5 +624,6 @@ def estimates_table(report: Report, caption: str = "") -> Table:
                 word = f"{kind[:-1]} {word}"
             cells = [f"{report[one][kind][place]:.{3 if logits else 4}g}" for one in parts]
             if not logits or place[0]:
-                rows.append((str(place[0]), word, *cells))
+                called = report.get("classes", range(len(estimates)))[place[0]]
+                rows.append((str(called), word, *cells))
     return Table(rows, heads, caption, heads[2:], spare=("z",))
