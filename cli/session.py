@@ -161,7 +161,7 @@ class Where:
     def share(self, result: FitOutcome, out: Output) -> Report:
         """Write the result to the outputs, if others may have it, and return the report."""
         report = result.tell()
-        if out.output is not None:
+        if out.output is not None and result.write is not None:
             result.write(out.output, report)
         report["model"] = None if out.output is None else str(out.output)
         return report | result.own(report)

@@ -371,7 +371,8 @@ def discriminant(
         task = runner.Task(screen, out, "models", out)
         networked = graph.is_asked or sums.is_asked
         source = task.load(data, parties, holding, graph, fits, memory_limit, networked)
-        labels, labelled_by = source.labels, None
+        labels: Any = source.labels
+        labelled_by: int | None = None
         if labels is None and not source.is_share:
             raise InputError(
                 f"{source.source} has no labels; name their column with --label-column"
@@ -419,7 +420,6 @@ def discriminant(
                 held["held_out_error"] = float(sum(wrong) / sum(sizes))
                 held["held_out_standard_error"] = float(np.std(rates, ddof=1) / len(rates) ** 0.5)
         task.in_data_units(fitted)
-        fitted = task.whole(fitted)
         for name, one in zip(fitted.classes, fitted.chosen, strict=True):
             many = plural(one["n_components"], "component")
             screen.say(f"class {name}: {many}, {one['covariance_type']}, BIC {one['bic']:.2f}")
@@ -432,7 +432,7 @@ def discriminant(
                 f"{held['held_out_standard_error']:.4f}, in {out.n_folds} folds"
             )
         options = task.options(given, fitted, covariance=out.covariance_type)
-        task.finish_fit(fitted, options, classification=held)
+        task.finish_fit(task.whole(fitted), options, classification=held)
 
 
 # ---- several numbers of components in one fit ----------------------------------------------------

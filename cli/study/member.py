@@ -372,7 +372,7 @@ class Meeting(Where):
         report = self.receive(result, out) if self.engine.rank else self.send(result, out)
         local_facts = super().facts(self.files)
         report |= {name: value for name, value in local_facts.items() if value or name != "data"}
-        if result.apart and out.output is not None:
+        if result.apart and out.output is not None and result.write is not None:
             result.write(out.output, report)
         report["model"] = None if out.output is None else str(out.output)
         return report | result.own(report)
@@ -386,7 +386,7 @@ class Meeting(Where):
         content = failed = None
         with TemporaryDirectory() as folder:
             for path in (out.output, Path(folder, "model.h5")) if result.in_file else ():
-                if content is None and path is not None:
+                if content is None and path is not None and result.write is not None:
                     try:
                         result.write(path, report)
                         content = path.read_bytes()

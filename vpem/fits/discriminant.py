@@ -78,6 +78,7 @@ class DiscriminantFit(Fit):
         """Return the probability of each class, shape (M, C)."""
         members = np.eye(len(self.classes))[self.class_of]
         if not self.network.agents.apart:
+            assert X is not None
             return self.mixture.predict_proba(X, missing=missing) @ members
         held = ByFeatures(X, self.network, None, None, missing)
         held.count()
@@ -243,6 +244,8 @@ def _refuse(settings: FitSettings) -> None:
         "init": not isinstance(settings.init, str),
         "n_factors": settings.n_factors,
         "fix": settings.fix,
+        "noise": settings.noise,
+        "trim": settings.trim,
     }
     for name in (name for name, is_given in given.items() if is_given):
         raise InputError(
@@ -312,8 +315,9 @@ def total_of(
 ) -> tuple[float, float]:
     """Return the log-likelihood of rows, and what those that have a value weigh."""
     if held.network.graph.is_directed:  # along which there is no exact sum
-        X, weights = (one if rows is None or one is None else select_rows(one, [rows])
-                      for one in (held.X, held.weights))  # fmt: skip
+        X: Any = held.X if rows is None else select_rows(held.X, [rows])
+        weights = held.weights
+        weights = weights if rows is None or weights is None else np.asarray(weights)[rows]
         scores = fit.mixture.score_samples(X, missing=held.missing)
         return weighed(scores, rows_with_values(X, held.missing), weights)
     judged = held.judge(fit, rows)

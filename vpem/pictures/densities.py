@@ -216,7 +216,7 @@ def draw_marginals(
         handles = panels.flat[0].get_legend_handles_labels()[0]
         legend = legend_below(figure, handles)
     else:
-        legend = _legend(figure, parts, X is not None, bars)
+        legend = _legend(figure, saved, parts, X is not None, bars)
     margins = (BESIDE + LABEL, 0.2, legend + 0.55, 0.14)
     place_panels(figure, (high, wide), margins, (BESIDE, BELOW))
     what = "Clusters in histograms" if clusters else "Densities over histograms"
@@ -351,7 +351,9 @@ def _stack(
         below = top
 
 
-def _legend(figure: Figure, parts: DrawnParts, with_data: bool, bars: bool) -> float:
+def _legend(
+    figure: Figure, saved: SavedFit, parts: DrawnParts, with_data: bool, bars: bool
+) -> float:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -372,7 +374,7 @@ def _legend(figure: Figure, parts: DrawnParts, with_data: bool, bars: bool) -> f
         entries.append(Line2D([], [], color="black", linewidth=1.8, label="mixture"))
         if k > 1:
             entries += [
-                Line2D([], [], color=colour(c), linestyle=line(c), label=f"component {c}")
+                Line2D([], [], color=colour(c), linestyle=line(c), label=saved.called(c))
                 for c in range(k)
             ]
             if bars:

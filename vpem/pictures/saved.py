@@ -23,7 +23,7 @@ from vpem.files.hdf5 import open_read, read_attribute
 from vpem.files.models import Model, assembled, read_model
 from vpem.files.results import Imputed, StoredClustering, read_clustering, read_imputed
 from vpem.files.traces import Trace, is_lines, read_trace
-from vpem.fits.answer import Answer, CategoryLevels, answer_of
+from vpem.fits.answer import Answer, CategoryLevels, answer_of, classes_in
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub
 from vpem.network.ledger import KINDS
@@ -138,6 +138,16 @@ class SavedFit(Saved, ABC):
         self.report: Report = stored.report
         self.n_components = stored.n_components
         self.feature_names = tuple(stored.feature_names)
+
+    def called(self, number: int) -> str:
+        """Return the name of a component or cluster, which may be of a class."""
+        found = classes_in(self.report, self.n_components)
+        if found is None:
+            return f"{self.noun} {number}"
+        names, members = found
+        own = members[:, members[number].argmax()]
+        name = f"class {names[members[number].argmax()]}"
+        return name if own.sum() == 1 else f"{name}, {self.noun} {number}"
 
     @abstractmethod
     def parts(self) -> DrawnParts:

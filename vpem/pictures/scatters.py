@@ -415,7 +415,7 @@ def _entries(
     entries = [
         Line2D(
             [], [], color=colour(c), linestyle=line(c) if lines else "", markersize=5,
-            marker=marker(c) if with_data else "" if lines else "s", label=f"{saved.noun} {c}",
+            marker=marker(c) if with_data else "" if lines else "s", label=saved.called(c),
             markerfacecolor="none" if c % 2 and with_data else colour(c),
         )
         for c in range(saved.n_components)

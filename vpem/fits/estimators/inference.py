@@ -208,8 +208,8 @@ class Inferring:
         InputError
             If an argument cannot be used, or a fit is degenerate.
         """
-        counts = [n_components] if isinstance(n_components, Integral) else list(n_components)
-        counts = [check_int("n_components", one, least=1) for one in counts]
+        several: Any = [n_components] if isinstance(n_components, Integral) else n_components
+        counts = [check_int("n_components", one, least=1) for one in several]
         if not counts:
             raise InputError("n_components must have at least one number")
         model = self._anew()

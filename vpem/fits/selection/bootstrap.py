@@ -131,7 +131,9 @@ class Resampling:
         k = self.cell.n_components  # what is beside components stays
         found = self.held.responsibilities(refitted)[:, :k]
         weights = self.held.weights
-        ours = self._shares if weights is None else np.asarray(weights)[:, None] * self._shares
+        ours: Any = self._shares
+        if weights is not None:
+            ours = np.asarray(weights)[:, None] * ours
         shared = self.held.total(lambda rows: (ours[rows].T @ found[rows]).ravel(), k * k)
         return linear_sum_assignment(shared.reshape(k, k), maximize=True)[1]
 
@@ -142,7 +144,7 @@ class Resampling:
         """
         held, engine, cell = self.held, self.problem.engine, self.cell
         held.count()
-        counts, how = [cell.n_components], {"init": self.mixture, "n_init": 1}
+        counts, how = [cell.n_components], Report({"init": self.mixture, "n_init": 1})
         if self.n_init is not None:
             counts, how = [cell.n_components, cell.n_components + 1], {"n_init": self.n_init}
         problem = self.problem.having(cell.hops, *self.draw(number))
@@ -171,14 +173,14 @@ class Resampling:
     @property
     def results(self) -> dict[str, dict[str, Schema]]:
         """What there is in the result of a replicate that is kept."""
-        done: dict[str, Schema] = {"status": Choice(("done",))} | dict.fromkeys(SENT, COUNT)
+        done: dict[str, Schema] = {"status": Choice(("done",)), **dict.fromkeys(SENT, COUNT)}
         if self.n_init is not None:
             done["statistic"] = NUMBER
         else:
             arrays = parameters_of(self.mixture).items()
             done |= {name: Array("f8", one.shape) for name, one in arrays} | {"moved": FLAG}
-        failed = {"status": Choice(("failed",)), "reason": TEXT} | dict.fromkeys(SENT, COUNT)
-        return {"failed": failed, "restart": done}
+        failed: dict[str, Schema] = {"status": Choice(("failed",)), "reason": TEXT}
+        return {"failed": failed | dict.fromkeys(SENT, COUNT), "restart": done}
 
     def replicates(
         self, n: int, n_jobs: int, tell: Callable[[int, int], None] | None,
@@ -290,10 +292,11 @@ def bootstrap_errors(
     ]
     if resampling.problem.workers is None and resampling.problem.engine.apart:
         found = _joined(found, resampling)
-    sent = [sum(one[name] for one in outcomes) for name in SENT]
+    estimates, errors, lower, upper = found
+    messages, sizes = (sum(one[name] for one in outcomes) for name in SENT)
     return Errors(
-        *found, level, resampling.kind, len(done), len(outcomes) - len(done),
-        sum(one["moved"] for one in done), *sent,
+        estimates, errors, lower, upper, level, resampling.kind, len(done),
+        len(outcomes) - len(done), sum(one["moved"] for one in done), messages, sizes,
     )  # fmt: skip
 
 

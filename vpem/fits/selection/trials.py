@@ -306,7 +306,8 @@ class ByRows(_Held):
 
     def responsibilities(self, mixture: Mixture, rows: Indices | None = None) -> Doubles:
         """Return those of this process's rows (m, K)."""
-        return mixture.predict_proba(_some(self.X, self._own(rows)), missing=self.missing)
+        found: Doubles = mixture.predict_proba(_some(self.X, self._own(rows)), missing=self.missing)
+        return found
 
     def total(self, of: Callable[[Any], Doubles], width: int) -> Doubles:
         """Return the sum of what is found of the rows of each worker: (width,)."""
