@@ -117,7 +117,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(InputError, match="each class has its own, whose size BIC"):
         DiscriminantAnalysis(weight_concentration_prior_type="dirichlet_process").fit(X, Y)
     with pytest.raises(InputError, match=r"noise.* is of one mixture"):
-        DiscriminantAnalysis(noise=True).fit(X, Y)
+        fit_discriminant(X, Y, network, noise=True)
     with pytest.raises(InputError, match=r"class 0, of 2 rows: no mixture could be fitted"):
         DiscriminantAnalysis(n_components=3).fit(X[48:52], Y[48:52])
 
