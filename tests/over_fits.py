@@ -49,7 +49,7 @@ class Comparison:
 
     def __call__(self, network, *, tolerance=1e-10, sample_weight=None, X=None, **options):
         X = self.X if X is None else X
-        options = {"n_components": 3, "max_iter": 2, "tol": 0.0, "seed": 1, **options}
+        options = {"n_components": 3, "max_iter": 3, "tol": 0.0, "seed": 1, **options}
         ranked = spread(network, self.engine)
         columns = own_columns(ranked)
         names = [f"feature {column}" for column in columns]
