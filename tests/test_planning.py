@@ -232,7 +232,6 @@ FAULTS = [
     ("cycle", 8, {"stragglers": 0.1, "hops": 1}),
     ("geometric", 15, {"agent_dropout": 0.02, "hops": 1}),
     ("geometric", 12, {"link_failure": 0.1, "agent_dropout": 0.02, "n_rounds": 100}),
-    ("cycle", 8, {"link_failure": 0.2, "compress": "natural:12bits"}),
     ("grid", 9, {"agent_dropout": 0.02, "compress": "float32", "n_rounds": 12}),
 ]
 
