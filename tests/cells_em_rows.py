@@ -15,6 +15,7 @@ from vpem.network.partition import Workers, evenly
 from vpem.sums.connect import spread_workers
 
 from .cells_support import (
+    PENALISED,
     compare_over,
     em_by_hand,
     files_of_rows,
@@ -161,6 +162,7 @@ def checkpoint(folder):
         check_resumes(lambda saver, where=topology: fit(where, saver=saver))
     for way in (MISSING, {"step_size": 0.7, "topology": "cycle"}):
         check_resumes(lambda saver, way=way: fit(**way, batch_size=15, max_iter=3, saver=saver))
+    check_resumes(lambda saver: fit(**PENALISED, saver=saver))
 
 
 MASKED = {"secure_sum": True}
@@ -240,6 +242,7 @@ OVER_RANKS = {
         "step_size": 0.7,
     },
     "missing": MISSING | {"workers": DEALT, "batch_size": 15},
+    "penalty": PENALISED,
     "weights": {"sample_weight": WEIGHTS, "workers": DEALT, "init": "kmeans"},
     "weights of rows that miss values": MISSING | {"sample_weight": WEIGHTS, "init": "k-means++"},
     "masked": MASKED_HOLES | {"network": MASKED, "workers": DEALT, "max_iter": 2},

@@ -16,6 +16,7 @@ from vpem.rules import WAYS
 from vpem.sums.connect import spread_workers
 
 from .cells_support import (
+    PENALISED,
     compare_over,
     files_of_rows,
     keys_exchanged,
@@ -190,6 +191,7 @@ class Ways:
     def checkpoint(self, folder):
         check_resumes(lambda saver: self.fit(saver=saver, batch_size=9, **COMPRESSED, **ABSENT))
         check_resumes(lambda saver: self.fit(saver=saver, **FAILING))
+        check_resumes(lambda saver: self.fit(saver=saver, **PENALISED, **ABSENT))
         check_resumes(lambda saver: self.fit(saver=saver, **TREE, **ABSENT))
         given = {"data": HOLES, "missing": "marginalize", "sample_weight": WEIGHTS + 0.5}
         check_resumes(lambda saver: self.fit(saver=saver, batch_size=9, **given))
@@ -240,6 +242,7 @@ class Ways:
             "batches": {"batch_size": 18},
             "masked": {"network": MASKED, "init": "kmeans", "batch_size": 18},
             "tree": TREE | ABSENT,
+            "penalty": PENALISED,
             "missing": {"data": HOLES, "missing": "marginalize", "init": "kmeans"},
             "weights": {"sample_weight": WEIGHTS, "batch_size": 18, "init": "random"},
             "weights of rows that miss values": {

@@ -99,6 +99,7 @@ def compare_over(run, fit, ways, of_parties, bits=lambda fit: fit.history):
         found = first_of(run(everything))
     for ours, theirs in zip(found, wanted, strict=True):
         same(ours, theirs)
+        np.testing.assert_allclose(ours.log_prior, theirs.log_prior, 1e-9)
         assert ours.communication == theirs.communication
         if ours.network.agents.masks is not None:  # whole numbers are the same in any order
             np.testing.assert_array_equal(bits(ours), bits(theirs))
@@ -126,3 +127,10 @@ def em_by_hand(X, start, blocks, n_iter):
         means = shares.T @ X / shares.sum(axis=0)[:, None]
         covariances = [[spread(own, share) for share in shares.T] for own in blocks]
     return history, means
+
+
+PENALISED = {
+    "penalty": "elastic-net:0.1:0.7,inverse-wishart,dirichlet:2",
+    "covariance_type": "diag",
+    "init": "kmeans",
+}

@@ -317,44 +317,31 @@ def test_columns_that_follow_from_others_are_refused_wherever_rounding_ends(n, d
 
 
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
-@each("family", ["gaussian", "t", "log-normal"])
-def test_other_families(family):
-    X = np.exp(0.3 * spots()) if family == "log-normal" else spots()
-    codes = np.random.default_rng(1).integers(3, size=(len(X), 1)).astype(float)
-    data, kinds = np.concatenate([X, codes], axis=1), Kinds((*[family] * 4, "categorical"))
-    many, one = (
-        fit_vpem(data, joined(5), kinds=kinds, n_components=k, max_iter=100) for k in (3, 1)
-    )
-    assert many.degenerate
-    assert one.degenerate == []
+def test_all_kinds_of_fits_say_so(noise):
+    """Of three components in rows of two spots, and of noise; of one component none is."""
+    X, codes = spots(), np.random.default_rng(1).integers(3, size=(120, 1)).astype(float)
+    for family in ("gaussian", "t", "log-normal"):
+        data = np.hstack([np.exp(0.3 * X) if family == "log-normal" else X, codes])
+        how = {"kinds": Kinds((*[family] * 4, "categorical")), "max_iter": 100}
+        many, one = (fit_vpem(data, joined(5), n_components=k, **how) for k in (3, 1))
+        assert many.degenerate
+        assert one.degenerate == []
     codes = np.random.default_rng(1).integers(2, size=(12, 6)).astype(float)
     kinds = Kinds(("categorical",) * 6)  # which have no floor
     assert fit_vpem(codes, joined(6), kinds=kinds, n_components=4).degenerate == []
-
-
-@quiet
-def test_factors_missing_values_and_fedem():
-    X = spots(200, 6)
-    several = joined(6, 2)
+    X, several = spots(200, 6), joined(6, 2)
     assert fit_vpem(X, several, n_components=2, n_factors=1, max_iter=300).degenerate == []
     X[::7, 2] = np.nan
-    fit = fit_vpem(X, several, n_components=3, missing="marginalize")
-    assert fit.degenerate
-    noise = np.random.default_rng(0).normal(size=(60, 25))
+    assert fit_vpem(X, several, n_components=3, missing="marginalize").degenerate
     fed = fit_fedem(noise, evenly(60, 3), n_components=3)
-    assert fed.degenerate
-    assert (
-        fed.describe([f"x{j}" for j in range(25)], ["a", "b", "c"])["degenerate"] == fed.degenerate
-    )
-
-
-@quiet
-def test_estimators_and_batches(noise):
-    fit = vpem.VPEM(3, agents=1).fit(noise)
-    assert fit.fit_.degenerate
-    assert vpem.VPEM(3, agents=1, floor_fits="keep").fit(noise).fit_.degenerate
-    rows = vpem.DistributedGaussianMixture(3, workers=2).fit(noise)
-    assert rows.fit_.degenerate
+    report = fed.describe([f"x{j}" for j in range(25)], ["a", "b", "c"])
+    assert report["degenerate"] == fed.degenerate != []
+    for model in (
+        vpem.VPEM(3, agents=1),
+        vpem.VPEM(3, agents=1, floor_fits="keep"),
+        vpem.DistributedGaussianMixture(3, workers=2),
+    ):
+        assert model.fit(noise).fit_.degenerate
     many = np.random.default_rng(1).normal(size=(400, 2))
     stream = vpem.VPEM(2, agents=1).partial_fit(many[:200])
     # A batch alone has few rows, but not all that were seen.

@@ -9,7 +9,7 @@ import scipy.special
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from vpem import VpemWarning, connect, fit_vpem, make_graph
+from vpem import InputError, VpemWarning, connect, fit_vpem, make_graph
 from vpem.network.partition import contiguous, from_agent_of_feature, from_lists
 from vpem.settings import COVARIANCE_TYPES
 from vpem.terms.units import Scaling
@@ -25,9 +25,6 @@ REG = 1e-6
 def star(*parts):
     d = sum(len(part) for part in parts)
     return connect(make_graph("star", len(parts)), from_lists(parts, d), hops=0)
-
-
-# ---- scikit-learn --------------------------------------------------------------------------------
 
 
 # ---- plain NumPy ---------------------------------------------------------------------------------
@@ -281,3 +278,25 @@ def test_log_likelihood_never_falls_with_exact_sums(data, partition, kind, k, se
         if i not in mended:
             assert step >= -1e-9 * max(abs(history[i - 1]), len(X)), (i, step, history[i - 1])
     assert np.isfinite(fit.history).all()
+
+
+@each(
+    ("topology", "how", "why"),
+    [
+        ("cycle", {"consensus": "operator", "compress": "qsgd:8bits"}, "have to be run one by one"),
+        ("cycle", {"consensus": "operator", "link_failure": 0.1}, "have to be run one by one"),
+        ("cycle", {"eigenvalue": "estimated", "acceleration": "none"}, "which is off"),
+        ("cycle", {"eigenvalue": "estimated", "link_failure": 0.1}, "which is off"),
+        ("cycle", {"eigenvalue": "estimated", "compress": "qsgd:8bits"}, "noise of the codec"),
+        ("cycle", {"acceleration": "chebyshev", "stragglers": 0.1}, "Chebyshev acceleration needs"),
+        ("cycle", {"compress": "topk:0.2"}, "and so sends"),
+        ("star", {"acceleration": "none"}, "a sum at a server or along a tree takes none"),
+        ("star", {"consensus": "rounds"}, "a sum at a server or along a tree takes none"),
+        ("star", {"eigenvalue": "estimated"}, "a sum at a server or along a tree takes none"),
+        ("star", {"link_failure": 0.1}, "needs every agent"),
+        ("cycle", {"sum": "tree", "agent_dropout": 0.1}, "one path joins two agents"),
+    ],
+)
+def test_options_that_do_not_go_together(topology, how, why):
+    with pytest.raises(InputError, match=why):
+        connect(make_graph(topology, 5), contiguous(5, 5), hops=0, **how)

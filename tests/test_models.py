@@ -76,52 +76,53 @@ EVERY_MODEL = {
 }
 
 
-def assembled(mixture):
-    return mixture.assembled_weights, mixture.assembled_means, mixture.assembled_covariances
-
-
 @over(**EVERY_MODEL)
-def test_what_is_written_is_read(tmp_path, covariance_type, shared, scaled):
+def test_what_is_written_is_read_and_exported(tmp_path, covariance_type, shared, scaled):
+    """A group a hub holds its root and what that knows; exports have the mixture put together."""
     model = make_model(covariance_type, shared, scaled)
-    write_model(tmp_path / "m.h5", model, force=True)
-    found = read_model(tmp_path / "m.h5")
-    for name in ("weights", "means", "covariances"):
-        np.testing.assert_array_equal(getattr(found.mixture, name), getattr(model.mixture, name))
-    np.testing.assert_array_equal(found.mixture.scaling.shift, model.mixture.scaling.shift)
-    np.testing.assert_array_equal(found.mixture.scaling.scale, model.mixture.scaling.scale)
+    mixture, path = model.mixture, tmp_path / "m.h5"
+    for name in ("m.h5", "again.h5"):
+        write_model(tmp_path / name, model, force=True)
+    assert path.read_bytes() == (tmp_path / "again.h5").read_bytes()
+    found = read_model(path)
+    parts = ("weights", "means", "covariances")
+    for name in parts:
+        np.testing.assert_array_equal(getattr(found.mixture, name), getattr(mixture, name))
+    for name in ("shift", "scale"):
+        own = getattr(found.mixture.scaling, name)
+        np.testing.assert_array_equal(own, getattr(mixture.scaling, name))
     np.testing.assert_array_equal(found.history, model.history)
-    assert found.mixture.covariance_type == model.mixture.covariance_type
-    assert [part.tolist() for part in found.mixture.blocks.features] == list(map(list, FEATURES))
-    assert found.mixture.blocks.roots == model.mixture.blocks.roots
-    assert found.mixture.blocks.agents == model.mixture.blocks.agents
-    assert found.feature_names == NAMES
-    assert found.report == model.report
-    assert found.options == model.options
-    assert found.versions == model.versions
+    assert found.mixture.covariance_type == mixture.covariance_type
+    blocks = found.mixture.blocks
+    assert [part.tolist() for part in blocks.features] == list(map(list, FEATURES))
+    assert (blocks.roots, blocks.agents) == (mixture.blocks.roots, mixture.blocks.agents)
+    assert (found.feature_names, found.report) == (NAMES, model.report)
+    assert (found.options, found.versions) == (model.options, model.versions)
     X = np.random.default_rng(2).standard_normal((9, 5))
-    np.testing.assert_array_equal(found.mixture.score_samples(X), model.mixture.score_samples(X))
-
-
-def test_the_same_model_makes_the_same_bytes(tmp_path):
-    for name in ("a.h5", "b.h5"):
-        write_model(tmp_path / name, make_model())
-    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
-
-
-def test_one_group_a_hub_holds_the_root_and_what_it_knows(tmp_path):
-    model = make_model("full", shared=False)
-    write_model(tmp_path / "m.h5", model)
-    with h5py.File(tmp_path / "m.h5") as file:
+    np.testing.assert_array_equal(found.mixture.score_samples(X), mixture.score_samples(X))
+    write_export(tmp_path / "m.npz", model, force=True)
+    write_export(tmp_path / "m.json", model, force=True)
+    text = (tmp_path / "m.json").read_text(encoding="utf-8")
+    plain = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
+    with np.load(tmp_path / "m.npz", allow_pickle=False) as archive:
+        arrays = dict(archive)
+    for name in parts:
+        wanted = getattr(mixture, f"assembled_{name}")
+        np.testing.assert_array_equal(arrays[name], wanted)
+        np.testing.assert_array_equal(np.array(plain[name]), wanted)
+    assert arrays["feature_names"].tolist() == plain["feature_names"] == list(NAMES)
+    assert str(arrays["covariance_type"]) == plain["covariance_type"]
+    assert (plain["report"], plain["options"]) == (model.report, model.options)
+    with h5py.File(path) as file:
         assert file.attrs["encoding-type"] == b"vpem-model"
         assert sorted(file["hubs"]) == ["0", "1", "2"]
-        for b in range(3):
-            hub = file[f"hubs/{b}"]
-            assert hub.attrs["root"] == model.mixture.blocks.roots[b]
-            assert hub["features"][()].tolist() == list(FEATURES[b])
-            weights, means, covariances = model.mixture.block(b)
-            np.testing.assert_array_equal(hub["weights"][()], weights)
-            np.testing.assert_array_equal(hub["means"][()], means)
-            np.testing.assert_array_equal(hub["covariances"][()], covariances)
+        for b, hub in enumerate(plain["hubs"]):
+            stored, root = file[f"hubs/{b}"], mixture.blocks.roots[b]
+            assert stored.attrs["root"] == hub["root"] == root
+            assert stored["features"][()].tolist() == hub["features"] == list(FEATURES[b])
+            for name, wanted in zip(parts, mixture.block(b), strict=True):
+                np.testing.assert_array_equal(stored[name][()], wanted)
+                np.testing.assert_array_equal(np.array(hub[name]), wanted)
 
 
 @each(
@@ -140,64 +141,6 @@ def test_what_no_reader_takes_is_not_written(tmp_path, part, own, sentence):
     with pytest.raises(InputError, match=f"m.h5: {re.escape(sentence)}"):
         write_model(tmp_path / "m.h5", model)
     assert list(tmp_path.iterdir()) == []
-
-
-# ---- export ---------------------------------------------------------------------------------
-
-
-@over(**EVERY_MODEL)
-def test_exports_hold_the_assembled_mixture(tmp_path, covariance_type, shared, scaled):
-    model = make_model(covariance_type, shared, scaled)
-    write_export(tmp_path / "m.npz", model, force=True)
-    write_export(tmp_path / "m.json", model, force=True)
-    text = (tmp_path / "m.json").read_text(encoding="utf-8")
-    plain = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
-    with np.load(tmp_path / "m.npz", allow_pickle=False) as archive:
-        arrays = dict(archive)
-    names = ("weights", "means", "covariances")
-    for name, wanted in zip(names, assembled(model.mixture), strict=True):
-        np.testing.assert_array_equal(arrays[name], wanted)
-        np.testing.assert_array_equal(np.array(plain[name]), wanted)
-    assert arrays["feature_names"].tolist() == plain["feature_names"] == list(NAMES)
-    assert str(arrays["covariance_type"]) == plain["covariance_type"]
-
-
-@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "tied-diag"])
-def test_an_exported_mixture_has_the_density_of_the_model(tmp_path, covariance_type):
-    from scipy.special import logsumexp
-    from scipy.stats import multivariate_normal
-
-    model = make_model(covariance_type, shared=False, scaled=True)
-    write_export(tmp_path / "m.npz", model)
-    X = np.random.default_rng(3).standard_normal((20, 5)) * 2
-    with np.load(tmp_path / "m.npz", allow_pickle=False) as archive:
-        covariances = archive["covariances"]
-        if covariance_type.startswith("tied"):
-            covariances = [covariances] * 3
-        logs = [
-            np.log(weight) + multivariate_normal(mean, covariance).logpdf(X)
-            if covariance_type.endswith(("full", "tied"))
-            else np.log(weight) + multivariate_normal(mean, np.diag(covariance)).logpdf(X)
-            for weight, mean, covariance in zip(
-                archive["weights"], archive["means"], covariances, strict=True
-            )
-        ]
-    np.testing.assert_allclose(logsumexp(logs, axis=0), model.mixture.score_samples(X), rtol=1e-10)
-
-
-def test_json_holds_every_hub_and_what_was_reported(tmp_path):
-    model = make_model("diag", shared=False)
-    write_export(tmp_path / "m.json", model)
-    plain = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))
-    assert [hub["features"] for hub in plain["hubs"]] == list(map(list, FEATURES))
-    assert [hub["root"] for hub in plain["hubs"]] == [2, 0, 5]
-    for b, hub in enumerate(plain["hubs"]):
-        for name, wanted in zip(
-            ("weights", "means", "covariances"), model.mixture.block(b), strict=True
-        ):
-            np.testing.assert_array_equal(np.array(hub[name]), wanted)
-    assert plain["report"] == model.report
-    assert plain["options"] == model.options
 
 
 # ---- features of a model among those of the data -----------------------------------------------

@@ -18,13 +18,10 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.linear import LinearModel
 from vpem.settings import COVARIANCE_TYPES
-from vpem.sums.connect import spread_workers
 from vpem.terms.priors import parse_penalty
 
 from .cli_support import done
-from .resume_support import check_resumes
 from .tables import each, over
-from .thread_engine import ThreadEngine, over_queues, together
 
 pytestmark = pytest.mark.filterwarnings("ignore::vpem.VpemWarning")
 
@@ -280,32 +277,6 @@ def test_statistics_of_a_mode_have_it_again(X):
             np.testing.assert_allclose(array, fit.mixture.arrays()[name], 1e-9, 1e-9)
 
 
-@each(["engine", "how"], [(ThreadEngine, {}), (over_queues, {"secure_sum": True})])
-def test_ranks_find_what_one_process_does(X, engine, how):
-    held, network = evenly(M, 3), connect_workers(make_graph("star", 3), **how)
-    options = given("diag", PENALTIES[-1], max_iter=3) | {"init": "kmeans", "seed": 1}
-    wanted = [recipe(X, held, network, **options) for recipe in (fit_em, fit_fedem)]
-
-    def both(rank):
-        ranked = spread_workers(network, rank)
-        own = np.concatenate([held.rows[worker] for worker in ranked.agents.own])
-        return [recipe(X[own], held, ranked, **options) for recipe in (fit_em, fit_fedem)]
-
-    for found in together(3, both, engine):
-        assert isinstance(found, list), found
-        for ours, theirs in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(ours.history, theirs.history, 1e-10)
-            assert ours.log_prior == pytest.approx(theirs.log_prior, rel=1e-9)
-
-
-def test_resumes_to_the_bit(X):
-    for recipe, more in ((fit_em, {}), (fit_fedem, {"participation": 0.7})):
-        options = given("diag", PENALTIES[-1], max_iter=4, **more)
-        network = connect_workers(make_graph("star", 3))
-        fit = partial(recipe, X, evenly(M, 3), network, **options)
-        check_resumes(lambda saver, fit=fit: fit(saver=saver))
-
-
 def test_a_lasso_leaves_features_out(tmp_path, monkeypatch, capsys, X):
     """The last feature is noise in all components, and a strong lasso says so."""
     monkeypatch.chdir(tmp_path)
@@ -351,14 +322,9 @@ def test_penalties_that_are_none(X, penalty):
         rows_fit(X, "spherical" if "wishart" not in penalty else "full", penalty, max_iter=1)
 
 
-def test_an_elastic_net_without_lasso_is_a_ridge(X):
-    net, ridge = (
-        rows_fit(X, "full", words, max_iter=5) for words in ("elastic-net:0.3:0", "ridge:0.3")
-    )
-    np.testing.assert_array_equal(net.mixture.assembled_means, ridge.mixture.assembled_means)
-
-
 def test_what_goes_without_a_penalty(X, capsys):
+    ridges = (rows_fit(X, "full", one, max_iter=5) for one in ("elastic-net:0.3:0", "ridge:0.3"))
+    np.testing.assert_array_equal(*(fit.mixture.assembled_means for fit in ridges))
     held = evenly(M, 3)
     for recipe in (fit_em, fit_fedem):
         with pytest.raises(InputError, match="need diagonal covariances"):

@@ -14,6 +14,7 @@ from vpem.files.models import assembled
 from vpem.terms.units import power_exponent, power_inverse, power_transform
 
 from .cli_support import done, run
+from .tables import each
 
 RNG = np.random.default_rng(0)
 X = np.concatenate([np.exp(RNG.normal(m, 0.5, (60, 3))) for m in (0.0, 1.5)]) - [0, 3, 0]
@@ -32,18 +33,14 @@ def write(name, rows, names="a,b,c"):
         file.write(f"{names}\n{text}\n")
 
 
-@pytest.mark.parametrize("exponent", [-1.7, 0.0, 0.3, 1.0, 2.0, 2.9])
-def test_it_is_that_of_scipy(exponent):
-    values = np.concatenate([RNG.normal(size=50), [0.0, 1e-9, -1e-9, 40.0, -40.0]])
+@each("exponent", [-1.7, 0.0, 0.3, 1.0, 2.0, 2.9])
+def test_it_is_that_of_scipy_and_undone(exponent):
+    values = np.concatenate([RNG.normal(size=50), [0.0, 1e-9, -1e-9, 9.0, -9.0, 40.0, np.nan]])
     found = power_transform(values, exponent)
-    np.testing.assert_allclose(found, yeojohnson(values, lmbda=exponent), rtol=1e-10, atol=1e-16)
-
-
-@pytest.mark.parametrize("exponent", [-1.7, 0.0, 0.3, 1.0, 2.0, 2.9])
-def test_it_is_undone(exponent):
-    values = np.concatenate([RNG.normal(size=50), [0.0, 1e-9, -1e-9, 9.0, -9.0, np.nan]])
-    undone = power_inverse(power_transform(values, exponent), exponent)
-    np.testing.assert_allclose(undone, values, rtol=1e-10, atol=1e-20)
+    wanted = yeojohnson(values[:-1], lmbda=exponent)
+    np.testing.assert_allclose(found[:-1], wanted, rtol=1e-10, atol=1e-16)
+    undone = power_inverse(found[[*range(55), 56]], exponent)
+    np.testing.assert_allclose(undone, values[[*range(55), 56]], rtol=1e-10, atol=1e-20)
     if exponent < 0:
         assert power_inverse(np.array([-2 / exponent]), exponent) == np.inf
 
@@ -163,6 +160,10 @@ UNITS = [
     ("kmeans x.csv --init-model c.h5", "other power transforms"),
     ("select x.csv -k 2 --scale power", "data import --power fit"),
     ("plot none.h5 x.csv --kind marginals --over m.h5 -o a.png", "in other units than none.h5"),
+    ("data import x.csv --power x.csv -o p.h5", "not an HDF5 file"),
+    ("fit x.csv --scale power --split rows --workers 2", "of which a worker has some"),
+    ("fit x.csv --scale power --split rows --epsilon 1 --delta 1e-5 --bounds 0,9", "--scale"),
+    ("fit x.csv --scale power --release-epsilon 1 --delta 1e-5 --bounds 0,9", "--scale"),
 ]
 
 
@@ -242,18 +243,3 @@ def test_a_fit_transforms_as_an_import_does(capsys):
         some["labels"]
         == json.loads(done(capsys, *["predict", "m.h5", "x.csv", "--json"]).out)["labels"][:9]
     )
-
-
-REFUSED = [
-    ("data import x.csv --power x.csv -o p.h5", "not an HDF5 file"),
-    ("fit x.csv --scale power --split rows --workers 2", "of which a worker has some"),
-    ("fit x.csv --scale power --split rows --epsilon 1 --delta 1e-5 --bounds 0,9", "--scale"),
-    ("fit x.csv --scale power --release-epsilon 1 --delta 1e-5 --bounds 0,9", "--scale"),
-]
-
-
-@pytest.mark.parametrize(("words", "said"), REFUSED)
-def test_refusals(words, said, capsys):
-    refused = run(capsys, *words.split())
-    assert refused.code == 2
-    assert said in refused.err

@@ -298,24 +298,12 @@ def test_chunks_that_make_reading_by_rows_slow_are_warned_of(tmp_path):
         FileMatrix(tmp_path / "x.h5").close()
 
 
-@each(
-    ("text", "size"),
-    [
-        ("1048576", 1 << 20),
-        ("600MB", 600 << 20),
-        ("2G", 2 << 30),
-        ("1.5 gib", 3 << 29),
-        ("1kB", 1024),
-    ],
-)
-def test_sizes(text, size):
-    assert parse_bytes(text) == size
-
-
-@each("text", ["", "MB", "-5", "0", "10 parsecs", "1e9", "nan", "٣M", "9" * 5000])
-def test_no_sizes(text):
-    with pytest.raises(InputError, match="a size must be a number of bytes such as 600MB"):
-        parse_bytes(text)
+def test_sizes():
+    sizes = {"1048576": 1 << 20, "600MB": 600 << 20, "2G": 2 << 30, "1.5 gib": 3 << 29}
+    assert {text: parse_bytes(text) for text in sizes} == sizes
+    for text in ("", "MB", "-5", "0", "10 parsecs", "1e9", "nan", "٣M", "9" * 5000):
+        with pytest.raises(InputError, match="a size must be a number of bytes such as 600MB"):
+            parse_bytes(text)
 
 
 def test_components_need_as_many_weighted_rows_in_a_file_too(tmp_path):
