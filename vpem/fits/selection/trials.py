@@ -300,7 +300,8 @@ class ByRows(_Held):
         """Add up what workers have (n, P)."""
         total, holders = self._sum(), self.network.total.holders
         if holders.masks is None:
-            return add_vectors(total, each)[0]
+            added: Doubles = add_vectors(total, each)[0]
+            return added
         total.begin("estep", 1, each.shape[1], ITEM)
         return holders.add_up(each, announced=True)
 
