@@ -42,7 +42,7 @@ MIXTURE = MATRIX | {"method": "mixture", "components": 1}
 CURVES = {"model": "linear", "max-iter": 2}
 HUBS = FIT | {"hops": 1, "align": "ids"}
 
-THREE = {"hubs", "likely hubs"}
+THREE = {"hubs"}
 """Studies that need three parties, as masks do."""
 
 ALONE = {
@@ -60,19 +60,17 @@ STUDIES = {
     "psi": [("fit", FEATURES | {"align": "psi", "init": "random"}, LABELS)],
     "ids under masks": [("fit", FEATURES | {"align": "ids"} | MASKS, LABELS)],
     "hubs": [
-        ("fit", HUBS | CYCLE, [*LABELS, "-o", "model.h5"]),
+        ("fit", HUBS | CYCLE | {"hubs": "likelihood"}, [*LABELS, "-o", "model.h5"]),
         ("predict", {"align": "ids"}, ["-o", "found.csv"]),
     ],
-    "likely hubs": [("fit", HUBS | CYCLE | {"hubs": "likelihood"}, LABELS)],
     "release": [("fit", RELEASED, LABELS)],
     "bootstrap": [("bootstrap", FEATURES | {"replicates": 2}, [])],
     "classes": [("discriminant", CLASSES, [])],
     "k-means": [("kmeans", KMEANS | {"split": "features", "align": "ids"}, [])],
     "one shot": [("kmeans", KMEANS | {"split": "features", "align": "ids", "method": "grid"}, [])],
-    "rows": [("kmeans", KMEANS | {"split": "rows"}, [])],
+    "rows": [("kmeans", KMEANS | {"split": "rows"} | TREE, [])],
     "rows under masks": [("fit", ROWS | MASKS, [])],
     "epsilon": [("fit", PRIVATE, [])],
-    "epsilon along a tree": [("fit", PRIVATE | TREE, [])],
     "FedEM on a path": [("fedem", FIT | PATH, [])],
     "matrix": [("impute", LOWRANK, [])],
     "mixture": [("impute", MIXTURE, [])],
@@ -82,6 +80,8 @@ STUDIES = {
 
 rng = np.random.default_rng(0)
 CLUSTER = np.arange(N) % 2
+TOGETHER = 2 * rng.normal(size=N)
+"""What features of all parties have in common, so that hubs of several are likely."""
 
 
 def table_of(command, options, name):
@@ -89,7 +89,7 @@ def table_of(command, options, name):
     if command == "saem":
         cells = [[f"{name}{row // 4}", row % 4, rng.normal() + row % 4] for row in range(40)]
         return ["id", "time", "y"], cells
-    X = rng.normal(size=(N, 2)) + 6 * CLUSTER[:, None]
+    X = rng.normal(size=(N, 2)) + (6 * CLUSTER + TOGETHER)[:, None]
     ids = [[f"p{row}"] for row in range(N)]
     if command == "impute":
         seen = np.where(rng.random((N, 2)) < 0.2, "", X.astype(str))
