@@ -39,11 +39,9 @@ CASES = {
     "diag": (network(n_agents=6), {"covariance_type": "diag"}),
     "tied-diag": (network(n_agents=2), {"covariance_type": "tied-diag"}),
     "spherical": (network(), {"covariance_type": "spherical", "seed": 1}),
-    "tied-spherical": (network(), {"covariance_type": "tied-spherical"}),
     "one agent": (network(n_agents=1), {}),
     "tree": (network("cycle", sum="tree"), {}),
     "consensus": (network("cycle", 4, n_rounds=30), {"tol": 1e-7}),
-    "consensus, diag": (network("cycle", 4, n_rounds=30), {"tol": 1e-7, "covariance_type": "diag"}),
     "weights": (network(), {"sample_weight": np.arange(240) % 3 + 0.5, "scale": "standard"}),
     "missing": (network(), {"missing": "marginalize", "tol": 1e-7}),
 }

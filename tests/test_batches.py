@@ -589,7 +589,7 @@ def test_one_batch_of_rows_that_miss_values_is_em(kind, topology, how):
 
 @cache
 def ended(kind):
-    return fitted(rows(10, party=True), network(PARTS), covariance_type=kind, tol=1e-8)
+    return fitted(rows(10, 120, party=True), network(PARTS), covariance_type=kind, tol=1e-8)
 
 
 @each(
@@ -602,9 +602,9 @@ def ended(kind):
     ],
 )
 def test_batches_end_where_all_rows_do(kind, how, step_size):
-    X = rows(10, party=True)
+    X = rows(10, 120, party=True)
     batches = fitted(
-        X, network(PARTS, **how), covariance_type=kind, batch_size=40, step_size=step_size,
+        X, network(PARTS, **how), covariance_type=kind, batch_size=24, step_size=step_size,
         max_iter=15, tol=1e-8,
     )  # fmt: skip
     close = 1e-5 if step_size is None and how != FAILING else 0.02

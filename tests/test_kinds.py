@@ -49,7 +49,7 @@ def fit(kind, topology="star", network=None, engine=None, data=None, **options):
     own, given = KINDS[kind]
     data = own if data is None else data
     held = contiguous(6, 3)
-    options = {"n_components": 3, "init": START, "max_iter": 4, "tol": 0.0, "n_threads": 1,
+    options = {"n_components": 3, "init": START, "max_iter": 3, "tol": 0.0, "n_threads": 1,
                **given, **options}  # fmt: skip
     joined = connect(make_graph(topology, 3), held, **{"hops": 0, **(network or {})})
     if engine is None:

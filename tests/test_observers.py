@@ -147,7 +147,7 @@ LOG_PMF = {
 @each("law", LAWS)
 def test_under_every_law_it_rises_to_where_no_step_is_better(law):
     given, L = seen_by_three(law), 1.5
-    found = fit(given, law, observer_shrinkage=L, max_iter=90, ridge=1.5)
+    found = fit(given, law, observer_shrinkage=L, max_iter=60, ridge=1.5)
     history = np.array(found.run.history.objective)
     assert np.diff(history).min() > -1e-10
     a, theta = np.array(list(found.intercepts.values())), found.factors.theta

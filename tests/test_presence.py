@@ -147,7 +147,7 @@ def test_memories_reach_the_fixed_point_and_naive_means_do_not():
     model = Pull()
     for memory, reached in (("zero", True), ("naive", False)):
         S = fed(
-            model, (1.0, 0.1, 0.1, 0.1, 1.0), max_iter=1500, step_size=0.05, memory=memory
+            model, (1.0, 0.1, 0.1, 0.1, 1.0), max_iter=900, step_size=0.08, memory=memory
         ).statistic  # fmt: skip
         field = np.abs(ROWS / 15 @ (0.3 * np.sin(S) + model.places) - S).max()
         assert field < 1e-6 if reached else field > 0.1

@@ -174,7 +174,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TASKS = Path("/proc/self/task")
 """Threads of this process, where the system lists them."""
 
-LITTLE, MUCH = 40, 40_000
+LITTLE, MUCH = 40, 24_000
 KERNELS = [
     name for name, (home, *_) in LAW.items()
     if "n_threads" in inspect.signature(getattr(home, name)).parameters
@@ -226,7 +226,7 @@ CALLS["chains"] = chains
 @each("name", CALLS)
 def test_any_number_of_threads_gives_the_same_to_the_last_bit(name):
     with one_blas_thread():
-        one, *more = (CALLS[name](MUCH, np.random.default_rng(0), n) for n in (1, 2, 3))
+        one, *more = (CALLS[name](MUCH, np.random.default_rng(0), n) for n in (1, 3))
     assert all(np.isfinite(part).all() for part in one)
     for found in more:
         for ours, wanted in zip(found, one, strict=True):
