@@ -11,6 +11,7 @@ import pytest
 from vpem import fit_em, fit_fedem, kmeans_features, kmeans_rows
 from vpem.engines.engine import Engine
 from vpem.engines.placement import Placement
+from vpem.errors import InputError
 from vpem.files.datasets import Dataset, write_dataset
 from vpem.files.parties.joining import join_parties, stack_parties
 from vpem.files.parties.opening import Party
@@ -18,16 +19,19 @@ from vpem.files.table_settings import TableSettings
 from vpem.fits.labels import columns_of, columns_of_clusters, responsibilities_of_workers
 from vpem.fits.plan import plan
 from vpem.fits.spread import fit_spread
+from vpem.fits.spread_rows import SpreadRows
 from vpem.network.graph import make_graph
+from vpem.network.partition import Blocks, from_lists
 from vpem.settings import COVARIANCE_TYPES
 from vpem.sums.connect import connect, connect_workers, spread, spread_workers
+from vpem.terms.missing import nearest
+from vpem.terms.units import Scaling
 from vpem_cli.outputs import LabelFile
 
 from .cli_support import AGENTS, HELD, NAMES, done, listing, make_data, overlapping, run
 from .company_support import make_company
-from .missing_support import random_mixture
-from .tables import each
-from .test_spread_rows import BLOCKS
+from .missing_support import clusters, random_mixture, with_holes
+from .tables import each, each_once
 from .thread_engine import over_queues, together
 
 M, K = 60, 3
@@ -234,6 +238,78 @@ def test_rows(folder, kind, how, n_ranks, seats):
                for w, rows in enumerate(source.workers.rows)]  # fmt: skip
         wanted = columns_of(np.concatenate(own))
     check([party.path for party in parties], homes, source.ids, wanted)
+
+
+# ---- models used on rows of which processes have features of their own --------------------------
+
+BLOCKS = Blocks((np.array([4, 0]), np.array([1, 5, 2]), np.array([3])), (0, 1, 2), ((0,),) * 3)
+PARTIES = from_lists([[6, 2], [0, 4, 7], [1], [3, 5]], 8, ("a", "b", "c", "d"))
+COLUMNS = [5, 1, 0, 6, 2, 3]
+"""Of the joined data, of which columns 4 and 7 are none of the model's: those of its features."""
+SPREAD_NAMES = tuple("uvwxyz")
+SPREAD = np.zeros((90, 8))
+SPREAD[:, COLUMNS] = clusters(1, 90, 6, 3)
+
+
+def over_ranks(n_ranks, work, data=SPREAD, **options):
+    """Call ``work(rows)`` on each rank, with what its parties have; the first of five has none."""
+
+    def run(engine):
+        place = Placement.evenly(engine, 4, PARTIES.names)
+        own = [PARTIES.features[party] for party in place.own]
+        held = data[:, np.concatenate([np.empty(0, dtype=int), *own])]
+        return work(SpreadRows(held, PARTIES, COLUMNS, place, SPREAD_NAMES, **options))
+
+    if n_ranks == 5:
+        return together(n_ranks, run, over_queues, seats=(1, 2, 3, 4))
+    return together(n_ranks, run)
+
+
+@each_once(
+    kind=COVARIANCE_TYPES,
+    n_ranks=[1, 2, 5, 4],
+    missing=["refuse", "marginalize"],
+    dtype=[np.float64, np.float32],
+)
+def test_posteriors(kind, n_ranks, missing, dtype):
+    mixture = random_mixture(np.random.default_rng(3), BLOCKS, kind, 3)
+    data = SPREAD.astype(dtype)
+    if missing == "marginalize":
+        data = with_holes(data, 4).astype(dtype)
+        data[7], data[20:40, [6, 2]] = np.nan, np.nan
+    found = over_ranks(
+        n_ranks, lambda rows: (*rows.posteriors(mixture), rows.n_blank, rows.communication),
+        data, missing=missing,
+    )  # fmt: skip
+    own = data[:, COLUMNS]
+    for proba, scores, n_blank, sent in found:
+        wanted = mixture.predict_proba(own, missing=missing)
+        np.testing.assert_allclose(proba, wanted, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(scores, mixture.score_samples(own, missing=missing), rtol=1e-12)
+        assert n_blank == int(np.isnan(own).all(axis=1).sum())
+        # The first hub is of a's y and d's u, the second of c's v, d's z and b's w.
+        assert sent["sums"] == {"messages": 6, "bytes": 6 * 90 * 3 * 8, "rounds": 2}
+        assert sent["features"] == {"messages": 3, "bytes": 3 * 90 * np.dtype(dtype).itemsize}
+
+
+@each("n_ranks", [1, 3])
+def test_nearest_centres(n_ranks):
+    scaling = Scaling(np.arange(6.0), np.linspace(0.5, 2, 6))
+    own = SPREAD[:, COLUMNS]
+    centres = own[[3, 40, 80]]
+    labels, squared = nearest(own, centres, scaling, 1)
+    for ours, distances in over_ranks(n_ranks, lambda rows: rows.nearest(centres, scaling)):
+        np.testing.assert_array_equal(ours, labels)
+        np.testing.assert_allclose(distances, squared, rtol=1e-10, atol=1e-12)
+
+
+def test_values_that_are_not_finite_are_refused_alike():
+    data = SPREAD.copy()
+    data[11, COLUMNS[2]] = np.nan
+    for error in over_ranks(2, lambda rows: None, data):
+        assert isinstance(error, InputError)
+        with pytest.raises(InputError, match=r"row 11, .*'w'.* is NaN"):
+            raise error
 
 
 # ---- marginals -----------------------------------------------------------------------------------
