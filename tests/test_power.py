@@ -160,7 +160,7 @@ UNITS = [
     ("kmeans x.csv --init-model c.h5", "other power transforms"),
     ("select x.csv -k 2 --scale power", "data import --power fit"),
     ("plot none.h5 x.csv --kind marginals --over m.h5 -o a.png", "in other units than none.h5"),
-    ("data import x.csv --power x.csv -o p.h5", "not an HDF5 file"),
+    ("data import x.csv --power x.csv -o z.h5", "not an HDF5 file"),
     ("fit x.csv --scale power --split rows --workers 2", "of which a worker has some"),
     ("fit x.csv --scale power --split rows --epsilon 1 --delta 1e-5 --bounds 0,9", "--scale"),
     ("fit x.csv --scale power --release-epsilon 1 --delta 1e-5 --bounds 0,9", "--scale"),
