@@ -369,10 +369,10 @@ TALKERS = {
     "cli/study": "member",
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment joining observing opening",
-    "vpem/fits": "contribution feature_kmeans fedem labels likely_hubs local_rows "
+    "vpem/fits": "contribution discriminant feature_kmeans fedem labels likely_hubs local_rows "
     "mixture_imputation observers parts prepare privacy row_kmeans rows spread spread_rows "
     "vpem",
-    "vpem/fits/selection": "search trials",
+    "vpem/fits/selection": "bootstrap search trials",
     "vpem/saem": "individuals results saem",
     "vpem/saem/formats": "individuals",
     "vpem/steps": "feature_lloyd fedem fedem_sums private recovery row_lloyd row_sampling runs "
