@@ -123,28 +123,6 @@ def test_nothing_takes_the_place_of_a_file_of_a_manifest(capsys, five, option, s
     assert listing(home) == before
 
 
-def test_tables_of_a_manifest(capsys, tmp_path):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 3)) + 3 * (np.arange(60) % 2)[:, None]
-    order = rng.permutation(60)
-    one = ["who,x,y", *(f"p{i},{float(X[i, 0])!r},{float(X[i, 1])!r}" for i in range(60))]
-    two = ["z,note,id", *(f"{float(X[i, 2])!r},fine, p{i} " for i in order)]
-    (tmp_path / "one.csv").write_text("\n".join(one))
-    (tmp_path / "two.csv").write_text("\n".join(two))
-    (tmp_path / "all.toml").write_text(
-        '[[party]]\nfile = "one.csv"\nids = "who"\n'
-        '[[party]]\nfile = "two.csv"\nids = "id"\ncolumns = ["z"]\n'
-    )
-    write_dataset(
-        tmp_path / "whole.h5",
-        Dataset(X, ("x", "y", "z"), partition=Partition((np.arange(2), np.array([2])), ("a", "b"))),
-    )
-    found = done(capsys, "fit", tmp_path / "all.toml", "--parties", "--align", "ids", "--json").json
-    expected = done(capsys, "fit", tmp_path / "whole.h5", "--json").json
-    assert found["history"] == expected["history"]
-    assert found["agent_names"] == ["one", "two"]
-
-
 DOORS = {
     "fit": ["fit"],
     "kmeans": ["kmeans", "--split", "features"],

@@ -1,15 +1,12 @@
 """Policies of parties: what they refuse, in whose words, and what a policy may say."""
 
-import json
 import tomllib
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vpem.errors import InputError
-from vpem.files.studies.logs import MessageLog, log_beside
 from vpem.files.studies.policy import (
     EXAMPLE,
     RULES,
@@ -31,7 +28,6 @@ from . import test_masked_crossings
 from .cli_support import done
 from .study_support import make_study
 from .tables import each, over
-from .test_logs import message
 from .test_masked_crossings import FITS
 from .thread_engine import together
 
@@ -301,22 +297,6 @@ def test_over_rows_all_sums_in_which_data_travel_are_counted_once(fit, monkeypat
 
 
 # ---- as commands say it, and as others hear it ---------------------------------------------------
-
-
-def test_a_log_is_summed_up(capsys, tmp_path):
-    path = log_beside(tmp_path / "heart.toml", "lab")
-    with closing(MessageLog(path, command="fit")) as log:
-        for size in (1000, 2500):
-            log.record_message(message(b"x" * size))
-        log.record_message(message(sent=False, peer="bank\x1b[31m"))
-    shown = done(capsys, "party", "log", path).out
-    assert "fit" in shown
-    assert "\x1b" not in shown
-    assert next(line.split() for line in shown.splitlines() if "estep" in line) == [
-        "estep", "hub", "2", "3,500", "0", "0"
-    ]  # fmt: skip
-    told = json.loads(done(capsys, "party", "log", path, "--last", "--json").out)
-    assert (told["messages"], told["bytes"], len(told["totals"])) == (3, 3504, 2)
 
 
 def test_a_study_and_a_request_say_what_the_policy_refuses(capsys, tmp_path, monkeypatch):

@@ -342,11 +342,6 @@ def test_words_are_half_of_the_fingerprint():
     assert fingerprint_words(b"another") != words
 
 
-def test_members_have_ranks():
-    roster = Roster("0" * 32, "heart", 1, (Member("hub", b"h"), Member("lab", b"l")))
-    assert [roster.rank_of(name) for name in ("hub", "lab", "clinic")] == [0, 1, None]
-
-
 # ---- the walk of people who agree, by the commands -----------------------------------------------
 
 
