@@ -265,7 +265,7 @@ class Said:
 )
 def test_what_the_first_member_sends_is_checked(said, sentence, tmp_path, monkeypatch):
     monkeypatch.setattr("vpem_cli.study.member.MOST", 7)
-    result = SimpleNamespace(apart=False)
+    result = SimpleNamespace(in_file=True)
     lab = object.__new__(Meeting)
     lab.engine, lab._first = Said(said), "hub"
     with pytest.raises(VpemError) as error:
@@ -285,7 +285,7 @@ def test_a_model_that_the_first_member_cannot_write_is_sent_all_the_same(tmp_pat
     first = object.__new__(Noted)
     first.engine = hub
     hub.bcast = lambda value, root=0: hub.said.append(value)
-    result = SimpleNamespace(apart=False, tell=lambda: {"rows": 2}, write=write_a_word)
+    result = SimpleNamespace(in_file=True, tell=lambda: {"rows": 2}, write=write_a_word)
     for path in (tmp_path / "there.h5", None):
         hub.said = []
         assert first.send(result, Output(output=path)) == {"rows": 2}
