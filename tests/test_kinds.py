@@ -128,10 +128,13 @@ def test_processes_find_what_one_does(kind, way):
     assert found.mixture.kinds == KINDS[kind][1].get("kinds")
 
 
-@each(("kind", "how"), turned([
-    {}, {"accelerate": "squarem", "n_init": 2, "init": "kmeans"}, {"batch_size": 50},
-    {"accelerate": "local:2,squarem"}, {"covariance_type": "tied", "init": "k-means++"},
-], 2))  # fmt: skip
+@each(("kind", "how"), [
+    *((kind, {"batch_size": 50}) for kind in KINDS),
+    *turned([
+        {}, {"accelerate": "squarem", "n_init": 2, "init": "kmeans"},
+        {"accelerate": "local:2,squarem"}, {"covariance_type": "tied", "init": "k-means++"},
+    ], 1),
+])  # fmt: skip
 def test_resumed_is_uninterrupted_to_the_bit(kind, how):
     if kind == "with factors" and ("batch_size" in how or "local" in how.get("accelerate", "")):
         how = {"network": {"compress": "natural:12bits"}}
