@@ -130,6 +130,7 @@ def test_processes_find_what_one_does(kind, way):
 
 @each(("kind", "how"), [
     *((kind, {"batch_size": 50}) for kind in KINDS),
+    ("a posterior", {"covariance_type": "tied"}),
     *turned([
         {}, {"accelerate": "squarem", "n_init": 2, "init": "kmeans"},
         {"accelerate": "local:2,squarem"}, {"covariance_type": "tied", "init": "k-means++"},
