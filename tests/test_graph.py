@@ -632,7 +632,7 @@ def by_hand(columns):
         (of_lists([]), "at least one agent"),
         (of_lists(7), "list of lists"),
         (of_lists("0123"), "list of lists"),
-        (by_hand([1, 0]), "increasing"),
+        *((by_hand(bad), "increasing") for bad in ([1, 0], [0, 0])),
         (by_hand([0, 2]), "exactly one"),
         (by_hand([]), "at least one feature"),
     ],
