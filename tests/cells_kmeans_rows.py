@@ -113,7 +113,7 @@ def parties(folder):
     assert report["worker_names"] == list(NAMES)
 
 
-FEW = ("weights", "missing, absent", "disk", "masked")
+FEW = ("weights", "disk", "masked")
 """Ways over more ranks than there are agents."""
 
 

@@ -100,6 +100,19 @@ def test_threads_and_single_precision(digits, door):
         np.testing.assert_array_equal(one.labels, other.labels)
 
 
+@each("hops", [0, 1])
+def test_hubs_of_features_agree_by_consensus(digits, hops):
+    rows = [3, 90, 200, 310, 400, 550]
+    wanted = lloyd(digits, rows)
+    network = {"consensus_tol": 1e-9, "hops": hops}
+    found = over_features(digits, 5, "cycle", network=network, n_clusters=6, init=rows)
+    np.testing.assert_array_equal(found.labels, wanted.labels_)
+    np.testing.assert_allclose(found.centres, wanted.cluster_centers_, atol=1e-11)
+    np.testing.assert_allclose(found.root_inertia, wanted.inertia_, rtol=1e-7)
+    assert len(found.root_inertia) == len(found.network.hubs)
+    assert found.disagreement == 0
+
+
 def test_features_in_any_order_and_single_precision(digits):
     held = [list(range(63, 30, -2)), list(range(62, -1, -2)), list(range(29, 0, -2))]
     rows = [3, 90, 200, 310, 400]
