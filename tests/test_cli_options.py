@@ -279,21 +279,26 @@ def test_ranks_that_were_told_differently_end_with_one_sentence(folder):
 # ---- suggestions --------------------------------------------------------------------------------
 
 
-@each(("path", "member"), LEAVES)
-def test_every_command_suggests_the_option_that_was_meant(capsys, path, member):
-    for param in member.params:
-        option = max(param.opts, key=len)
-        if param.param_type_name == "option":
-            known = {opt for each in member.params for opt in each.opts}
-            short = len(option) < 5 or option[:-1] in known
-            wrong = option + "x" if short else option[:-1]
-            result = run(capsys, *path, wrong)
-            assert result.code == 2
-            assert result.sentence.startswith(f"no such option: {wrong} (did you mean '--")
-            assert result.sentence.endswith(f"; see 'vpem {' '.join(path)} --help'")
+def misspelt():
+    """Every command, with those of its options that no command before has, or with its last."""
+    before = set()
+    for path, member in LEAVES:
+        options = [one for one in member.params if one.param_type_name == "option"]
+        fresh = [one for one in options if one.opts[0] not in before]
+        for one in fresh or options[-1:]:
+            yield path, member, max(one.opts, key=len)
+        before |= {one.opts[0] for one in options}
 
 
-# ---- names in messages ---------------------------------------------------------------------------
+@each(("path", "member", "option"), list(misspelt()))
+def test_every_command_suggests_the_option_that_was_meant(capsys, path, member, option):
+    known = {opt for each in member.params for opt in each.opts}
+    wrong = option + "x" if len(option) < 5 or option[:-1] in known else option[:-1]
+    result = run(capsys, *path, wrong)
+    assert result.code == 2
+    assert result.sentence.startswith(f"no such option: {wrong} (did you mean '--")
+    assert result.sentence.endswith(f"; see 'vpem {' '.join(path)} --help'")
+
 
 # ---- names of users -----------------------------------------------------------------------------
 
