@@ -260,19 +260,52 @@ def test_what_cannot_be_is_said():
         ("method", {"outcome": y, "method": "em"}),
         ("assignment", {"outcome": y, "assignment": "soft"}),
         ("level", {"outcome": y, "level": 1.5}),
+        ("'a', 'b' determine each other", {"covariates": {"a": y, "b": 2 * y + 1}}),
+        ("one value only", {"outcome": np.full(n, 0.1)}),
+        ("at most 1e", {"outcome": 1e200 * y}),
+        ("all as long", {"covariates": {"a": y, "b": y[1:]}}),
+        ("all as long", {"outcome": {}}),
+        ("a value for each", {"covariates": np.empty((n, 0))}),
+        ("one class only", {"proba": np.ones((n, 1)), "covariates": y}),
     ):
         with pytest.raises(InputError, match=words):
-            three_step(proba, **values)
+            three_step(**{"proba": proba} | values)
     same = np.repeat(proba.mean(axis=0)[None], n, axis=0)
     with pytest.raises(InputError, match="take ml"):
         three_step(same, y)
     with pytest.raises(InputError, match="class 3 has no rows"):
         three_step(np.column_stack([proba, np.zeros(n)]), y)
-    with pytest.warns(NotConvergedWarning, match="separate"):
+    with (
+        pytest.warns(NotConvergedWarning, match="separate"),
+        pytest.warns(VpemWarning, match="slopes have no errors"),
+    ):
         three_step(np.eye(2)[(y > -47).astype(int)], covariates=y)
     hard = np.where(proba[:, 0] > 0.5, 0.02 * (y + 50), 1 + (y + 50) % 1)
     with pytest.warns(VpemWarning, match="variances are below 0 in class"):
         three_step(0.5 * proba + 0.5 / 3, np.round(hard, 1))
+
+
+def test_what_rows_do_not_say_has_no_error():
+    proba, _, outcomes = fuzzy()
+    y, classes = outcomes["y"], proba.argmax(axis=1)
+    hard = np.eye(3)[classes]
+    found = three_step(hard, classes.astype(float))
+    assert np.isnan(found["tests"]["means"]["p_value"])  # they differ, with errors of 0
+    dummy = (classes == 1) & (np.arange(len(y)) % 2 == 0)
+    with pytest.warns(VpemWarning, match="separate class 1"):
+        found = three_step(hard, covariates={"z": outcomes["z"][:, 0], "d": 1.0 * dummy})
+    errors = found["standard_errors"]["coefficients"]
+    assert np.isnan(errors[1]).tolist() == [False, False, True]
+    assert [one for one, test in found["tests"].items() if np.isnan(test["p_value"])] == ["d"]
+    with pytest.warns(VpemWarning, match="class 2 has no rows with an outcome"):
+        found = three_step(proba, np.where(classes == 2, np.nan, y), method="ml")
+    assert np.isnan(found["standard_errors"]["means"]).tolist() == [False, False, True]
+    with pytest.warns(VpemWarning, match="one value in class 0"):
+        three_step(proba, np.where(classes == 0, 0, abs(y)), method="ml")
+    np.testing.assert_allclose(
+        three_step(proba, 1e-150 * y)["estimates"]["means"],
+        1e-150 * three_step(proba, y)["estimates"]["means"],
+    )
 
 
 def test_normal_intervals():

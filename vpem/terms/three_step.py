@@ -29,6 +29,8 @@ EM_STEPS, MOST_STEPS = 5, 500
 CLOSE, SINGULAR, TINY = 1e-10, 1e-12, 1e-15
 BOUNDARY, LEAST_VARIANCE, WORST = 1e-7, 1e-8, 1e8
 """Of proportions with an error, of a class in variances of all rows, and the condition of D."""
+LARGEST, UNKNOWN, EXACT = 1e100, 1e-9, 1e-6
+"""Of values; of what rows say of a parameter, in what they could; of a variance that is none."""
 
 
 def three_step(
@@ -94,6 +96,8 @@ def three_step(
         raise InputError("give an outcome or covariates, one of the two")
     what, given = ("outcome", outcome) if covariates is None else ("covariates", covariates)
     names, values, levels = _read(what, given, weights)
+    if what == "covariates" and shares.shape[1] == 1:
+        raise InputError("there is one class only, which covariates cannot predict")
     rows = ~np.isnan(values).any(axis=1)
     if not rows.any():
         raise InputError(f"no row has the {what}")
@@ -108,7 +112,24 @@ def three_step(
     if third.constant.any():
         constant = np.array(names)[third.constant].tolist()
         raise InputError(f"{shorten(map(repr, constant))} has one value only, in all these rows")
-    found, covariance = third.solve()
+    least, among = np.linalg.eigh((third.x * third.weights[:, None]).T @ third.x)
+    if least[0] < SINGULAR * least[-1]:
+        same = np.array(names)[abs(among[1:, 0]) > BOUNDARY].tolist()
+        raise InputError(f"covariates {shorten(map(repr, same))} determine each other; drop one")
+    found, covariance, unknown = third.solve()
+    exact = found[:, -1] < EXACT if "variances" in third.reported else np.zeros(1)
+    if exact.any() and method == "ml":
+        sentence = "has one value in class {}, which normal numbers fit without end; take bch"
+        sentence = sentence.format(shorten(np.flatnonzero(exact)))
+        warnings.warn(VpemWarning(f"{names[0]!r} {sentence}"), stacklevel=2)
+    if unknown.size:
+        classes = shorten(np.flatnonzero((abs(unknown) > BOUNDARY).any(axis=(1, 2))))
+        sentence = (
+            f"class {classes} has no rows with an outcome: estimates are arbitrary, errors nan"
+        )
+        if what == "covariates":
+            sentence = f"covariates separate class {classes} from others: slopes have no errors"
+        warnings.warn(VpemWarning(sentence), stacklevel=2)
     report: Report = {
         "kind": "categorical" if levels else "continuous" if what == "outcome" else what,
         "names": levels or names, "method": method, "assignment": assignment, "level": level,
@@ -119,6 +140,8 @@ def three_step(
     for name, (move, shift) in third.reported.items():
         estimate = found @ move.T + shift
         spread = np.einsum("oa,kalb,pb->kolp", move, covariance, move)
+        along = abs(np.einsum("oa,kan->kon", move, unknown)).max(axis=2, initial=0.0)
+        spread[along > BOUNDARY * abs(move).max(axis=1)] = np.nan
         error = np.sqrt(np.maximum(np.einsum("koko->ko", spread), 0))
         tested = {name: [*range(max(len(move) - 1, 1))]}
         if what == "covariates":
@@ -156,9 +179,13 @@ def _read(what: str, given: Any, weights: Doubles) -> tuple[list[str], Doubles, 
     """Return names of columns, their values (M, q), nan where missing, and levels of text."""
     names, n = [str(one) for one in getattr(given, "columns", ())], len(weights)
     if isinstance(given, dict):
+        if len({np.shape(one) for one in given.values()}) != 1:
+            raise InputError(f"{what} must be columns, all as long, got {len(given)}")
         names, given = [*given], np.column_stack([*given.values()])
     values = as_array(what, given)
-    if values.ndim not in (1, 2) or len(values) != n or (values[:1].size > 1 and what == "outcome"):
+    width = values[:1].size
+    fits = width > 0 if what == "covariates" else width == 1
+    if values.ndim not in (1, 2) or len(values) != n or not fits:
         raise InputError(f"{what} must have a value for each of {n} rows, got {values.shape}")
     values = values.reshape(n, -1)
     if len(names) != values.shape[1]:
@@ -178,8 +205,8 @@ def _read(what: str, given: Any, weights: Doubles) -> tuple[list[str], Doubles, 
         levels = words.tolist()
         if not 2 <= len(levels) <= MOST_LEVELS:
             raise InputError(f"the outcome has {len(levels)} levels; it needs 2 to {MOST_LEVELS}")
-    if np.isinf(numbers).any():
-        raise InputError(f"{what} must be finite")
+    if (abs(numbers) > LARGEST).any():
+        raise InputError(f"{what} must be finite, and at most {LARGEST:g}")
     return names, numbers.reshape(values.shape), levels
 
 
@@ -191,8 +218,12 @@ def _wald(estimate: Doubles, spread: Doubles, columns: list[int]) -> Report:
     contrast = np.hstack([-np.ones((len(estimate) - 1, 1)), np.eye(len(estimate) - 1)])
     of_columns = spread[:, columns][..., columns]
     covered = np.einsum("sk,kolp,tl->sotp", contrast, of_columns, contrast)
-    values, vectors = np.linalg.eigh(covered.reshape(len(off), len(off)))
+    covered = covered.reshape(len(off), len(off))
+    values, vectors = np.linalg.eigh(np.nan_to_num(covered))
     sound = values > SINGULAR * values.max(initial=0.0)
+    lost = abs(off @ vectors[:, ~sound])  # what differs and has no error
+    if np.isnan(covered).any() or (lost > BOUNDARY * abs(off).max(initial=0.0)).any():
+        return {"statistic": np.nan, "degrees_of_freedom": len(off), "p_value": np.nan}
     statistic, rank = float(np.square(off @ vectors[:, sound]) @ (1 / values[sound])), sound.sum()
     p_value = float(chdtrc(rank, statistic)) if rank else 1.0
     return {"statistic": statistic, "degrees_of_freedom": int(rank), "p_value": p_value}
@@ -237,9 +268,11 @@ class _Third:
         if n_levels:
             values = np.eye(n_levels)[values[:, 0].astype(np.intp)]
         centre = np.average(values, axis=0, weights=weights)
-        scale = np.sqrt(np.average(np.square(values - centre), axis=0, weights=weights))
-        self.x, self.constant = np.ones((len(values), 1)), ~(scale > 0) & (n_levels == 0)
-        scale[~(scale > 0)] = 1.0
+        unit = np.ptp(values, axis=0)
+        self.x, self.constant = np.ones((len(values), 1)), ~(unit > 0) & (n_levels == 0)
+        unit[~(unit > 0)] = 1.0
+        scale = np.sqrt(np.average(np.square((values - centre) / unit), axis=0, weights=weights))
+        scale = np.where(scale > 0, scale * unit, 1.0)
         # What is reported of a class is linear in its parameters (q,): a map, and a shift.
         self.reported: dict[str, tuple[Doubles, Any]]
         if n_levels:
@@ -311,8 +344,11 @@ class _Third:
         moves, stays = (one.reshape(k * q, k * q)[p:, p:] for one in (moves + stays, stays))
         return value, apart.reshape(n, -1)[:, p:], moves, stays
 
-    def solve(self) -> tuple[Doubles, Doubles]:
-        """Return parameters (K, q) and their covariance (K, q, K, q), by the sandwich."""
+    def solve(self) -> tuple[Doubles, Doubles, Doubles]:
+        """Return parameters (K, q), and their covariance (K, q, K, q) by the sandwich.
+
+        The third are directions (K, q, n) of which rows say nothing: classes have none there.
+        """
         k, p, w = len(self.errors), self.x.shape[1], self.weights
         at = np.tile(np.append(np.zeros(p), self.pooled), k)[p:]
         value, rows, moves, stays = self.equations(at)
@@ -328,7 +364,7 @@ class _Third:
                         break
                 if at is not before:
                     break
-            if abs(at - before).max() < CLOSE * max(1.0, abs(at).max()):
+            if abs(at - before).max(initial=0.0) < CLOSE * max(1.0, abs(at).max(initial=0.0)):
                 break
         else:
             sentence = f"step 3 did not converge in {MOST_STEPS} steps: something separates classes"
@@ -336,4 +372,12 @@ class _Third:
         bread = np.linalg.pinv(moves)
         spread = bread @ ((rows * w[:, None]).T @ rows) @ bread.T
         shape = (k, p + len(self.pooled))
-        return np.append(np.zeros(p), at).reshape(shape), np.pad(spread, (p, 0)).reshape(shape * 2)
+        root = np.eye(shape[1]) / np.sqrt(w.sum())
+        root[:p, :p] = np.linalg.inv(np.linalg.cholesky((self.x * w[:, None]).T @ self.x))
+        root = np.kron(np.eye(k), root)[p:, p:]
+        told, ways = np.linalg.eigh(-root @ stays @ root.T)
+        unknown = np.pad(root.T @ ways[:, told < UNKNOWN], ((p, 0), (0, 0)))
+        return (
+            np.append(np.zeros(p), at).reshape(shape), np.pad(spread, (p, 0)).reshape(shape * 2),
+            (unknown / abs(unknown).max(axis=0)).reshape(*shape, -1),
+        )  # fmt: skip
