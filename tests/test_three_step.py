@@ -396,6 +396,17 @@ def test_a_score_has_the_errors_of_covariates(home, capsys):
     assert (logit_errors(mixture, rows)[1] > errors[1]).all()
 
 
+def test_rows_are_matched_by_number_and_no_id_stands_twice(home, capsys):
+    words = ("outcomes", "p.csv", "out.csv", "--outcome", "pain", "--json")
+    expected = json.loads(done(capsys, *words).out)["outcomes"]
+    head, *lines = (home[0] / "p.csv").read_text().splitlines()
+    for name, of_file in (("p.csv", lines[::-1]), ("twice.csv", [*lines[1:], lines[1]])):
+        (home[0] / name).write_text("\n".join([head, *of_file]))
+    assert head.startswith("row,")
+    assert json.loads(done(capsys, *words).out)["outcomes"] == expected
+    assert "one of them twice" in run(capsys, "outcomes", "twice.csv", *words[2:]).sentence
+
+
 def test_the_command_refuses_in_a_sentence(home, capsys):
     for words, sentence in (
         ("p.csv out.csv", "give --outcome or --covariates"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vpem.errors import InputError, Setting
-from vpem.files.table_settings import ROW_NAMES, TableSettings
+from vpem.files.table_settings import ID_NAMES, ROW_NAMES, TableSettings
 from vpem.pictures.contents import plural
 from vpem.records import Table, changed, not_both, setting, unset, words_in
 from vpem.settings import ASSIGNMENTS, CORRECTIONS, WorkerSettings
@@ -78,6 +78,7 @@ def outcomes(
         import h5py
         import numpy as np
 
+        from vpem.files.data import open_frame
         from vpem.files.families import FamilyChoice, settle
         from vpem.terms.three_step import three_step
 
@@ -95,7 +96,10 @@ def outcomes(
         try:
             if h5py.is_hdf5(classes):
                 raise InputError("a model")
-            rows = read_one(classes, TableSettings(), Where(), None, columns=SHARES)
+            frame, table = open_frame(classes, TableSettings()), TableSettings()
+            if frame is not None and frame.names[0].casefold() in (*ID_NAMES, *ROW_NAMES):
+                table = table.changed(id_column=frame.names[0])  # also if it has one twice
+            rows = read_one(classes, table, Where(), None, columns=SHARES)
         except InputError:
             raise InputError(NO_CLASSES.format(classes)) from None
         source, line = settle(source, choice), _lines(rows, source)
@@ -127,15 +131,15 @@ def _lines(rows: Dataset, source: Dataset) -> Any:
     import numpy as np
 
     names = f"{rows.source} and {source.source}"
-    if rows.table is None or rows.table.id_column in (None, *ROW_NAMES):
-        if len(rows.X) != len(source.X):
-            counts = f"{len(rows.X)} and {len(source.X)} rows"
+    theirs, ours = (one.table and one.table.id_column for one in (rows, source))
+    ids: Any = () if source.ids is None else source.ids
+    if rows.ids is None or (theirs in ROW_NAMES and ours not in ROW_NAMES):
+        ids = range(len(source.X))  # numbers of rows
+        if len(rows.X) != len(ids):
+            counts = f"{len(rows.X)} and {len(ids)} rows"
             raise InputError(f"{names} have {counts}, and no ids say which belong together")
-        return np.arange(len(rows.X))
-    places = {str(one): place for place, one in enumerate(() if rows.ids is None else rows.ids)}
-    line = np.array(
-        [places.get(str(one), -1) for one in (() if source.ids is None else source.ids)]
-    )
+    places = {str(one): place for place, one in enumerate(ids if rows.ids is None else rows.ids)}
+    line = np.array([places.get(str(one), -1) for one in ids])
     if len(places) < len(rows.X) or not (line >= 0).any():
         said = f"{names} have no ids in common, or one of them twice; name their column with "
         raise InputError(said, Setting("id_column"))

@@ -375,8 +375,8 @@ class _Third:
         root = np.eye(shape[1]) / np.sqrt(w.sum())
         root[:p, :p] = np.linalg.inv(np.linalg.cholesky((self.x * w[:, None]).T @ self.x))
         root = np.kron(np.eye(k), root)[p:, p:]
-        told, ways = np.linalg.eigh(-root @ stays @ root.T)
-        unknown = np.pad(root.T @ ways[:, told < UNKNOWN], ((p, 0), (0, 0)))
+        known, ways = np.linalg.eigh(-root @ stays @ root.T)
+        unknown = np.pad(root.T @ ways[:, known < UNKNOWN], ((p, 0), (0, 0)))
         return (
             np.append(np.zeros(p), at).reshape(shape), np.pad(spread, (p, 0)).reshape(shape * 2),
             (unknown / abs(unknown).max(axis=0)).reshape(*shape, -1),
