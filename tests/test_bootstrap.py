@@ -78,6 +78,15 @@ def test_random_weights_add_up_to_those_of_the_rows():
     assert drawn[0] == 0
 
 
+def test_a_row_of_weight_four_is_four_rows():
+    X = two_clusters(200, gap=0.0)
+    heavy = np.full(len(X), 4.0)
+    rows = DistributedGaussianMixture(1, workers=2, random_state=0).fit(X, sample_weight=heavy)
+    for model in (VPEM(1, random_state=0).fit(X, sample_weight=heavy), rows):
+        errors = model.bootstrap(X, heavy, n_replicates=60).standard_errors["means"]
+        assert errors[0] == pytest.approx(np.sqrt(X.var(axis=0) / 800), rel=0.3)
+
+
 def test_each_hub_draws_its_features_from_a_stream_of_its_own():
     X = two_clusters(50)
     model = fitted(X, 2)

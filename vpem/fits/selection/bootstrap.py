@@ -120,7 +120,7 @@ class Resampling:
         weights = np.ones(len(held.X))
         if held.weights is not None:
             weights = np.asarray(held.weights, dtype=np.float64)
-        drawn = weights * held.exponentials(seeds)
+        drawn = held.weighed_at_random(weights, seeds)
         sums = held.total(lambda rows: np.array([weights[rows].sum(), drawn[rows].sum()]), 2)
         return held.X, drawn * (sums[0] / sums[1])
 
@@ -268,7 +268,8 @@ def bootstrap_errors(
     """Find standard errors and percentile intervals by refits that begin at the fit.
 
     "weighted": rows weigh as independent exponentials, divided by their mean (Newton and Raftery
-    1994). "parametric": rows are drawn from the model (McLachlan and Peel 2000, section 2.16).
+    1994), of a row of weight w as the sum of w, since it stands for as many rows. "parametric":
+    rows are drawn from the model (McLachlan and Peel 2000, section 2.16).
     """
     n_replicates = check_int("n_replicates", n_replicates, least=2)
     n_jobs = check_int("n_jobs", n_jobs, least=1)

@@ -218,8 +218,9 @@ class ByFeatures(_Held):
         noise = [own[hub].standard_normal((n, width)) for hub, width in of_hubs]
         return mixture.spread(labels, np.hstack([np.empty((n, 0)), *noise]))
 
-    def exponentials(self, seeds: Sequence[int]) -> Doubles:
-        return self._streams(seeds, 0)[0].exponential(size=len(self.X))
+    def weighed_at_random(self, weights: Doubles, seeds: Sequence[int]) -> Doubles:
+        """Return sums of as many exponentials as each row weighs."""
+        return self._streams(seeds, 0)[0].standard_gamma(weights)
 
     def _posteriors(self, mixture: Mixture, X: Any) -> Iterator[tuple[slice, Doubles, Doubles]]:
         """Yield runs of rows as `posteriors` does, by the sum of the terms of all processes."""
@@ -324,10 +325,10 @@ class ByRows(_Held):
             drawn[rows] = mixture.spread(labels, own.standard_normal(size))
         return drawn
 
-    def exponentials(self, seeds: Sequence[int]) -> Doubles:
+    def weighed_at_random(self, weights: Doubles, seeds: Sequence[int]) -> Doubles:
         drawn = np.empty(len(self.X))
         for rows, own in self._by_worker(seeds):
-            drawn[rows] = own.exponential(size=len(drawn[rows]))
+            drawn[rows] = own.standard_gamma(weights[rows])
         return drawn
 
     def _by_worker(self, seeds: Sequence[int]) -> Iterator[tuple[Any, np.random.Generator]]:
