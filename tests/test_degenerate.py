@@ -92,13 +92,16 @@ LINE = [[1.0, 1.0], [1.0, 1.0 + FLOOR]]
         ("tied-diag", [[1.0, FLOOR]], (0.5, 0.5), 100, [0, 1]),
         ("tied-diag", [[1.0, 1.0]], (0.5, 0.5), 2, [0, 1]),
         ("tied-spherical", [[FLOOR, FLOOR]], (0.5, 0.5), 100, [0, 1]),
+        *((family, [ROUND], (1.0,), 2, [0]) for family in ("VEE", "EVE", "VVE", "EEV", "VEV")),
+        ("VEE", [ROUND], (1.0,), 3, []),
+        ("VEI", [[1.0, 1.0]], (1.0,), 2, []),
     ],
 )
 def test_each_shape_is_judged_by_its_own_directions_and_rows(
     covariance_type, covariances, weights, rows, wanted
 ):
     covariances = np.array(covariances, dtype=float)
-    if covariance_type in ("full", "tied"):
+    if covariances.ndim == 3:
         covariances = covariances.ravel()
     mixture = mixture_of(covariance_type, covariances, weights)
     if wanted == [1] and covariance_type == "full":  # off the line of the other

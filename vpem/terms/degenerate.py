@@ -92,15 +92,17 @@ def degenerate_in_hubs(mixture: Any, floors: Doubles, rows: float) -> Mask:
         if mixture.is_diagonal:
             varying = np.minimum(varying, 1 + mixture.n_factors)
         # A covariance needs one row more than it has columns, for the mean; a tied one, of all
-        # rows, one for each mean; a volume or variances along common axes two rows. Counts are
-        # near whole numbers most often: half a row decides.
+        # rows, one for each mean; a volume or variances along common axes two rows, if all rows
+        # are enough for one covariance. Counts are near whole numbers most often: half a row
+        # decides.
         found, needed = rows * weights, varying + 1.0
         if family not in ("", "EVV"):
             needed = np.minimum(varying, 1) + 1.0
         if mixture.is_tied:
             needed = varying + (found > 0).sum(axis=1)
             found = np.broadcast_to(found.sum(axis=1)[:, None], found.shape)
-        flags |= ((found < needed[:, None] - 0.5) & (varying > 0)[:, None]).any(axis=0)
+        few = (found < needed[:, None] - 0.5) | (rows < varying[:, None] + 0.5)
+        flags |= (few & (varying > 0)[:, None]).any(axis=0)
         if own_shape_at_one_volume:
             # A component at the floor in one direction is the wider in all: as long as any is.
             longest = np.linalg.eigvalsh(spreads)[..., -1:]
