@@ -91,7 +91,7 @@ def by_formula(hubs, n_iter, noise=False, trim=0.0, eigenvalue_ratio=None, weigh
         if eigenvalue_ratio is not None:
             start = bounded(start[None], np.ones(1), eigenvalue_ratio)
         covariances[:, np.array(hub)[:, None], hub] = start
-    flat = -sum(np.log(volume(X[:, hub])) for hub in hubs)
+    flat = -sum(np.log(volume(np.repeat(X[:, hub], w.astype(int), axis=0))) for hub in hubs)
     for _ in range(n_iter + 1):
         logs = np.array([np.log(p) + multivariate_normal(m, c).logpdf(X)
                          for p, m, c in zip(pi, means, covariances, strict=True)])  # fmt: skip
@@ -192,6 +192,30 @@ def test_resumed_is_uninterrupted_to_the_bit(odd):
         return fit_vpem(X, network_of(topology="path"), n_threads=1, saver=saver, **how)
 
     check_resumes(fit)
+
+
+def test_volumes_count_weights_as_copies_and_are_in_standard_units_if_asked():
+    slanted = X @ np.random.default_rng(1).normal(size=(4, 4))
+    fit = partial(
+        fit_vpem, network=network_of([[0, 1, 2, 3]]), **(EXACT | {"max_iter": 0}), noise=True
+    )
+    copies = np.repeat(slanted, W.astype(int), axis=0)
+    once, many = fit(slanted, sample_weight=W).mixture, fit(copies).mixture
+    assert once.describe_outliers() == pytest.approx(many.describe_outliers())
+    about, units = slanted / slanted.std(axis=0), slanted * [1e-3, 1, 50, 1e3]
+    wanted, found = fit(about), fit(units, scale="standard")
+    shift = np.log(units.std(axis=0)).sum()
+    assert found.log_likelihood + shift == pytest.approx(wanted.log_likelihood, rel=1e-9)
+
+
+def test_what_select_says_of_trimmed_rows_is_what_the_fit_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savetxt("x.csv", X.round(), delimiter=",", header="a,b,c,d", comments="")
+    odd = "--trim", "0.13", "--agents", "1", "--covariance", "diag", "--json"
+    fit = json.loads(done(capsys, "fit", "x.csv", "-k", "1", *odd).out)
+    (cell,) = json.loads(done(capsys, "select", "x.csv", "-k", "1", *odd).out)["cells"]
+    assert cell["bic"] == pytest.approx(fit["bic"], rel=1e-9)
+    assert cell["average_posteriors"] == [1.0]
 
 
 def test_rows_are_trimmed_exactly_and_ties_alike():

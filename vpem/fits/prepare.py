@@ -437,7 +437,7 @@ def make_terms(
     if settings.seeks_outliers:
         from vpem.terms.outliers import OutlierTerms
 
-        kind = partial(OutlierTerms, trim=settings.trim)
+        kind = partial(OutlierTerms, trim=settings.trim, standard=settings.scale == "standard")
     if prepared.misses:
         others = {"add": rows.add} if reach is None else {"reach": reach}
     terms: FeatureTerms = kind(

@@ -185,6 +185,11 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         return self.n_components + self.n_beside
 
     @property
+    def n_judged(self) -> int:
+        """Parts to which rows that count may belong: components, and noise."""
+        return self.n_components + (self.outliers == "noise")
+
+    @property
     def n_features(self) -> int:
         """Number of features, d."""
         return self.blocks.n_features
@@ -322,7 +327,7 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         (Celeux and Soromenho 1996), also if there is one.
         """
         bic, p = self.bic(log_likelihood, n_samples), self.n_parameters
-        most = n_samples * np.log(self.n_terms)
+        most = n_samples * np.log(self.n_judged)
         return {
             "bic": bic,
             "aic": self.aic(log_likelihood),

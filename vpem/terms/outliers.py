@@ -146,10 +146,12 @@ def beside(volumes: Doubles, terms: Floats) -> Floats:
 class OutlierTerms(FeatureTerms):
     """Local terms of rows some of which are noise, or trimmed: a part ``trim`` of their weight."""
 
-    def __init__(self, *args: Any, trim: float = 0.0, **others: Any) -> None:
+    def __init__(
+        self, *args: Any, trim: float = 0.0, standard: bool = False, **others: Any
+    ) -> None:
         super().__init__(*args, **others)
         self.trim, self.total = trim, self.total_weight
-        self.volumes = np.zeros(self.blocks.n_blocks) if trim else log_volumes(self)
+        self.volumes = np.zeros(self.blocks.n_blocks) if trim else log_volumes(self, standard)
         self.total_weight *= 1 - trim
         self._kept: Doubles | None = None  # (R, M) what is left of rows
         self._threshold = np.array([[-np.inf]])
@@ -230,21 +232,23 @@ class OutlierTerms(FeatureTerms):
         return self.begun(super().blank(n_components))
 
 
-def log_volumes(terms: FeatureTerms) -> Doubles:
+def log_volumes(terms: FeatureTerms, standard: bool) -> Doubles:
     """Return the term of noise of each hub (B,): ``2 log V_b - d_b log(2 pi)``.
 
-    V_b is in units of fitting. Rows without weight count for nothing.
+    V_b is in units of fitting; principal axes are those of the user's, or of ``standard`` units.
+    An integer weight is as many rows.
     """
     blocks, found = terms.blocks, np.empty(terms.blocks.n_blocks)
-    scale = terms.scaling.scale[blocks.order]
+    scale = terms.scaling.scale[blocks.order] ** (not standard)
 
-    def parts() -> Iterator[Doubles]:
-        """Yield rows (m, d) in block order and the user's units, but for where they begin."""
+    def parts() -> Iterator[tuple[Doubles, Doubles]]:
+        """Yield weights (m, 1), and rows (m, d) in block order, but for where they begin."""
         for run in terms.chunks(blocks.n_features):
-            used = terms._weights(run) > 0
-            yield terms.rows.read(run)[used].astype(np.float64) * scale
+            weights = terms._weights(run)
+            used = weights > 0
+            yield weights[used, None], terms.rows.read(run)[used].astype(np.float64) * scale
 
-    sides = _sides(parts(), np.eye(blocks.n_features)[:0])
+    sides = _sides((rows for _, rows in parts()), np.eye(blocks.n_features)[:0])
     flat = np.flatnonzero(~(sides > 0))
     if len(flat):
         name = f"feature {int(blocks.order[flat[0]])}"
@@ -255,13 +259,13 @@ def log_volumes(terms: FeatureTerms) -> Doubles:
     for b, (begin, end) in enumerate(pairwise(blocks.offsets.tolist())):
         width, logs = end - begin, float(np.log(sides[begin:end]).sum())
         if 1 < width < terms.n_samples:
-            count, total, products = 0, np.zeros(width), np.zeros((width, width))
-            for rows in parts():  # fitted units are about means, so that no digits are lost
+            count, total, products = 0.0, np.zeros(width), np.zeros((width, width))
+            for weights, rows in parts():  # about means, so that no digits are lost
                 part = rows[:, begin:end]
-                count, total = count + len(part), total + part.sum(axis=0)
-                products = products + part.T @ part
+                count, total = count + weights.sum(), total + (weights * part).sum(axis=0)
+                products = products + part.T @ (weights * part)
             axes = np.linalg.eigh(products - np.outer(total, total) / count)[1]
-            along = _sides((rows[:, begin:end] for rows in parts()), axes)
+            along = _sides((rows[:, begin:end] for _, rows in parts()), axes)
             if along.min() > THIN * along.max():
                 logs = min(logs, float(np.log(along).sum()))
         found[b] = 2 * (logs - np.log(scale[begin:end]).sum()) - width * np.log(2 * np.pi)

@@ -643,6 +643,9 @@ class Problem:
             fit = self.fit(trial.cell, others, n_init=trial.n_init)
         judged = self.held(trial.cell.hops).judge(fit, fold)
         mixture, total, used = judged.mixture, judged.log_likelihood, judged.weight
+        trimmed = fold is None and mixture.outliers == "trimmed" and fit.root_log_likelihood.size
+        if trimmed:  # a row at the border counts in part
+            total, used = fit.log_likelihood * fit.total_weight, fit.total_weight
         outcome: Outcome = {
             "status": "converged" if fit.converged else "not converged",
             "n_parameters": mixture.n_parameters,
@@ -661,7 +664,7 @@ class Problem:
                 "log_likelihood": total / used,
                 "entropy": judged.entropy,
                 **mixture.criteria(total, used, judged.entropy),
-                "average_posteriors": judged.average_posteriors,
+                "average_posteriors": judged.average_posteriors[: mixture.n_judged],
             }
         else:
             name, what = "held_out", "log-likelihood of the held-out rows"
