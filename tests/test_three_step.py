@@ -8,10 +8,21 @@ from scipy.optimize import minimize
 from scipy.special import expit, softmax
 from scipy.stats import chi2, norm
 
-from vpem import VPEM, logit_coefficients, logit_errors, read_model, three_step
+from vpem import (
+    VPEM,
+    connect,
+    fit_vpem,
+    logit_coefficients,
+    logit_errors,
+    make_graph,
+    read_model,
+    three_step,
+)
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.network.partition import from_lists
 from vpem.pictures.page import contents_of
 from vpem.pictures.saved import EvaluationData, read_saved
+from vpem.terms.families.kinds import Kinds
 from vpem.terms.three_step import inference
 
 from .cli_support import done, run
@@ -405,6 +416,23 @@ def test_rows_are_matched_by_number_and_no_id_stands_twice(home, capsys):
     assert head.startswith("row,")
     assert json.loads(done(capsys, *words).out)["outcomes"] == expected
     assert "one of them twice" in run(capsys, "outcomes", "twice.csv", *words[2:]).sentence
+
+
+def test_errors_of_covariates_in_any_units():
+    X, z, *_ = drawn(200)
+    rows = np.column_stack([X, z])
+    net = connect(make_graph("star", 1), from_lists([range(4)], 4))
+    kinds = Kinds(("gaussian",) * 3 + ("covariate",))
+    errors = []
+    for scale in (1, 1e9):
+        rows[:, 3] = z * scale
+        mixture = fit_vpem(rows, net, kinds=kinds, n_components=2, random_state=0).mixture
+        errors.append(logit_errors(mixture, rows)[1] * [1, scale])
+    np.testing.assert_allclose(errors[1], errors[0], rtol=1e-6)
+    both, kinds = np.column_stack([X, z, 2 * z]), Kinds(("gaussian",) * 3 + ("covariate",) * 2)
+    net = connect(make_graph("star", 1), from_lists([range(5)], 5))
+    mixture = fit_vpem(both, net, kinds=kinds, n_components=2, random_state=0).mixture
+    assert np.isnan(logit_errors(mixture, both)[1]).tolist() == [False, True, True]
 
 
 def test_the_command_refuses_in_a_sentence(home, capsys):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 100
 """Newton steps of an M-step. It takes a few, unless covariates separate components."""
+UNKNOWN = 1e-9
+"""Of the information of a row: what is less is none."""
 LEAST_WEIGHT = 1e-300
 """Mixing weights that are less count as this much."""
 
@@ -266,7 +268,7 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     Returns
     -------
     ndarray of shape (K, 1 + q)
-        0 of the first component, the reference.
+        0 of the first component, the reference; nan where rows do not tell coefficients apart.
 
     Raises
     ------
@@ -279,14 +281,26 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     if at is None:
         raise InputError("this model has no covariates")
     columns = mixture.kinds.columns_of(Covariate.name)
-    x = np.column_stack([np.ones(len(X)), X[:, columns]])
-    weights = np.ones(len(X)) if sample_weight is None else sample_weight
+    z, weights = X[:, columns], np.ones(len(X)) if sample_weight is None else sample_weight
+    centre = np.average(z, axis=0, weights=weights)
+    scale = np.sqrt(np.average(np.square(z - centre), axis=0, weights=weights))
+    scale[~(scale > 0)] = 1.0
+    x = np.column_stack([np.ones(len(X)), (z - centre) / scale])
+    chances = softmax(at[:, 0] + z @ at[:, 1:].T, axis=1)
     rows = mixture.predict_proba(X, missing="marginalize")
     size = at[1:].size
     information = np.zeros((size, size))
-    for sign, shares in ((1, softmax(x @ at.T, axis=1)), (-1, rows)):
+    for sign, shares in ((1, chances), (-1, rows)):
         p = shares[:, 1:]
         both = p[:, :, None] * (np.eye(len(at) - 1) - p[:, None, :]) * weights[:, None, None]
         information += sign * np.einsum("ikl,ip,iq->kplq", both, x, x).reshape(size, size)
-    variances = np.diagonal(np.linalg.pinv(information)).reshape(at[1:].shape)
-    return np.vstack([np.zeros(x.shape[1]), np.sqrt(np.maximum(variances, 0))])
+    # Of what rows say next to nothing (covariates that determine each other) there is no error.
+    move = np.diag([1.0, *1 / scale])
+    move[0, 1:] = -centre / scale
+    move = np.kron(np.eye(len(at) - 1), move)
+    values, ways = np.linalg.eigh(information)
+    known = values > UNKNOWN * weights.sum()
+    variances = np.square(move @ ways[:, known]) @ (1 / values[known])
+    lost = abs(move @ ways[:, ~known]).max(axis=1, initial=0.0)
+    variances[lost > UNKNOWN * abs(move).max(axis=1)] = np.nan
+    return np.vstack([np.zeros(at.shape[1]), np.sqrt(variances).reshape(at[1:].shape)])
