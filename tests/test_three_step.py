@@ -2,6 +2,7 @@
 
 import json
 
+import h5py
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -388,7 +389,7 @@ def test_the_command_finds_what_python_finds(home, capsys):
     assert "noise   proportion a" in result.out
 
 
-def test_a_score_has_the_errors_of_covariates(home, capsys):
+def test_a_score_has_the_errors_of_covariates(home, capsys, monkeypatch):
     folder, *_ = home
     X, z, *_ = drawn(200)
     write(folder / "z.csv", "a,b,c,z", *X.T, z)
@@ -403,6 +404,18 @@ def test_a_score_has_the_errors_of_covariates(home, capsys):
     page = contents_of(read_saved("z.h5"), EvaluationData(rows, None, "z.csv"))
     tables = [one for section in page.sections for one in section.items]
     assert "Covariates of the mixing weights" in [getattr(one, "caption", "") for one in tables]
+    with h5py.File("z_disk.h5", "w") as file:
+        file.create_dataset("X", data=rows, chunks=(50, 4))
+        file["feature_names"] = ["a", "b", "c", "z"]
+    monkeypatch.setattr("vpem_cli.commands.rows.available_memory", lambda: 1)
+    assert "errors of covariates are left out" in done(capsys, "score", "z.h5", "z_disk.h5").err
+    monkeypatch.setattr("vpem_cli.commands.rows.available_memory", lambda: 1 << 30)
+    rows[0, 3] = np.nan
+    write(folder / "gap.csv", "a,b,c,z", *rows.T)
+    assert (
+        "if they are no covariates, integrate" in run(capsys, "predict", "z.h5", "gap.csv").sentence
+    )
+    rows[0, 3] = 0
     rows[::5, 0] = np.nan  # features may be missing, and then say less of the class
     assert (logit_errors(mixture, rows)[1] > errors[1]).all()
 
@@ -426,12 +439,12 @@ def test_errors_of_covariates_in_any_units():
     errors = []
     for scale in (1, 1e9):
         rows[:, 3] = z * scale
-        mixture = fit_vpem(rows, net, kinds=kinds, n_components=2, random_state=0).mixture
+        mixture = fit_vpem(rows, net, kinds=kinds, n_components=2, seed=0).mixture
         errors.append(logit_errors(mixture, rows)[1] * [1, scale])
     np.testing.assert_allclose(errors[1], errors[0], rtol=1e-6)
     both, kinds = np.column_stack([X, z, 2 * z]), Kinds(("gaussian",) * 3 + ("covariate",) * 2)
     net = connect(make_graph("star", 1), from_lists([range(5)], 5))
-    mixture = fit_vpem(both, net, kinds=kinds, n_components=2, random_state=0).mixture
+    mixture = fit_vpem(both, net, kinds=kinds, n_components=2, seed=0).mixture
     assert np.isnan(logit_errors(mixture, both)[1]).tolist() == [False, True, True]
 
 

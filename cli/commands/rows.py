@@ -83,6 +83,7 @@ COMMANDS = {"vp-em": "fit", "em-rows": "fit", "vr-fedem": "fedem", "k-means": "k
 
 INTEGRATED = ("integrate them out with ", Setting("missing", "marginalize"))
 """What to try where values, or features, are missing."""
+BUT_COVARIATES = ("if they are no covariates, ", *INTEGRATED)
 
 
 class RowFile(StoredFile):
@@ -136,7 +137,8 @@ class RowFile(StoredFile):
             if columns is not None:
                 self.X = select_columns(source.X, columns)
             if self.missing == "refuse":
-                check_finite(self.X, names, () if picture else INTEGRATED)
+                advice = BUT_COVARIATES if self._covariates() else INTEGRATED
+                check_finite(self.X, names, () if picture else advice)
             else:
                 check_missing(self.X, names)
                 if mixture is None and not picture:
@@ -232,6 +234,8 @@ class RowFile(StoredFile):
         if narrow and lacking and there and named:
             if self.missing == "refuse":
                 said = f"the data lack features of the model: {shorten(map(repr, lacking))}; "
+                if 0 < len(self._covariates() & {*lacking}) < len(self._covariates()):
+                    raise InputError(said, "give all covariates, or none of them")
                 raise InputError(said, *INTEGRATED)
             self.stored = self.stored.take_features(there)
             gone = "left out of distances" if self.mixture is None else "integrated out"
@@ -239,6 +243,11 @@ class RowFile(StoredFile):
             self.say(f"{many} are not in the data and are {gone}")
         apart = self.settings.parties and self.settings.split == "features"
         return models.match_features(self.stored.feature_names, names, ordered=not apart)
+
+    def _covariates(self) -> set[str]:
+        kinds = None if self.mixture is None else self.mixture.kinds
+        columns = () if kinds is None else kinds.columns_of("covariate")
+        return {self.stored.feature_names[column] for column in columns}
 
     def labels(self, needed: bool = True) -> Any:
         settings, files = self.settings, self.request.files

@@ -6,6 +6,7 @@ the party that has most of them; nothing else but the terms of one sum leaves a 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import singledispatch
 from typing import Any
@@ -17,7 +18,7 @@ from vpem._core.threads import one_blas_thread
 from vpem.checks import Floats, Matrix, check_finite
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, agree, for_each
-from vpem.errors import InputError, Setting
+from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.results import StoredClustering
 from vpem.fits.prepare import weighed
 from vpem.network.graph import make_graph
@@ -327,7 +328,12 @@ def describe_score(
     stated = stored.report.get("n_parameters") if "discriminant" in stored.report else None
     free = stated if type(stated) is int and stated > 0 else mixture.n_parameters
     coefficients, effects = logit_coefficients(mixture), {}
-    if coefficients is not None and isinstance(X, np.ndarray):  # one process has all rows
+    if coefficients is not None and not isinstance(X, np.ndarray):
+        said = (
+            "errors of covariates are left out: they need all rows in one process's memory"
+        )
+        warnings.warn(VpemWarning(said), stacklevel=2)
+    elif coefficients is not None:
         found = {"coefficients": coefficients}
         errors = {"coefficients": logit_errors(mixture, X, sample_weight)}
         names = [stored.feature_names[j] for j in mixture.kinds.columns_of("covariate")]
