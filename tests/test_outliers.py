@@ -337,3 +337,12 @@ def test_no_threshold_of_eigenvalues_is_better(ratio):
         assert found.max() <= ratio * found.min() * (1 + 1e-12)
         others = (np.clip(values, m, ratio * m) for m in np.geomspace(1e-4, 1e4, 3000))
         assert costs(found) <= min(map(costs, others)) + 1e-12
+
+
+def test_a_fit_with_noise_goes_on_from_its_own_share():
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    X[:40] *= 6
+    model = VPEM(1, noise=True, agents=1, random_state=0).fit(X)
+    again = VPEM(1, noise=True, agents=1, init=model.mixture_, max_iter=0).fit(X)
+    assert abs(model.mixture_.outlier_share - 0.05) > 0.05
+    assert again.score(X) == pytest.approx(model.score(X), abs=1e-12)

@@ -388,7 +388,11 @@ class _Attempts:
         else:
             order = np.random.default_rng([*restart.seed, ORDER_OF_BATCHES])
             fit, going["rng"] = fit_batches, order
-        run = fit(terms, restart.total, terms.begun(start), settings, **going)
+        begun = terms.begun(start)
+        share = getattr(settings.init, "share", np.zeros(1))  # of noise, in a model that goes on
+        if begun.outliers == "noise" and share.any() and restart.saved is None:
+            begun = replace(begun, share=np.full_like(begun.share, share.mean()))
+        run = fit(terms, restart.total, begun, settings, **going)
         run.judge(self.terms, restart.total)
         return run, rows
 
