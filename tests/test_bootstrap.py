@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from vpem import VPEM, DistributedGaussianMixture, InputError, load
+from vpem.errors import VpemWarning
 from vpem.fits.selection.bootstrap import ENOUGH, Resampling, check_components
 from vpem.fits.selection.trials import Cell, Problem
 
@@ -187,6 +188,15 @@ def test_what_the_bootstrap_refuses():
     model = fitted(X, 2)
     with pytest.raises(InputError, match="have no weights"):
         model.bootstrap(X, np.ones(40), kind="parametric")
+    for others in (X[:30], X + 1.0):
+        with pytest.raises(InputError, match="was fitted to other rows"):
+            model.bootstrap(others, n_replicates=2)
+    with pytest.raises(InputError, match=r"40 rows had .* 80 here have"):
+        model.bootstrap(X, np.full(40, 2.0), n_replicates=2)
+    with pytest.raises(InputError, match="belong to none with trim"):
+        fitted(X, 1, trim=0.1).test_components(X, 1)
+    with pytest.warns(VpemWarning, match=r"no p below 0\.333, so that none is rejected at 0\.05"):
+        model.test_components(X, 1, n_replicates=2)
     with pytest.raises(InputError, match="kind must be one of"):
         model.bootstrap(X, kind="jackknife")
     with pytest.raises(InputError, match="n_replicates"):
@@ -236,6 +246,9 @@ def test_the_command(capsys, tmp_path, monkeypatch):
         "--components is that of --model"
         in run(capsys, *words, "--model", "m.h5", "-k", 3).sentence
     )
+    np.savetxt("y.csv", X[:99], delimiter=",", header="a,b,c", comments="")
+    other = run(capsys, "bootstrap", "y.csv", "--agents", 3, "--model", "m.h5")
+    assert "m.h5 was fitted to other rows or weights, or by other agents" in other.sentence
     tests = done(capsys, *words, "-k", "1-3", "--test", "-j", 1, "--json").json
     assert tests["tests"][0]["n_components"] == 1
     assert "give one number" in run(capsys, *words, "-k", "1-3").sentence

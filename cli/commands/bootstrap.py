@@ -81,10 +81,13 @@ def _with_options_of(path: Path, fits: Any, given: Given) -> Any:
     return fits.changed(covariance_type=model.mixture.covariance_type, **known)
 
 
-def _fit_of_model(problem: Problem, cell: Cell, mixture: Any, path: Path) -> Fit:
+def _fit_of_model(task: runner.Task, problem: Problem, cell: Cell, begun: Any, path: Path) -> Fit:
     """Return a model as the fit of its own problem, without an iteration."""
+    from vpem.files.models import read_model
     from vpem.fits.parts import outline
+    from vpem.fits.selection.bootstrap import check_rows
 
+    mixture = begun.init
     fit = problem.fit(cell, init=mixture, n_init=1, max_iter=0)
     counted = (outline(fit) if problem.engine.apart else fit).n_parameters
     if counted != mixture.n_parameters:
@@ -92,6 +95,10 @@ def _fit_of_model(problem: Problem, cell: Cell, mixture: Any, path: Path) -> Fit
             f"{path} has {mixture.n_parameters} parameters, but a fit like this has {counted}: "
             "its agents shared other features; give the agents and hops of its fit"
         )
+    task.in_data_units(fit)
+    found = problem.engine.bcast((float(fit.log_likelihood), float(fit.total_weight)))
+    report = read_model(path).report
+    check_rows(str(path), report.get("log_likelihood"), report.get("total_weight"), *found)
     return fit
 
 
@@ -264,7 +271,7 @@ def bootstrap(
                     fit = first = problem.fit(cell, n_init=fits.n_init)
                 else:
                     cell = replace(cell, n_components=begun.n_components)
-                    first = _fit_of_model(problem, cell, begun.init, out.model)
+                    first = _fit_of_model(task, problem, cell, begun, out.model)
                 resampling = Resampling(problem, cell, first, out.kind, fits.seed)
                 errors: Errors = bootstrap_errors(resampling, out.n_replicates, out.level, **how)
                 found = {"n_components": cell.n_components, **vars(errors)}

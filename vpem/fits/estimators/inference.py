@@ -18,7 +18,13 @@ from vpem.checks import Floats, check_int
 from vpem.errors import InputError, NumericalError, VpemWarning
 from vpem.fits.estimators.base import Rows
 from vpem.fits.results import Fit
-from vpem.fits.selection.bootstrap import Errors, Resampling, bootstrap_errors, check_components
+from vpem.fits.selection.bootstrap import (
+    Errors,
+    Resampling,
+    bootstrap_errors,
+    check_components,
+    check_rows,
+)
 from vpem.fits.selection.search import choose
 from vpem.fits.selection.trials import Cell, Problem
 from vpem.fits.settings import PrivacySettings, parse_covariances
@@ -53,7 +59,7 @@ class Inferring:
     def select(
         self,
         X: Rows,
-        n_components: Iterable[int] = range(1, 9),
+        n_components: int | Iterable[int] = range(1, 9),
         covariance_type: str | Sequence[str] = "all",
         sample_weight: ArrayLike | None = None,
     ) -> Self:
@@ -66,7 +72,7 @@ class Inferring:
         Parameters
         ----------
         X : array of shape (M, d), data frame or Dataset
-        n_components : iterable of int
+        n_components : int or iterable of int
         covariance_type : str or sequence of str
             Names, or "all".
         sample_weight : array of shape (M,), optional
@@ -84,7 +90,7 @@ class Inferring:
         named = covariance_type if isinstance(covariance_type, str) else ",".join(covariance_type)
         estimator: Any = self
         types = parse_covariances(named, estimator._settings(FitSettings, seed=0))
-        counts = [check_int("n_components", k, least=1) for k in n_components]
+        counts = _counts_of(n_components)
         cells: list[Report] = []
         best = None
         table: dict[str, dict[int, float]] = {one: {} for one in types}
@@ -164,6 +170,9 @@ class Inferring:
         problem = _problem(model, data, fit, self._weights_of(X, sample_weight))
         cell = Cell(fit.mixture.n_components, 0, fit.mixture.covariance_type)
         resampling = Resampling(problem, cell, fit, kind, model.random_state)
+        judged = problem.held(0).judge(fit, None)
+        each = judged.log_likelihood / judged.weight
+        check_rows("the model", fit.log_likelihood, fit.total_weight, each, judged.weight)
         return bootstrap_errors(resampling, n_replicates, level, n_jobs)
 
     def _anew(self: Any) -> Any:
@@ -208,10 +217,7 @@ class Inferring:
         InputError
             If an argument cannot be used, or a fit is degenerate.
         """
-        several: Any = [n_components] if isinstance(n_components, Integral) else n_components
-        counts = [check_int("n_components", one, least=1) for one in several]
-        if not counts:
-            raise InputError("n_components must have at least one number")
+        counts = _counts_of(n_components)
         model = self._anew()
         fit = clone(model).set_params(n_components=counts[0]).fit(X).fit_
         problem = _problem(model, model._validate(X, reset=True), fit, self._weights_of(X, None))
@@ -219,6 +225,14 @@ class Inferring:
             problem, fit.mixture.covariance_type, counts, n_init=model.n_init,
             n_replicates=n_replicates, significance=significance, n_jobs=n_jobs,
         )  # fmt: skip
+
+
+def _counts_of(n_components: int | Iterable[int]) -> list[int]:
+    several: Any = [n_components] if isinstance(n_components, Integral) else n_components
+    counts = [check_int("n_components", one, least=1) for one in several]
+    if not counts:
+        raise InputError("n_components must have at least one number")
+    return counts
 
 
 def _problem(model: Any, data: Floats, fit: Fit, sample_weight: Any) -> Problem:

@@ -36,6 +36,9 @@ BOOTSTRAP = 3
 ENOUGH = 20
 """Statistics at least as large as the observed one after which no more are drawn."""
 
+NEAR = 1e-3
+"""Part by which a log-likelihood may differ from that of the fit: sums are not always exact."""
+
 SENT = ("messages", "bytes")
 
 
@@ -79,12 +82,31 @@ def check_resampling(problem: Problem, kind: str) -> None:
             "two that differ; repeat rows, leave out weights, or take ",
             Setting("kind", "weighted"),
         )  # fmt: skip
+    outliers = [one for one in ("noise", "trim") if problem.options.get(one)]
+    if outliers and kind == "parametric":
+        raise InputError(
+            "rows are drawn from components, but some belong to none with ", Setting(outliers[0]),
+            "; leave it out, or take ", Setting("kind", "weighted"),
+        )  # fmt: skip
     hidden = problem.masked or not problem.engine.open
     if kind == "weighted" and problem.workers is not None and hidden:
         raise InputError(
             "weights of rows come from a seed that all know, and from as many sums by known "
             "weights as there are rows all learn the rows; take ", Setting("kind", "parametric"),
         )  # fmt: skip
+
+
+def check_rows(what: str, then: Any, weighed: Any, log_likelihood: float, weight: float) -> None:
+    """Raise InputError where rows are not those of the fit ``what``, by figures of both."""
+    if not (isinstance(then, float) and isinstance(weighed, int | float)):
+        return
+    near = math.isclose(weight, weighed, rel_tol=NEAR)
+    if not near or abs(log_likelihood - then) > NEAR * max(1.0, abs(then)):
+        raise InputError(
+            f"{what} was fitted to other rows or weights, or by other agents: {weighed:g} rows had "
+            f"a log-likelihood of {then:.6f} each, {weight:g} here have {log_likelihood:.6f}; "
+            "give those of its fit"
+        )
 
 
 class Resampling:
@@ -106,8 +128,6 @@ class Resampling:
         held.count()
         self.mixture = held.known(fit)
         self._missing = np.isnan(held.X)
-        if kind == "parametric":
-            self.mixture.refuse_outliers("rows are drawn from components")
         k = cell.n_components
         self._shares = None if n_init else held.responsibilities(self.mixture)[:, :k]
 
@@ -379,14 +399,22 @@ def check_components(
                 used, larger = used + 1, larger + (one["statistic"] >= statistic)
                 if larger == ENOUGH:
                     break
+        if not used:
+            raise InputError(
+                f"all {left_out} replicates of {k} components failed or were degenerate; test fewer"
+            )
         early = larger == ENOUGH
+        if not early and (least := 1 / (1 + used)) > significance:
+            said = f"{used} replicates of {k} components give no p below {least:.3g}, so that none "
+            said += f"is rejected at {significance:g}; draw more"
+            warnings.warn(VpemWarning(said), stacklevel=2)
         p_value = larger / used if early else (1 + larger) / (1 + used)
         tests.append({
-            "n_components": k, "statistic": statistic, "p_value": p_value if used else math.nan,
+            "n_components": k, "statistic": statistic, "p_value": p_value,
             "n_replicates": used, "n_larger": larger, "n_left_out": left_out,
             "stopped_early": early and used + left_out < n_replicates,
             **dict(zip(SENT, sent, strict=True)),
         })  # fmt: skip
-        if not tests[-1]["p_value"] <= significance:
+        if tests[-1]["p_value"] > significance:
             break
     return tests
