@@ -277,6 +277,9 @@ def test_the_shell_says_which_rows_are_odd(tmp_path, monkeypatch, capsys):
         assert found[f"n_{word}"] + sum(found["counts"]) == 140
         assert found["labels"].count(-1) == found[f"n_{word}"] >= 14
         assert word in done(capsys, "show", "m.h5").out
+        done(capsys, "model", "export", "m.h5", "--output", "m.json", "--force")
+        hub = json.loads((tmp_path / "m.json").read_text())["hubs"][0]
+        assert set(hub) >= ({"share", "volumes"} if word == "noise" else {"threshold"})
         scored = json.loads(done(capsys, "score", "m.h5", "x.csv", "--json").out)
         assert scored["log_likelihood"] == pytest.approx(report["log_likelihood"], rel=1e-8)
         kinds = done(capsys, "plot", "m.h5", "x.csv", "--kind", "pairs", "--force")

@@ -638,7 +638,8 @@ def model_as_json(model: Model) -> Report:
         }
         hub |= parts[""] if mixture.kinds is None else {"parts": parts}
         if mixture.outliers:
-            hub |= {n: getattr(one, n).ravel().tolist() for n in (*one.of_roots, "volumes")}
+            names = ("share", "volumes") if mixture.outliers == "noise" else ("threshold",)
+            hub |= {name: getattr(one, name).ravel().tolist() for name in names}
         if mixture.is_proper:
             hub["mean_precisions"] = one.mean_precisions[0].tolist()
             hub["degrees_of_freedom"] = one.degrees_of_freedom[0].tolist()
