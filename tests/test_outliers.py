@@ -251,6 +251,11 @@ def test_files_and_labels(odd, tmp_path):
     total = model.fit_.log_likelihood * model.fit_.total_weight
     assert model.score(X) * model.fit_.total_weight == pytest.approx(total, rel=1e-9)
     assert model.bic(X) == pytest.approx(model.fit_.bic, rel=1e-9)
+    if odd != "noise":
+        scores, out = model.score_samples(X), labels == -1
+        np.testing.assert_allclose(model.score_samples(X[out]), scores[out])
+        with pytest.raises(InputError, match="every row is trimmed"):
+            model.score(X[out])
     for ask in (partial(stored.sample, 3), partial(stored.merge_components, X),
                 partial(model.contribution, X)):  # fmt: skip
         with pytest.raises(InputError, match=f"rows may be {word}"):
@@ -281,6 +286,8 @@ def test_the_shell_says_which_rows_are_odd(tmp_path, monkeypatch, capsys):
         hub = json.loads((tmp_path / "m.json").read_text())["hubs"][0]
         assert set(hub) >= ({"share", "volumes"} if word == "noise" else {"threshold"})
         scored = json.loads(done(capsys, "score", "m.h5", "x.csv", "--json").out)
+        assert scored["n_without_values"] == 0
+        assert scored.get("n_trimmed") == (14 if word == "trimmed" else None)
         assert scored["log_likelihood"] == pytest.approx(report["log_likelihood"], rel=1e-8)
         kinds = done(capsys, "plot", "m.h5", "x.csv", "--kind", "pairs", "--force")
         assert "crosses are rows" in kinds.err

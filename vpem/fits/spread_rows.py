@@ -323,15 +323,14 @@ def describe_score(
         scores, there = X.posteriors(mixture)[1], X.seen()
     else:
         scores, there = mixture.score_samples(X, missing=missing), rows_with_values(X, missing)
-    there = there & mixture.counts_rows(scores)
+    n_seen, there = int(there.sum()), there & mixture.counts_rows(scores)
+    trimmed = {"n_trimmed": n_seen - int(there.sum())} if mixture.outliers == "trimmed" else {}
     total, used = weighed(np.where(there, scores + slopes, 0.0), there, sample_weight)
     stated = stored.report.get("n_parameters") if "discriminant" in stored.report else None
     free = stated if type(stated) is int and stated > 0 else mixture.n_parameters
     coefficients, effects = logit_coefficients(mixture), {}
     if coefficients is not None and not isinstance(X, np.ndarray):
-        said = (
-            "errors of covariates are left out: they need all rows in one process's memory"
-        )
+        said = "errors of covariates are left out: they need all rows in one process's memory"
         warnings.warn(VpemWarning(said), stacklevel=2)
     elif coefficients is not None:
         found = {"coefficients": coefficients}
@@ -341,7 +340,8 @@ def describe_score(
         effects = {"covariates": effects | inference(found, errors)}
     return {
         "n_samples": len(X),
-        "n_without_values": len(X) - int(there.sum()),
+        "n_without_values": len(X) - n_seen,
+        **trimmed,
         "n_parameters": free,
         "log_likelihood": total / used,
         "total_log_likelihood": total,

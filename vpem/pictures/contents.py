@@ -364,6 +364,7 @@ def facts_of(report: Report) -> list[Fact]:
 
 SCORED: Lines = {
     "rows": "{n_samples}",
+    "rows trimmed": "{n_trimmed}",
     "parameters": "{n_parameters}",
     "clusters": "{n_clusters}",
     "log-likelihood per sample": "{log_likelihood:.6f}",

@@ -108,7 +108,13 @@ class OutlierMixture(Mixture):
         return float(self.threshold.mean() + constant)
 
     def counts_rows(self, scores: Doubles) -> Mask:
-        return np.asarray((scores >= self.least_density) | (self.outliers == "noise"))
+        kept = np.asarray((scores >= self.least_density) | (self.outliers == "noise"))
+        if len(kept) and not kept.any():
+            raise InputError(
+                "every row is trimmed, so that none is left to tell how well the model describes "
+                "rows; give more rows, or fit a model without ", Setting("trim"),
+            )  # fmt: skip
+        return kept
 
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         if not there.all():

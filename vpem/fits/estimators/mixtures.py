@@ -183,7 +183,9 @@ class FittedMixture(DensityMixin, OnGraph):
 
     def score_samples(self, X: Rows) -> Floats:
         """Log-likelihood of each row, in nats, shape (M,), in the precision of the data."""
-        return self._scores(X)[0]
+        mixture, data = self._fitted(X)
+        scores = mixture.score_samples(data, missing=self.missing)
+        return scores.astype(data.dtype, copy=False)
 
     def _scores(
         self, X: Rows, sample_weight: ArrayLike | None = None
