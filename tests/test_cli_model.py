@@ -302,9 +302,11 @@ def test_scores_along_directions_and_their_plane(capsys, tmp_path, monkeypatch):
             ]
             assert max(alike) > 1 - 1e-9
     done(capsys, "kmeans", "d.h5", "-k", 2, "-o", "c.h5")
+    done(capsys, "fit", "d.h5", "-k", 1, "-o", "o.h5")
     done(capsys, "fit", "d.h5", "-k", 2, "--family", "t", "-o", "t.h5")
     for words, reason in (
         (("predict", "m.h5", "d.h5", "--directions", 2), "from 0 to 1"),
+        (("predict", "o.h5", "d.h5", "--directions", 1), "differ in no direction"),
         (("predict", "c.h5", "d.h5", "--directions", 1), "those of a mixture"),
         (("predict", "t.h5", "d.h5", "--directions", 1), "of Gaussian features alone"),
         (("plot", "c.h5", "d.h5", "--kind", "projection", "--directions", 1), "of a mixture, not"),

@@ -420,6 +420,10 @@ class MixtureFile(RowFile):
         shown = {"labels": columns["label"], **({"proba": shares} if proba else {})}
         if self.settings.directions is not None:
             scores = self.stored.mixture.project(self.X, self.settings.directions)
+            if not scores.shape[1]:
+                raise InputError(
+                    "components differ in no direction; leave out ", Setting("directions")
+                )
             columns |= {f"direction_{axis}": one for axis, one in enumerate(scores.T, 1)}
             shown["scores"] = scores
         return {**columns, **named}, shown | ({"classes": named["class"]} if named else {})
