@@ -429,6 +429,9 @@ def test_rows_are_matched_by_number_and_no_id_stands_twice(home, capsys):
     assert head.startswith("row,")
     assert json.loads(done(capsys, *words).out)["outcomes"] == expected
     assert "one of them twice" in run(capsys, "outcomes", "twice.csv", *words[2:]).sentence
+    write(home[0] / "visits.csv", "id,pain", [0, 0, 1, 1, 1, 2], range(6))  # as rows are called
+    write(home[0] / "c.csv", "row,proba_0,proba_1", [0, 0, 1, 1, 1, 2], [0.0, 1] * 3, [1.0, 0] * 3)
+    done(capsys, "outcomes", "c.csv", "visits.csv", *words[3:])
 
 
 def test_errors_of_covariates_in_any_units():

@@ -134,12 +134,15 @@ def _lines(rows: Dataset, source: Dataset) -> Any:
     theirs, ours = (one.table and one.table.id_column for one in (rows, source))
     ids: Any = () if source.ids is None else source.ids
     if rows.ids is None or (theirs in ROW_NAMES and ours not in ROW_NAMES):
-        ids = range(len(source.X))  # numbers of rows
+        ids = range(len(source.X)) if source.counted is None else source.counted
         if len(rows.X) != len(ids):
             counts = f"{len(rows.X)} and {len(ids)} rows"
             raise InputError(f"{names} have {counts}, and no ids say which belong together")
-    places = {str(one): place for place, one in enumerate(ids if rows.ids is None else rows.ids)}
-    line = np.array([places.get(str(one), -1) for one in ids])
+    named, ids = [*map(str, ids if rows.ids is None else rows.ids)], [*map(str, ids)]
+    if named == ids:
+        return np.arange(len(ids))
+    places = {one: place for place, one in enumerate(named)}
+    line = np.array([places.get(one, -1) for one in ids])
     if len(places) < len(rows.X) or not (line >= 0).any():
         said = f"{names} have no ids in common, or one of them twice; name their column with "
         raise InputError(said, Setting("id_column"))

@@ -129,6 +129,7 @@ def three_step(
         )
         if what == "covariates":
             sentence = f"covariates separate class {classes} from others: slopes have no errors"
+            sentence += "" if method == "ml" else "; take ml"
         warnings.warn(VpemWarning(sentence), stacklevel=2)
     report: Report = {
         "kind": "categorical" if levels else "continuous" if what == "outcome" else what,
@@ -146,6 +147,8 @@ def three_step(
         tested = {name: [*range(max(len(move) - 1, 1))]}
         if what == "covariates":
             tested = {one: [j] for j, one in enumerate(names, 1)}
+        elif name != "means" and method == "ml":
+            estimate = np.maximum(estimate, 0.0)  # it is less by rounding only
         elif name != "means" and (estimate < 0).any():
             classes = shorten(np.flatnonzero((estimate < 0).any(axis=1)))
             sentence = f"{name} are below 0 in class {classes}, since BCH weights are: take ml"
