@@ -445,6 +445,8 @@ def test_errors_of_covariates_in_any_units():
         mixture = fit_vpem(rows, net, kinds=kinds, n_components=2, seed=0).mixture
         errors.append(logit_errors(mixture, rows)[1] * [1, scale])
     np.testing.assert_allclose(errors[1], errors[0], rtol=1e-6)
+    alone = fit_vpem(rows, net, kinds=kinds, n_components=1).mixture
+    assert logit_errors(alone, rows).tolist() == [[0, 0]]
     both, kinds = np.column_stack([X, z, 2 * z]), Kinds(("gaussian",) * 3 + ("covariate",) * 2)
     net = connect(make_graph("star", 1), from_lists([range(5)], 5))
     mixture = fit_vpem(both, net, kinds=kinds, n_components=2, seed=0).mixture

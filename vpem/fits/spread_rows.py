@@ -328,7 +328,7 @@ def describe_score(
     total, used = weighed(np.where(there, scores + slopes, 0.0), there, sample_weight)
     stated = stored.report.get("n_parameters") if "discriminant" in stored.report else None
     free = stated if type(stated) is int and stated > 0 else mixture.n_parameters
-    coefficients, effects = logit_coefficients(mixture), {}
+    coefficients, effects = None if mixture.n_components < 2 else logit_coefficients(mixture), {}
     if coefficients is not None and not isinstance(X, np.ndarray):
         said = "errors of covariates are left out: they need all rows in one process's memory"
         warnings.warn(VpemWarning(said), stacklevel=2)

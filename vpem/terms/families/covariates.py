@@ -302,5 +302,5 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     known = values > UNKNOWN * weights.sum()
     variances = np.square(move @ ways[:, known]) @ (1 / values[known])
     lost = abs(move @ ways[:, ~known]).max(axis=1, initial=0.0)
-    variances[lost > UNKNOWN * abs(move).max(axis=1)] = np.nan
+    variances[lost > UNKNOWN * abs(move).max(axis=1, initial=0.0)] = np.nan
     return np.vstack([np.zeros(at.shape[1]), np.sqrt(variances).reshape(at[1:].shape)])
