@@ -447,6 +447,10 @@ def test_errors_of_covariates_in_any_units():
     np.testing.assert_allclose(errors[1], errors[0], rtol=1e-6)
     alone = fit_vpem(rows, net, kinds=kinds, n_components=1).mixture
     assert logit_errors(alone, rows).tolist() == [[0, 0]]
+    assert logit_errors(mixture, rows.tolist())[1] == pytest.approx(errors[1] / [1, 1e9], rel=1e-9)
+    for wrong in ((rows[:, :3],), (rows, np.ones(5)), (rows[:0],)):
+        with pytest.raises(InputError):
+            logit_errors(mixture, *wrong)
     both, kinds = np.column_stack([X, z, 2 * z]), Kinds(("gaussian",) * 3 + ("covariate",) * 2)
     net = connect(make_graph("star", 1), from_lists([range(5)], 5))
     mixture = fit_vpem(both, net, kinds=kinds, n_components=2, seed=0).mixture

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from vpem.checks import Doubles, Floats, Indices, Mask
+from vpem.checks import Doubles, Floats, Indices, Mask, check_weights
 from vpem.errors import InputError
 from vpem.terms.families.family import (
     Cells,
@@ -273,7 +273,7 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     Raises
     ------
     InputError
-        If the mixture has no covariates.
+        If the mixture has no covariates, or these are no rows or weights for it.
     """
     from scipy.special import softmax
 
@@ -281,13 +281,14 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     if at is None:
         raise InputError("this model has no covariates")
     columns = mixture.kinds.columns_of(Covariate.name)
-    z, weights = X[:, columns], np.ones(len(X)) if sample_weight is None else sample_weight
+    rows = mixture.predict_proba(X, missing="marginalize")
+    z = np.asarray(X, dtype=np.float64)[:, columns]
+    weights = check_weights(np.ones(len(z)) if sample_weight is None else sample_weight, len(z))
     centre = np.average(z, axis=0, weights=weights)
     scale = np.sqrt(np.average(np.square(z - centre), axis=0, weights=weights))
     scale[~(scale > 0)] = 1.0
     x = np.column_stack([np.ones(len(X)), (z - centre) / scale])
     chances = softmax(at[:, 0] + z @ at[:, 1:].T, axis=1)
-    rows = mixture.predict_proba(X, missing="marginalize")
     size = at[1:].size
     information = np.zeros((size, size))
     for sign, shares in ((1, chances), (-1, rows)):
