@@ -221,6 +221,10 @@ ROWS: tuple[Row, ...] = (
         ": BIC looks at the data without noise, and labels that all know are not hidden by any; "
         "give each class its own vpem fit with noise",
     )) for name in ("epsilon", "release_epsilon")),
+    *(Row(_of_classes, name, (
+        ": it is of one mixture, and each class has its own; give each class its own vpem fit, or "
+        "leave it out",
+    )) for name in ("noise", "trim")),
     Row(_of("saem"), "spread", (
         ": parameters that --random does not name are fixed, without any spread; leave it out",
     )),

@@ -364,7 +364,12 @@ def discriminant(
 
         from vpem.files.matrix import select_rows
         from vpem.files.temporaries import check_ending
-        from vpem.fits.discriminant import fit_discriminant, held_out_classes, labels_of_all
+        from vpem.fits.discriminant import (
+            fit_discriminant,
+            folds_of_classes,
+            held_out_classes,
+            labels_of_all,
+        )
 
         if out.output is not None:
             check_ending(out.output, "models")
@@ -386,6 +391,8 @@ def discriminant(
         X, weights, about = task.data()
         if parties.parties:
             labels, labelled_by = labels_of_all(labels, source.labelled_by, task.local)
+        if out.n_folds is not None:  # before any fit
+            folds_of_classes(np.asarray(labels), out.n_folds, fits.seed)
         choice: Any = {
             "model_type": out.model_type,
             "n_components": parse_numbers("--components", str(out.n_components), least=1),

@@ -364,6 +364,21 @@ def joined(mixtures: Sequence[Mixture], shares: NDArray[np.float64]) -> Mixture:
     return replace(alike[0], weights=weights, means=means, covariances=covariances)
 
 
+def folds_of_classes(y: AnyArray, n_folds: int, seed: int) -> list[NDArray[np.intp]]:
+    """Deal the rows of each class out to folds by themselves, so that no fold lacks one."""
+    names, counts = np.unique(y, return_counts=True)
+    if min(counts) < n_folds:
+        sizes = zip(names.tolist(), counts.tolist(), strict=True)
+        few = shorten(f"{name} ({n} rows)" for name, n in sizes if n < n_folds)
+        raise InputError(
+            Setting("n_folds", n_folds), " need as many rows of each class, but of these there "
+            f"are fewer: {few}; give fewer folds",
+        )  # fmt: skip
+    groups = [np.flatnonzero(y == one) for one in names]
+    deals = [[rows[part] for part in folds_of(len(rows), n_folds, seed)] for rows in groups]
+    return [np.sort(np.concatenate(parts)) for parts in zip(*deals, strict=True)]
+
+
 def held_out_classes(
     fit: Callable[[NDArray[np.intp]], DiscriminantFit],
     X: Matrix | None,
@@ -374,20 +389,10 @@ def held_out_classes(
 ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
     """Yield the rows of each fold, and which of them a fit to the others takes for another class.
 
-    Rows of each class are dealt out by themselves, so that no fold lacks one; each ``fit`` chooses
-    again.
+    Each ``fit`` chooses again.
     """
     y = np.asarray(labels)
-    groups = [np.flatnonzero(y == one) for one in np.unique(y)]
-    if min(map(len, groups)) < n_folds:
-        few = shorten(str(y[rows[0]]) for rows in groups if len(rows) < n_folds)
-        raise InputError(
-            Setting("n_folds", n_folds),
-            f" need as many rows of each class, of which {few} has fewer; give fewer",
-        )
-    deals = [[rows[part] for part in folds_of(len(rows), n_folds, seed)] for rows in groups]
-    for parts in zip(*deals, strict=True):
-        fold = np.sort(np.concatenate(parts))
+    for fold in folds_of_classes(y, n_folds, seed):
         found = fit(np.setdiff1d(np.arange(len(y)), fold))
         shares = found.predict_classes(None if X is None else select_rows(X, [fold]), missing)
         yield fold, found.classes[shares.argmax(axis=1)] != y[fold]
