@@ -116,6 +116,8 @@ def test_what_cannot_be_is_refused():
         DiscriminantAnalysis("edda", 2).fit(X, Y)
     with pytest.raises(InputError, match="each class has its own, whose size BIC"):
         DiscriminantAnalysis(weight_concentration_prior_type="dirichlet_process").fit(X, Y)
+    with pytest.raises(InputError, match=r"^covariance_type must be one of"):
+        DiscriminantAnalysis(covariance_type="x").fit(X, Y)
     with pytest.raises(InputError, match=r"noise.* is of one mixture"):
         fit_discriminant(X, Y, network, noise=True)
     with pytest.raises(InputError, match=r"class 0, of 2 rows: no mixture could be fitted"):

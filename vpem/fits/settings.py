@@ -295,11 +295,11 @@ def parse_names(what: str, text: str, choices: Iterable[str]) -> list[str]:
     )
 
 
-def parse_covariances(text: str, fits: FitSettings) -> list[str]:
+def parse_covariances(text: str, fits: FitSettings, what: str = "--covariance") -> list[str]:
     """Read covariance types, by either name; all are those that such fits can have."""
     if text.strip().lower() == "all":
         added = fits.weight_concentration_prior_type, fits.penalty, fits.n_factors or None
         fitted_freely = any(one is not None for one in (*added, fits.eigenvalue_ratio))
         return [one for one in MCLUST.values() if not fitted_freely or one in COVARIANCE_TYPES]
     words = (MCLUST.get(word.strip().upper(), word) for word in text.split(","))
-    return parse_names("--covariance", ",".join(words), COVARIANCES)
+    return parse_names(what, ",".join(words), COVARIANCES)

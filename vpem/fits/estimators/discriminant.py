@@ -146,7 +146,7 @@ class DiscriminantAnalysis(ClassifierMixin, OnGraph):
         fit = fit_discriminant(
             data, codes, network, settings, model_type=choices.model_type,
             n_components=numbers_of(choices.n_components),
-            covariance_type=parse_covariances(types, settings),
+            covariance_type=parse_covariances(types, settings, "covariance_type"),
             sample_weight=self._weights_of(X, sample_weight),
             feature_names=self._given_names, callback=self._lines(),
         )  # fmt: skip

@@ -89,7 +89,8 @@ class Inferring:
         """
         named = covariance_type if isinstance(covariance_type, str) else ",".join(covariance_type)
         estimator: Any = self
-        types = parse_covariances(named, estimator._settings(FitSettings, seed=0))
+        settings = estimator._settings(FitSettings, seed=0)
+        types = parse_covariances(named, settings, "covariance_type")
         counts = _counts_of(n_components)
         cells: list[Report] = []
         best = None
