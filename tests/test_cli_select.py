@@ -378,3 +378,10 @@ def test_diagonal_models_are_fitted_once_for_all_hops(capsys, data, select):
     assert shown.err.count("centralizes") == 1
     # Noisy sums tell hubs apart.
     assert select("-k", 2, *words, "--compress", "qsgd:8bits", "--max-iter", 3)["n_fits"] == 8
+
+
+def test_held_out_rows_judge_many_covariance_types(capsys, data):
+    words = ("-k", "1-2", "--covariance", "diag,tied-diag,spherical", "--criterion", "heldout")
+    shown = done(capsys, "select", data, *words, "--folds", 2, "--jobs", 1, "--max-iter", 20).out
+    assert "held-out" in shown
+    assert "The best three" in shown

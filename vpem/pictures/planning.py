@@ -301,7 +301,8 @@ def _grid(report: Report) -> Iterator[Table]:
     three = [
         (_named(report, at), form.format(cells[at][criterion]),
          form.format(cells[at][criterion] - cells[order[0]][criterion]),
-         stated("{relative_entropy:.4f}", cells[at].get) or "-", _status(cells[at]))
+         f"{cells[at]['relative_entropy']:.4f}" if "relative_entropy" in cells[at] else "-",
+         _status(cells[at]))
         for at in order[:3]
     ]  # fmt: skip
     about = (name, "difference", "rel. entropy")
