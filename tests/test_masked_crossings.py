@@ -365,7 +365,7 @@ VERBS = re.compile(
 
 TALKERS = {
     "cli": "outputs session",
-    "cli/commands": "individuals rows",
+    "cli/commands": "bootstrap individuals rows",
     "cli/study": "member",
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment joining observing opening",
