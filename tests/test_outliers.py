@@ -216,6 +216,8 @@ def test_what_select_says_of_trimmed_rows_is_what_the_fit_says(tmp_path, monkeyp
     (cell,) = json.loads(done(capsys, "select", "x.csv", "-k", "1", *odd).out)["cells"]
     assert cell["bic"] == pytest.approx(fit["bic"], rel=1e-9)
     assert cell["average_posteriors"] == [1.0]
+    refused = run(capsys, "select", "x.csv", "-k", "1", *odd, "--criterion", "heldout")
+    assert (refused.code, "others in each model" in refused.err) == (2, True)
 
 
 def test_rows_are_trimmed_exactly_and_ties_alike():

@@ -424,6 +424,11 @@ DECOMPOSED = ("VEI", "EVI", "VEE", "EVE", "VVE", "EEV", "VEV", "EVV")
 ONE_OUTLIER = beside(
     " leaves out what {noise} has a component for; give one of the two", noise=True
 )
+TRIMMED_HELD_OUT = beside(
+    " leaves out some of the rows that are held out, others in each model, so that models cannot "
+    "be compared by them; take {criterion=bic}",
+    criterion="heldout",
+)
 WITH_OUTLIERS = [
     beside(
         " compares how well rows are described, but rows of which values are missing have other "

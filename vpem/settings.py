@@ -319,7 +319,7 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
         "in mclust. Each hub adds the volume of its rows to its terms.", idle=rules.WITH_OUTLIERS)
     trim: float = setting(0.0, "Part of the rows that every iteration leaves out: those "
         "of the least density, as in tclust.", least=0.0, most=0.5,
-        idle=[rules.ONE_OUTLIER, *rules.WITH_OUTLIERS])
+        idle=[rules.ONE_OUTLIER, rules.TRIMMED_HELD_OUT, *rules.WITH_OUTLIERS])
     eigenvalue_ratio: float | None = setting(None, "Bound on the ratio of any two eigenvalues of "
         "the covariances in a hub, of all components, in the data's units, as in tclust. Default: "
         "none.", least=1.0, most=1e300, idle=rules.BOUNDED)
