@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_iris
 
-from vpem import VPEM, InputError, connect, fit_vpem, make_graph, read_model
+from vpem import VPEM, InputError, NumericalError, connect, fit_vpem, make_graph, read_model
 from vpem.network.partition import from_lists
 from vpem.terms.decomposed import within_ratio
 
@@ -329,6 +329,9 @@ def test_constant_features_have_no_volume():
     with pytest.raises(InputError, match="feature 3 is constant"):
         fit_vpem(flat, network_of(), n_components=2, noise=True)
     fit_vpem(flat, network_of(), n_components=2, trim=0.1)
+    away = fit_vpem(X / 1000 + 500, network_of(), n_components=2, noise=True).mixture
+    with pytest.raises(NumericalError, match="all rows are noise; try another start, fewer"):
+        fit_vpem(X, network_of(), n_components=2, init=away, noise=True)
 
 
 @cache

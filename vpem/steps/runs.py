@@ -394,9 +394,12 @@ class Reinitialiser:
                 centre = self.terms.middle(mixtures[0])
                 self.given_up[component] = centre
                 if len(self.given_up) == mixtures[0].n_components:
+                    noisy = mixtures[0].outliers == "noise"
                     raise NumericalError(
-                        f"every component has collapsed by iteration {iteration}; try fewer "
-                        "components or a larger ",
+                        f"every component has collapsed by iteration {iteration}"
+                        + noisy * ", so that all rows are noise; try another start,"
+                        + (not noisy) * "; try",
+                        " fewer components or a larger ",
                         Setting("reg_covar"),
                     )
             weight = 0.0 if give_up else 1.0 / mixtures[0].n_components

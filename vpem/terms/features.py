@@ -402,7 +402,8 @@ class FeatureTerms(RowTerms):
             covariances_diag(*common, spherical, covariances)
         else:
             covariances_full(*common, covariances)
-        shares = counts / counts.sum(axis=1, keepdims=True)
+        within = counts.sum(axis=1, keepdims=True)  # 0 where all rows are noise
+        shares = counts / np.maximum(within, np.finfo(np.float64).tiny)
         return self.hold(self._constrained(self.mixture(shares, means, covariances), counts))
 
     def _constrained(self, free: Mixture, counts: Doubles) -> Mixture:
