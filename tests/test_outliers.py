@@ -216,6 +216,10 @@ def test_what_select_says_of_trimmed_rows_is_what_the_fit_says(tmp_path, monkeyp
     (cell,) = json.loads(done(capsys, "select", "x.csv", "-k", "1", *odd).out)["cells"]
     assert cell["bic"] == pytest.approx(fit["bic"], rel=1e-9)
     assert cell["average_posteriors"] == [1.0]
+    for trim in ("0", "0.2"):
+        done(capsys, "fit", "x.csv", "-k", "1", *odd[2:], "--trim", trim, "--output", f"{trim}.h5")
+    refused = run(capsys, "model", "best", "0.h5", "0.2.h5")
+    assert (refused.code, "trims a part of 0.2 of the rows" in refused.err) == (2, True)
     refused = run(capsys, "select", "x.csv", "-k", "1", *odd, "--criterion", "heldout")
     assert (refused.code, "others in each model" in refused.err) == (2, True)
 

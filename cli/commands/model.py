@@ -574,6 +574,7 @@ def _judged(file: Path) -> Report:
         "n_features": len(names),
         "names": names,
         "data": Path(str(report.get("data"))).name,
+        "trim": options.get("trim") or 0.0,
     }
 
 
@@ -584,6 +585,8 @@ ALIKE = {
     "names": f"{{0}} and {{1}} have different features{SAME}",
     "n_samples": f"{{0}} was fitted to {{2}} rows, {{1}} to {{3}} rows{SAME}",
     "data": f"{{0}} was fitted to the data {{2}}, {{1}} to the data {{3}}{SAME}",
+    "trim": "{0} trims a part of {2:g} of the rows, {1} of {3:g}, and criteria are of the others; "
+    "give models of one --trim",
     "n_parameters": "{0} has {2} parameters, {1} {3}: the log-likelihood prefers the larger model; "
     "take --criterion bic",
 }
