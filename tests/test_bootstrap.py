@@ -219,6 +219,15 @@ def test_what_the_bootstrap_refuses():
         fitted(X, 1, n_factors=1).bootstrap(X)
 
 
+def test_fits_that_look_unlike_their_rows_have_errors():
+    """A posterior has a likelihood of its own, trimming counts fewer rows, noise has a share."""
+    X = two_clusters(60)
+    prior = {"weight_concentration_prior_type": "dirichlet_process"}
+    for more in (prior, {"trim": 0.1}, {"noise": True}):
+        model = VPEM(2, random_state=0, tol=1e-4, **more).fit(X)
+        assert (model.bootstrap(X, n_replicates=2).standard_errors["means"] > 0).all()
+
+
 def test_the_command(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X = two_clusters()

@@ -29,7 +29,7 @@ from vpem.fits.selection.search import choose
 from vpem.fits.selection.trials import Cell, Problem
 from vpem.fits.settings import PrivacySettings, parse_covariances
 from vpem.network.schema import Report
-from vpem.settings import FitSettings
+from vpem.settings import WEIGHT_PRIORS, FitSettings
 from vpem.terms.merging import MERGES, Merging, merge_components
 
 
@@ -173,6 +173,8 @@ class Inferring:
         resampling = Resampling(problem, cell, fit, kind, model.random_state)
         judged = problem.held(0).judge(fit, None)
         each = judged.log_likelihood / judged.weight
+        if getattr(self, "weight_concentration_prior_type", None) in WEIGHT_PRIORS:
+            each = fit.log_likelihood  # a posterior's own, not that of its mean
         check_rows("the model", fit.log_likelihood, fit.total_weight, each, judged.weight)
         return bootstrap_errors(resampling, n_replicates, level, n_jobs)
 
