@@ -222,7 +222,7 @@ ROWS: tuple[Row, ...] = (
         "give each class its own vpem fit with noise",
     )) for name in ("epsilon", "release_epsilon")),
     *(Row(_of_classes, name, (
-        ": it is of one mixture, and each class has its own; give each class its own vpem fit, or "
+        ": it belongs to one mixture, but each class has its own; give each class a vpem fit, or "
         "leave it out",
     )) for name in ("noise", "trim")),
     Row(_of("saem"), "spread", (
