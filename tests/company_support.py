@@ -60,11 +60,11 @@ class Company:
         """The command line of one member, in its folder."""
         return [command, "--study", f"{self.study.name}.toml", "--as", name, *words]
 
-    def begin(self, name, command, *words, **more):
+    def begin(self, name, command, *words, main=MAIN, **more):
         """Start the command of one member."""
         kept = [self.folders[name].with_suffix(f".{end}") for end in ("out", "err")]
         with kept[0].open("w") as out, kept[1].open("w") as err:
-            line = [interpreter(), "-c", MAIN, *map(str, self.words(name, command, *words))]
+            line = [interpreter(), "-c", main, *map(str, self.words(name, command, *words))]
             process = subprocess.Popen(
                 line, cwd=self.folders[name], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                 env=environment(**more),
