@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from vpem.errors import InputError, shorten
 from vpem.records import Settings, beside, off, rule, setting, unless, unset
+from vpem.settings import ENGINES
 
 from .display import fail
 from .names import name_of
@@ -393,16 +394,20 @@ class EngineSettings(Settings, heading="Running", kept=False):
         "simulator",
         "simulator: one process holds all agents. mpi: each agent is a rank of its own, or some "
         "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]). tls: each party "
-        "runs this command on its own machine (see --study).",
-        choices=("simulator", "mpi", "tls"),
-        idle=beside(" tls is for members of a study; add --study FILE", engine="tls", study=None),
+        "runs this command on its own machine (see --study). nvflare: so does the job of NVFlare "
+        "that 'vpem study job' writes.",
+        choices=("simulator", "mpi", *ENGINES),
+        idle=[
+            beside(f" {one} is for members of a study; add --study FILE", engine=one, study=None)
+            for one in ENGINES
+        ],
     )
     study: Path | None = unset(
         "Take part in this study (.toml; see 'vpem study'), which says who the parties are and "
         "what all run; DATA is this party's own. Implies --engine tls --parties; needs vpem[tls].",
         file="read",
         local=True,
-        idle=unless(" implies --engine tls; leave out --engine", engine="tls"),
+        idle=unless(" implies --engine tls; leave out --engine", engine=ENGINES),
     )
     member: str | None = of_members(
         "With --study: which of its members this is. Default: the one whose key lies beside it.",

@@ -109,6 +109,9 @@ BINOMIAL = "binomial"
 """Law of an entry that needs a number of trials."""
 DEALS = ("random", "rows", "features")
 ALIGNMENTS = ("none", "ids", "hmac", "psi")
+ENGINES = ("tls", "nvflare")
+"""How members of a study reach each other: over links of their own, or inside a job of NVFlare."""
+
 PACES = ("squarem", "local:8", "local:8,squarem")
 """Some of what `vpem.steps.accelerate.parse_acceleration` reads."""
 CODECS = ("natural:12bits", "natural:9bits", "qsgd:8bits", "qsgd:4bits", "blockp:64", "topk:0.01",

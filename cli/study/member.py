@@ -19,6 +19,7 @@ from dataclasses import replace
 from glob import has_magic
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
+from threading import Thread
 from typing import Any, NoReturn
 
 from vpem._core.threads import thread_count
@@ -63,6 +64,9 @@ PRIVATE = "it cannot use its data or its machine; ask there"
 """Sent to others in place of most errors: the contents of a member's files stay with it."""
 
 INTERRUPTED = "it was interrupted"
+
+CARRIER = "_VPEM_CARRIER"
+"""Variable with the folder of sockets of a job of NVFlare (`vpem.engines.nvflare`)."""
 
 INHERITED = "_VPEM_INHERITED"
 """Variable with the number of the open file that a process inherits from the image before it."""
@@ -209,9 +213,11 @@ class Meeting(Where):
         log = log or log_beside(study.path, member.name)
         self._log = MessageLog(log, command=command, edition=study.edition)
         note, seconds = self._log.record_message, float(options["timeout"])
+        self.word, carrier = study.engine, self._carrier(study)
         self._post = Post(
-            roster, identity, listen=door, timeout=seconds, note=note, tell=self._tell
-        )
+            roster, identity, listen=door, carrier=carrier, timeout=seconds, note=note,
+            tell=self._tell,
+        )  # fmt: skip
         self._post.beginning = BEGINNING * (study.if_lost == "without")
         self.engine = TlsEngine(self._post, roster, MemberSigns(roster, identity))
         self.engine.outlast = self.outlast
@@ -219,7 +225,34 @@ class Meeting(Where):
         if self.guard.policy is not None:
             self.engine.limit = self.guard.policy.check_sizes
         self._post.start()
+        if carrier is not None:
+            Thread(target=self._end_with_job, daemon=True).start()
         signal.signal(signal.SIGTERM, terminate)
+
+    def _carrier(self, study: Study) -> Path | None:
+        """Return the folder of the job of NVFlare that carries links, where the study says so."""
+        chosen, folder = self._options.get("engine"), os.environ.get(CARRIER)
+        if chosen not in (None, study.engine):
+            raise InputError(
+                f"members of {study.name} reach each other by --engine {study.engine}, not "
+                f"{chosen}; leave out --engine"
+            )
+        if study.engine == "tls":
+            return None
+        if self._options["listen"] is not None:
+            raise InputError("--listen has no effect in a job of NVFlare; leave it out")
+        if folder is None:
+            raise InputError(
+                f"members of {study.name} meet inside a job of NVFlare, which starts this command "
+                f"at each site: write it by 'vpem study job {study.path.name}', then submit it"
+            )
+        return Path(folder)
+
+    def _end_with_job(self) -> None:
+        """Wait for the end of standard input, which is that of the job's process at this site."""
+        while os.read(0, 1):
+            pass
+        self._post.fail(VpemError("the process of NVFlare that carries messages here has ended"))
 
     @property
     def gone_on(self) -> bool:

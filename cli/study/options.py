@@ -51,6 +51,10 @@ LISTS = ("components", "hops")
 NUMBER = re.compile(r"-\.?\d.*")
 
 
+USUAL_PACE = "local:8"
+"""Acceleration in a job of NVFlare, where a sum takes longer than a step."""
+
+
 class Agreed(NamedTuple):
     command: str
     table: Report  # the given options, by their names in files
@@ -134,6 +138,34 @@ def agree_on(
     shows = disclosures(study, {one.command: one.values for one in agreed})
     runs = (" ".join(["vpem", one.command, *typed(one.table)]) for one in agreed)
     return replace(study, runs=tuple(runs), shows=tuple(one.text for one in shows))
+
+
+def accelerate(
+    context: Any,
+    first: Study,
+    commands: Sequence[str],
+    topology: str | None,
+    say: Callable[[str], None],
+) -> None:
+    """Add to the words of a context what fits have in a job of NVFlare, whose sums are slow.
+
+    Not where they have --accelerate already ("none" is taken out), or cannot have it.
+    """
+    words, leaves = context.args, context.find_root().command.commands
+    for place, word in enumerate(words):
+        if word.partition("=")[0] == "--accelerate":
+            after = place + 1 + (word == "--accelerate")
+            if " ".join(words[place:after]).replace("=", " ") == "--accelerate none":
+                del words[place:after]
+            return
+    if any(one in leaves and _param(leaves[one], "--accelerate") for one in commands):
+        context.args = [*words, "--accelerate", USUAL_PACE]
+        try:
+            agree_on(context, first, commands, topology)
+        except VpemError as error:  # of the other options, too
+            context.args = words
+            why = in_options(error)
+            say(f"without --accelerate {USUAL_PACE}, usual with --engine nvflare: {why}")
 
 
 def agreed_before(
@@ -253,7 +285,8 @@ def load_study(context: Any, value: Path) -> Path:
             f"the study {study.name} leaves each member its own part of the result (result = "
             f"'shards'), and the result of 'vpem {' '.join(path)}' has no parts"
         )
-    implied = {"engine": "tls", "parties": True, "timeout": str(study.timeout), "shards": shards}
+    implied = {"parties": True, "timeout": str(study.timeout), "shards": shards}
+    implied["engine"] = study.engine
     implied = {name: chosen for name, chosen in implied.items() if name in known and chosen}
     take_defaults(context, value, {**implied, **tables[path]}, last=True)
     context.meta[STUDY] = study

@@ -219,6 +219,11 @@ def request(
 
         study = read_study(file)
         who = only_identity(study.folder, name)
+        if study.carried and (asking.address or asking.listen):
+            raise InputError(
+                f"members of {study.name} meet inside a job of NVFlare, and none is dialled; leave "
+                "out --address and --listen"
+            )
         names: tuple[str, ...] = ()
         if data:
             names, _ = look_at(context, study, who, data, table, screen.say)
@@ -425,6 +430,7 @@ def check(
     Example: vpem party check heart.toml lab.csv
     """
     with Screen(quiet) as screen:
+        from vpem.engines.tls.party_check import Finding
         from vpem.files.studies import identities, signed
         from vpem.files.studies.study import read_study
 
@@ -441,6 +447,9 @@ def check(
             serving = _serve(file, who, screen, passes_on=first is member and relay is None)
             serving.run(door, ": it answers checks until Ctrl-C")
         certificate, *found = identities.check_links(study, who, door, links.idle)
+        if study.carried:
+            why = "members meet inside a job of NVFlare, which must run for links to be checked"
+            found.append(Finding(who, "links", "note", "not checked", why))
         findings = [certificate, *findings, *found]
         failed = [one for one in findings if one.state == "fails"]
         if json:

@@ -15,13 +15,13 @@ import typer
 from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.contents import plural
-from vpem.records import Settings, Table, beside, not_both, off, setting, unless, unset
-from vpem.settings import TOPOLOGIES
+from vpem.records import Settings, Table, beside, not_both, off, rule, setting, unless, unset
+from vpem.settings import ENGINES, TOPOLOGIES
 
 from ..commands.doctor import demo_of_study
 from ..display import Screen, print_json, show
 from ..options import Json, Quiet
-from ..outputs import READ
+from ..outputs import FOLDER, READ
 from .party import As, StudyFile, card, facts_in, in_words, warn_of_refusals
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def show_study(report: Report) -> None:
         "result": {"all": "all members", "shards": "each has its own part"}[report["result"]],
         "timeout": f"{report['timeout']:g} s",
         "if lost": {"wait": "all wait for it", "without": "the others go on"}[report["if_lost"]],
+        "engine": report.get("engine"),
         "relay": relay and f"{relay['name']}, {relay['address']}",
         "revoked": revoked and plural(revoked, "certificate"),
     }
@@ -62,9 +63,27 @@ def show_study(report: Report) -> None:
     )
 
 
+CARRIED = rule(
+    lambda given: (
+        given["engine"] == "nvflare"
+        and any(given[name] is not None for name in ("star", "relay", "address"))
+    ),
+    " nvflare has the links of a federation, and none of {star}, {relay} or {address}; leave these "
+    "out, or it",
+)
+
+
 class NewStudy(Settings, heading="Study", kept=False):
     """How members of a new study are linked, and what they will have."""
 
+    engine: str = setting(
+        "tls",
+        "tls: members reach each other over links of their own. nvflare: inside a job of NVFlare, "
+        "which 'vpem study job' writes, with no port of their own; fits then have --accelerate "
+        "local:8 unless it is given, or cannot be.",
+        choices=ENGINES,
+        idle=CARRIED,
+    )
     star: str | None = unset(
         "HOST:PORT where others dial the organiser, who adds up (a star).",
         often=True,
@@ -136,7 +155,8 @@ class NewStudy(Settings, heading="Study", kept=False):
         from vpem.files.studies.study import Study
 
         star, number, folder, relay = self.topology in (None, "star"), token_hex(16), Path(), None
-        if star and self.star is None and self.relay is None:
+        carried = self.engine == "nvflare"
+        if star and self.star is None and self.relay is None and not carried:
             raise InputError(
                 "how do members reach each other? Give ", Setting("star", "HOST:PORT"),
                 ", where the others dial this one, or ", Setting("relay", "HOST:PORT"),
@@ -151,7 +171,7 @@ class NewStudy(Settings, heading="Study", kept=False):
         return Study(
             folder / f"{name}.toml", name, number, 1, __version__, own.name, signed.now(),
             self.result, float(self.timeout), {}, Roster(number, name, 1, (member,), relay),
-            if_lost=self.if_lost,
+            if_lost=self.if_lost, engine=self.engine,
         )  # fmt: skip
 
 
@@ -195,7 +215,7 @@ def init(
     Example: vpem study init lungs --topology cycle --address hub.org:443 --align ids -k 2
     """
     with Screen(quiet) as screen:
-        from .options import agree_on, refuse_first
+        from .options import accelerate, agree_on, refuse_first
 
         refuse_first(context, name)
         if (there := Path(f"{name}.toml")).exists():
@@ -203,8 +223,38 @@ def init(
                 f"{there} exists, and 'vpem study show {there}' shows it; give the new study "
                 "another name"
             )
-        first = setup.first_edition(name, organiser)
-        _sign(agree_on(context, first, command or ["fit"], setup.topology), screen, shown=True)
+        first, commands = setup.first_edition(name, organiser), command or ["fit"]
+        if first.carried:
+            accelerate(context, first, commands, setup.topology, screen.say)
+        _sign(agree_on(context, first, commands, setup.topology), screen, shown=True)
+
+
+@app.command()
+def job(
+    file: StudyFile,
+    folder: Annotated[
+        Path | None, FOLDER, typer.Option(help="Folder of the job. Default: NAME-job here.")
+    ] = None,
+    command: Annotated[
+        str, typer.Option(help="Which of the study's commands the job runs.")
+    ] = "fit",
+    quiet: Quiet = False,
+) -> None:
+    """Write the job of NVFlare in which members of a study meet.
+
+    It names the study and one of its commands, and holds no code and no data: each site runs 'vpem
+    COMMAND --study NAME.toml' in the folder local/vpem of its startup kit, where the study, the
+    member's key, its policy, and a vpem.toml with its data lie. Submit it by 'nvflare job submit'.
+
+    Example: vpem study job heart.toml
+    """
+    with Screen(quiet) as screen:
+        from vpem.files.studies.study import read_study, write_job
+
+        study = read_study(file)
+        folder = folder or Path(f"{study.name}-job")
+        write_job(study, command, folder)
+        screen.say(f"wrote {folder}; submit it: nvflare job submit -j {folder}")
 
 
 @app.command("show")

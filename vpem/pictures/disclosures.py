@@ -37,6 +37,8 @@ SENTENCES = """
 [] Every message is sealed by TLS 1.3 between two members: only its receiver reads it.
 [relay] The relay {relay} passes sealed messages on: it learns who talks to whom, when and how much,
   and nothing of their contents.
+[nvflare] The NVFlare federation passes sealed messages on: its server learns who talks to whom,
+  when and how much, and nothing of their contents.
 [] Parties talk to {first}, through which everything goes that all members learn{also}.
 [lost] A member that does not answer for {timeout:g} s is left out, and the others go on without it.
   Those who see totals (all members, {adder} among them) have one with its part and one without, at
@@ -180,6 +182,7 @@ def disclosures(study: Study, commands: Mapping[str, Values]) -> list[Notice]:
     words = {
         "first": study.first, "adder": study.organiser, "timeout": study.timeout, "also": also,
         "relay": relay and relay.name, "lost": study.if_lost == "without", "later": LATER,
+        "nvflare": study.engine == "nvflare",
         "past": f" from each directly; {study.organiser} gets none" * apart,
     }  # fmt: skip
     notices = list(_notices("all", words))

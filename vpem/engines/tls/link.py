@@ -11,7 +11,8 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from socket import socket, socketpair
+from pathlib import Path
+from socket import AF_UNIX, socket, socketpair
 from typing import TYPE_CHECKING, Any
 
 from websockets.exceptions import ConnectionClosed
@@ -418,6 +419,39 @@ async def calls(
                 tell(fault)
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(PAUSES[1], 2 * pause)
+
+
+DOOR, WAY_OUT = "in", "out"
+"""Sockets in the folder of a job of NVFlare: where streams of others arrive, and where a member
+opens its own, which begin with the other's name."""
+
+
+def door_in(folder: Path) -> socket:
+    """Return the socket at which a job of NVFlare delivers streams (`vpem.engines.nvflare`)."""
+    path = folder / DOOR
+    path.unlink(missing_ok=True)  # of this process before it began again
+    listener = socket(AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
+async def carried(folder: Path, member: Member) -> socket:
+    """Return a stream to a member, which a job of NVFlare carries."""
+    line, loop = socket(AF_UNIX), asyncio.get_running_loop()
+    line.setblocking(False)
+    there = b""
+    with suppress(OSError):  # the job ends
+        await loop.sock_connect(line, str(folder / WAY_OUT))
+        await loop.sock_sendall(line, f"{member.name}\n".encode())
+        async with asyncio.timeout(WAIT):
+            there = await loop.sock_recv(line, 1)
+    if there:
+        return line
+    line.close()
+    raise Trouble(
+        f"the job of NVFlare does not reach {member.name}: look at the log of its site", "absent"
+    )
 
 
 async def _open(relay: Member, identity: Identity, roster: Roster, what: str) -> Called:

@@ -13,10 +13,11 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 from vpem.engines.tls.dial import PATH, dial
 from vpem.engines.tls.faults import LinkTimes, Parted, Refused, Returned, Sent, Unheard
-from vpem.engines.tls.link import Link, calls, through
+from vpem.engines.tls.link import Link, calls, carried, door_in, through
 from vpem.engines.tls.relay import Relay
 from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import Identity, Roster, believed, client_context, identity_error
@@ -58,7 +59,8 @@ class Post:
 
     Others dial this member at ``listen``, by default at its door, and may be unheard of for
     ``timeout`` seconds (None: for ever); for ``beginning`` seconds the first member may be in any
-    case, since it begins again where the others go on without a member. In the thread of the
+    case, since it begins again where the others go on without a member. Where a job of NVFlare is
+    the ``carrier``, links go by the sockets in that folder, and nowhere else. In the thread of the
     program, ``note`` is given every message (`Sent`), and ``tell`` sentences about who is waited
     for or turned away.
     """
@@ -69,6 +71,7 @@ class Post:
         identity: Identity,
         *,
         listen: tuple[str, int] | socket.socket | None = None,
+        carrier: Path | None = None,
         timeout: float | None = None,
         note: Callable[[Sent], None] | None = None,
         tell: Callable[[str], None] | None = None,
@@ -92,7 +95,7 @@ class Post:
         """Why this member has ended."""
         self._note = note
         self._tell = tell
-        self._listen = listen
+        self._listen, self._carrier = listen, carrier
         self._changed = threading.Condition()
         self._boxes: dict[tuple[int, int], deque[TaggedMessage]] = defaultdict(deque)
         self._asked: set[tuple[int, int]] = set()
@@ -107,6 +110,7 @@ class Post:
         # The server of a star passes on between parties, where there is no other for that.
         first = roster.members[0]
         self._passer = roster.relay or (first if first.address is not None else None)
+        self._passer = self._passer if carrier is None else None
         self._relay = Relay() if self._passer is first and rank == 0 else None
         self._lobby = Lobby(roster, identity, self._relay)
         self._thread: threading.Thread | None = None
@@ -120,7 +124,9 @@ class Post:
         """Begin to listen, if others can dial this member; links are opened when first needed."""
         this_member = self.roster.members[self.rank]
         where = self._listen or this_member.door
-        if isinstance(where, socket.socket):
+        if self._carrier is not None:
+            self._listener = door_in(self._carrier)
+        elif isinstance(where, socket.socket):
             self._listener = where
         elif where is not None:
             self._listener = listening(*where, this_member.name)
@@ -351,18 +357,20 @@ class Post:
     def _opener(self, other: int) -> Callable[[], Awaitable[Line]] | None:
         """Return what opens a connection to a member, or None if that is its part."""
         rank, members = self.rank, self.roster.members
-        this_member, member = members[rank], members[other]
+        this_member, member, folder = members[rank], members[other], self._carrier
         passer = None if member.address is not None else self._passer
-        if passer is None and member.address is None:
+        hidden = member.address is None and (passer is None or this_member.address is not None)
+        alike = (this_member.address is None) == (member.address is None)
+        if (alike or folder is not None) and rank < other:
             return None
-        if (this_member.address is None) == (member.address is None) and rank < other:
-            return None
-        if this_member.address is not None and member.address is None:
+        if hidden and folder is None:
             return None
 
         async def open() -> Line:
             stream = None
-            if passer is not None:
+            if folder is not None:
+                stream = await carried(folder, member)
+            elif passer is not None:
                 stream = await through(passer, member, self.identity, self.roster)
             seconds = self.times.opening
             return await dial(

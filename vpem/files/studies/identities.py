@@ -379,6 +379,7 @@ def write_study(study: Study, identity: Identity, *, force: bool = True) -> None
                 "vpem": study.version, "organiser": study.organiser, "signed": study.signed,
                 "result": study.result, "timeout": study.timeout,
                 "if-lost": study.if_lost, "runs": study.runs, "shows": study.shows,
+                **study.carried,
             },
         ),
     ]  # fmt: skip

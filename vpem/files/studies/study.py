@@ -7,12 +7,13 @@ signed by the same one, or by one that it has named its successor, and be no old
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vpem.engines.tls.trust import Member, Roster, fingerprint
-from vpem.errors import FileError, InputError, did_you_mean, printable
+from vpem.errors import FileError, InputError, check_choice, did_you_mean, printable
 from vpem.files.hdf5 import atomic_write
 from vpem.files.json_text import read_toml
 from vpem.files.opening import PathLike
@@ -29,6 +30,7 @@ from vpem.files.studies.signed import (
     table_of,
 )
 from vpem.network.schema import Report
+from vpem.settings import ENGINES
 
 MOST_FORMER = 50
 
@@ -73,6 +75,7 @@ class Study:
     shows: tuple[str, ...] = ()  # what these will show to whom
     former: tuple[Former, ...] = ()  # the organiser's, oldest first
     if_lost: str = "wait"
+    engine: str = "tls"  # by which they reach each other
 
     @property
     def folder(self) -> Path:
@@ -95,6 +98,11 @@ class Study:
         """Members with data."""
         return sum(member.holds for member in self.roster.members)
 
+    @property
+    def carried(self) -> Report:
+        """The engine, where members do not reach each other over TLS of their own."""
+        return {} if self.engine == "tls" else {"engine": self.engine}
+
     def describe(self) -> Report:
         relay, members = self.roster.relay, []
         for rank, one in enumerate(self.roster.members):
@@ -112,6 +120,7 @@ class Study:
                 "name": relay.name, "fingerprint": fingerprint(relay.certificate),
                 "address": relay.where,
             },
+            **self.carried,
         }  # fmt: skip
 
     def member(self, name: str) -> Member:
@@ -185,6 +194,7 @@ def read_study(path: PathLike) -> Study:
         _options(text.content, path), roster,
         head.texts("runs", MOST_LINES, LONGEST_LINE), head.texts("shows", MOST_LINES, LONGEST_LINE),
         tuple(former), head.choice("if-lost", IF_LOST, "wait"),
+        head.choice("engine", ENGINES, "tls"),
     )  # fmt: skip
     head.end()
     for member in members:
@@ -317,3 +327,51 @@ def remember(study: Study) -> None:
         return
     with atomic_write(file, force=True) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
+EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+COMPONENTS = "vpem.engines.nvflare"
+"""Classes that a site has to allow in its list, of NVFlare and of `vpem.engines.nvflare`."""
+
+
+def write_job(study: Study, command: str, folder: Path) -> None:
+    """Write a job of NVFlare in which sites run a command of a study, without code or data.
+
+    FileError if the folder exists, InputError if the study has no such command, or its members
+    reach each other otherwise.
+    """
+    check_choice("command", command, tuple(study.options))
+    if study.engine != "nvflare":
+        raise InputError(
+            f"members of {study.name} reach each other by --engine {study.engine}, without a job; "
+            "for one make a new study: vpem study init NAME --engine nvflare"
+        )
+    arguments = {"study": study.name, "command": command}
+
+    def component(name: str, kind: str) -> Report:
+        return {"id": name, "path": f"{COMPONENTS}.{kind}", "args": arguments}
+
+    executor = {"path": EXECUTOR, "args": {"client_obj_id": "site"}}
+    files: dict[str, Report] = {
+        "meta.json": {
+            "name": f"{study.name}-{command}", "resource_spec": {}, "min_clients": 1,
+            "deploy_map": {"app": ["@ALL"]},
+        },
+        "app/config/config_fed_server.json": {
+            "format_version": 2, "components": [component("server", "Server")],
+            "workflows": [
+                {"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "server"}}
+            ],
+        },
+        "app/config/config_fed_client.json": {
+            "format_version": 2, "components": [component("site", "Site")],
+            "executors": [{"tasks": ["*"], "executor": executor}],
+        },
+    }  # fmt: skip
+    if folder.exists():
+        raise FileError(f"{folder} exists; give a new folder")
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
