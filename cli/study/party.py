@@ -76,7 +76,8 @@ def card(first: Report, about: Report, title: str = "") -> Table:
         first["brings"] = brings if about["data"] else "no data"
         first["dialled at"] = about["address"] or "-"
         title = title or f"{about['name']} asks to be in {about['study']}"
-    facts = {"valid until": about["valid_until"][:10], "fingerprint": [mark[:32], mark[32:]]}
+    facts = {"any certificate for": about.get("subject"), "issued by": about.get("authority")}
+    facts |= {"valid until": about["valid_until"][:10], "fingerprint": [mark[:32], mark[32:]]}
     facts |= {"in words": in_words(about), "before": before and f"{before[:32]}..."}
     return facts_in(first | facts, title)
 
@@ -189,6 +190,15 @@ class Asking(Settings, kept=False):
     features: str | None = unset(
         "Names of features, separated by commas: in place of DATA, or only these of it.", often=True
     )
+    authority: Path | None = unset(
+        "Certificate (PEM) of the authority that issued this member's, such as a hospital's: "
+        "others accept what it issues for the same name, so that renewals need no request.",
+        file="read",
+        often=True,
+    )
+    subject: str | None = unset(
+        "Name in that certificate by which others know this member. Default: the only one.",
+    )
 
 
 @app.command()
@@ -240,7 +250,8 @@ def request(
                     "--features must be different names, separated by commas, got "
                     f"{table.features!r}"
                 )
-        _send(study, who, screen, address=asking.address, listen=asking.listen, features=names)
+        about = {name: getattr(asking, name) for name in ("address", "listen", "authority")}
+        _send(study, who, screen, features=names, subject=asking.subject, **about)
 
 
 def _send(study: Study, who: str, screen: Screen, **said: Any) -> None:

@@ -49,7 +49,10 @@ def show_study(report: Report) -> None:
         kind, brings = ("a party", "not named") if one["data"] else ("the server", "none")
         brings, until = str(len(one["features"]) or brings), one["valid_until"][:10]
         members.append((one["name"], kind, one["address"] or "-", brings, until))
-        words += zip((one["name"], ""), in_words(one), strict=True)
+        if "subject" in one:
+            words.append((one["name"], f"any of {one['subject']} that this authority issues:"))
+            words.append(("", one["authority"]))
+        words += zip((one["name"] * ("subject" not in one), ""), in_words(one), strict=True)
     width = min(96, get_terminal_size((96, 24)).columns)
     folded = partial(fill, width=width, subsequent_indent="  ", break_on_hyphens=False)
     show(

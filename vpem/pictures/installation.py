@@ -49,7 +49,9 @@ EXTRAS = {
 """Optional distributions: a module, the extra of vpem, and what uses it."""
 
 KERNELS = (".so", ".pyd", ".pyx")
-LIBRARY_VARIABLES = ("VPEM_CACHE", "VPEM_INSTRUCTIONS", "VPEM_NO_OPENMP", "VPEM_READ_LIMIT")
+LIBRARY_VARIABLES = (
+    "VPEM_CACHE", "VPEM_INSTRUCTIONS", "VPEM_KEY_PASSPHRASE", "VPEM_NO_OPENMP", "VPEM_READ_LIMIT",
+)  # fmt: skip
 
 FAILS = {
     "kernels": "the kernels cannot be loaded: {}; build them: pip install .",
@@ -77,7 +79,7 @@ def check_installation(variables: Iterable[str] = ()) -> Report:
                 advice = FAILS.get(check.__name__, f"nothing is known of {check.__name__}: {{}}")
                 problems.append(f"broken: {advice.format(_first_line(error))}")
     set_here = {name: os.environ[name] for name in sorted(os.environ) if name[:5] == "VPEM_"}
-    report["variables"] = set_here
+    report["variables"] = set_here | {name: "(secret)" for name in set_here if "PASS" in name}
     for name in sorted(set_here.keys() - options - {*LIBRARY_VARIABLES}) if options else ():
         near = did_you_mean(name.lower(), map(str.lower, options)).upper()
         hint = near.replace("DID YOU MEAN", "did you mean")

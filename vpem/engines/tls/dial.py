@@ -16,13 +16,13 @@ from websockets.proxy import get_proxy
 from websockets.uri import parse_uri
 
 from vpem.engines.tls.faults import Met, Refused, clock, explain, others_clock
-from vpem.engines.tls.trust import Member, not_valid, refusal_of, written_address
+from vpem.engines.tls.trust import Member, not_valid, refusal_of, unlike, written_address
 from vpem.engines.tls.wire import (
     FRAME,
     OPTIONS,
     Called,
     Refusal,
-    certificate_of,
+    chain_of,
     last_words,
     quiet,
     refuse,
@@ -109,13 +109,14 @@ async def dial(
             await _look(cause, met)
         raise explain(cause, met, members) from None
     called = cast(Called, connection)
-    shown, wrong = certificate_of(called), None
-    if shown != member.certificate:
+    shown, wrong = chain_of(called), None
+    if unlike(member, shown, members):
         met.shown = shown
         wrong = explain(ssl.SSLCertVerificationError(), met, members)
-    elif late := not_valid(member.name, member.certificate):
+    elif late := not_valid(member.name, shown[0]):
         assert called.response is not None
-        wrong = Refused(f"{late}: {member.name} must renew it (vpem party renew)", "certificate")
+        how = "" if member.subject else " (vpem party renew)"
+        wrong = Refused(f"{late}: {member.name} must renew it{how}", "certificate")
         if off := clock(member.name, others_clock(called.response.headers)):
             wrong = Refused(f"{off}; meanwhile {late}", "clock")
     if wrong is not None:
@@ -147,14 +148,14 @@ async def _line_to(host: str, port: int) -> socket.socket:
 async def _look(error: Exception, met: Met) -> None:
     """Find out what it is that answers in the member's place."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        seen: list[bytes] = []
+        seen: list[list[bytes]] = []
 
         class Looking(Called):
             """Sends nothing, and ends as soon as the certificate is there."""
 
             def connection_made(self, transport: Any) -> None:
                 super().connection_made(transport)
-                seen.append(certificate_of(self))
+                seen.append(chain_of(self))
                 self.cut()
 
         with contextlib.suppress(OSError, EOFError, WebSocketException):
@@ -164,7 +165,7 @@ async def _look(error: Exception, met: Met) -> None:
             context.verify_mode = ssl.CERT_NONE
             options: dict[str, Any] = {"create_connection": Looking, "open_timeout": met.seconds}
             await _Straight(_uri(met.host, met.port, PATH), ssl=context, logger=quiet, **options)
-        met.shown = seen[0] if seen else None
+        met.shown = seen[0] if seen else []
     elif refusal_of(error) == "other" and met.proxy is None:
         with contextlib.suppress(OSError):
             # In plain words: what it says first, or to HTTP.

@@ -11,7 +11,6 @@ whether the vectors of all are there, and otherwise whose are not.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +20,7 @@ import numpy as np
 from vpem.checks import AnyArray, Floats
 from vpem.engines.engine import Engine, Neighbours, StalledError, Wait
 from vpem.engines.tls.faults import GoneOn, Unheard
-from vpem.engines.tls.trust import INTRODUCTION, MemberSigns, Roster
+from vpem.engines.tls.trust import MemberSigns, Roster
 from vpem.errors import InputError
 from vpem.network.faults import FewerError
 from vpem.network.messages import decode, encode
@@ -71,8 +70,8 @@ class TlsEngine(Engine):
         """
         signs, post, usual = self.signs, self._post, self._post.timeout
         assert signs is not None
-        own = [*said, os.urandom(16)]  # no two runs are introduced alike
-        own.append(signs.sign(encode([*signs.about, *own]), INTRODUCTION))
+        own = [*said, signs.nonce()]  # no two runs are introduced alike
+        own.append(signs.vouch(encode([*signs.about, *own])))
         post.timeout = None if usual is None else max(usual, seconds)
         every: Any = [own]
         if self.rank:

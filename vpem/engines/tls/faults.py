@@ -17,7 +17,7 @@ from typing import Any
 from websockets import exceptions as ws
 
 from vpem.engines.engine import StalledError
-from vpem.engines.tls.trust import Member, refusal_of, written_address
+from vpem.engines.tls.trust import Member, refusal_of, unlike, written_address
 from vpem.engines.tls.wire import Called
 from vpem.errors import Setting, VpemError, printable
 
@@ -81,7 +81,7 @@ class Met:
     port: int
     proxy: str | None = None  # without its password
     seconds: float = 10.0  # waited
-    shown: bytes | None = None  # certificate (DER), where it was another
+    shown: Sequence[bytes] = ()  # certificates (DER), where they were others
     banner: bytes = b""  # first bytes, if not TLS
 
     @property
@@ -187,7 +187,7 @@ def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> F
             )
         return fault(said, "proxy")
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _another(met, members)
+        return _another(met, members, getattr(error, "verify_message", ""))
     if isinstance(error, ssl.SSLError):
         return _by_tls(error, met)
     status = error.response.status_code if isinstance(error, ws.InvalidStatus) else 0
@@ -195,22 +195,26 @@ def explain(error: BaseException, met: Met, members: Sequence[Member] = ()) -> F
     return Trouble(sentence.format(met=met, why=why, status=status), kind)
 
 
-def _another(met: Met, members: Sequence[Member]) -> Refused:
-    """Say whose certificate it is that was shown in place of the member's."""
+def _another(met: Met, members: Sequence[Member], why: str) -> Refused:
+    """Say whose certificate it is that was shown in place of the member's, or why it is not."""
     name, where = met.member.name, met.where
-    other = next((one.name for one in members if one.certificate == met.shown), name)
+    other = next((one.name for one in members if not unlike(one, met.shown, members)), name)
     if other != name:
         sentence = (
             f"{where} is {other}, by its certificate: addresses in the study are swapped, or "
             f"{other} listens at the port of {name}"
         )
         return Refused(sentence, "certificate")
+    if met.member.subject:
+        why = unlike(met.member, met.shown, members) or printable(why) or "TLS does not accept it"
+        sentence = f"what answers in the place of {where} shows a certificate that is not {name}'s"
+        return Refused(f"{sentence}: {why}", "certificate")
     subject = issuer = ""
-    if met.shown is not None:
+    if met.shown:
         from cryptography import x509
 
         try:
-            read = x509.load_der_x509_certificate(met.shown)
+            read = x509.load_der_x509_certificate(met.shown[0])
             subject, issuer = read.subject.rfc4514_string(), read.issuer.rfc4514_string()
             subject = printable(subject)[:80] or "an empty name"
             issuer = printable(issuer)[:80] or "an empty name"

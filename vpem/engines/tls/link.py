@@ -38,6 +38,7 @@ from vpem.engines.tls.wire import (
     Refusal,
     TaggedMessage,
     Work,
+    certificate_of,
     parse,
     refuse,
 )
@@ -199,7 +200,7 @@ class Link:
     async def _greet(self, connection: Line) -> None:
         """Exchange the first frames, and see whether all agree."""
         here = self.here
-        wrong = not_valid(self.member.name, self.member.certificate, here.clock())
+        wrong = not_valid(self.member.name, certificate_of(connection), here.clock())
         if wrong:
             await self._refuse(connection, wrong)
         if here.farewell is not None and self.returned:

@@ -20,7 +20,14 @@ from vpem.engines.tls.faults import LinkTimes, Parted, Refused, Returned, Sent, 
 from vpem.engines.tls.link import Link, calls, carried, door_in, through
 from vpem.engines.tls.relay import Relay
 from vpem.engines.tls.server import Door, Lobby, listening
-from vpem.engines.tls.trust import Identity, Roster, believed, client_context, identity_error
+from vpem.engines.tls.trust import (
+    Identity,
+    Roster,
+    believed,
+    client_context,
+    identity_error,
+    whose,
+)
 from vpem.engines.tls.wire import (
     FAREWELL,
     FINISHED,
@@ -32,7 +39,7 @@ from vpem.engines.tls.wire import (
     Refusal,
     TaggedMessage,
     Work,
-    certificate_of,
+    chain_of,
     refuse,
 )
 from vpem.errors import InputError, Setting, VpemError, printable
@@ -383,16 +390,20 @@ class Post:
         if path != PATH:
             await self._lobby.welcome(connection, path)
             return
-        shown = certificate_of(connection)
-        for member in self.roster.left_out:
-            if member.certificate == shown:
+        member, why = whose(believed(self.roster), chain_of(connection))
+        if member is None:
+            self.say(f"a connection was rejected: {why}")
+            await refuse(connection, Refusal(why))
+            connection.cut()
+        for one in self.roster.left_out:
+            if one is member:
                 sentence = (
                     f"{self.roster.name} has gone on without {member.name}, which was not heard of"
                 )
                 await refuse(connection, Refusal(sentence, left_out=True))
                 connection.cut()
         for link in self._links.values():
-            if link.member.certificate != shown:
+            if link.member is not member:
                 continue
             if await link.answers():
                 sentence = (

@@ -24,7 +24,7 @@ from vpem.engines.tls.dial import dial, proxy_to
 from vpem.engines.tls.faults import Fault, Met, clock, closed, explain, others_clock
 from vpem.engines.tls.link import through
 from vpem.engines.tls.trust import Identity, Member, Roster, client_context, validity
-from vpem.engines.tls.wire import Answered, Called
+from vpem.engines.tls.wire import Answered, Called, certificate_of
 from vpem.errors import printable
 
 CHECK = "/check"
@@ -216,7 +216,7 @@ class Examination:
         )
 
     def _look_at_link(self, opened: Called) -> None:
-        name, until = self.member.name, validity(self.member.certificate)[1]
+        name, until = self.member.name, validity(certificate_of(opened))[1]
         tls, soon = opened.transport.get_extra_info("ssl_object"), ""
         self.add("port", "open")
         self.add("tls", f"{str(tls.version()).removeprefix('TLSv')}, {tls.cipher()[0]}")

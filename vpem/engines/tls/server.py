@@ -33,6 +33,7 @@ from vpem.engines.tls.trust import (
     not_valid,
     refusal_of,
     server_context,
+    whose,
     written_address,
 )
 from vpem.engines.tls.wire import (
@@ -42,6 +43,7 @@ from vpem.engines.tls.wire import (
     Work,
     answer,
     certificate_of,
+    chain_of,
     last_words,
     quiet,
 )
@@ -92,7 +94,8 @@ class Lobby:
     async def welcome(self, connection: Answered, path: str) -> None:
         """Serve a connection until it ends."""
         member = self._member(connection)
-        late = "it is no member" if member is None else not_valid(member.name, member.certificate)
+        shown = certificate_of(connection)
+        late = "it is no member" if member is None else not_valid(member.name, shown)
         if member is None or late:
             await connection.leave(1008, late.partition(" (")[0][:REASON])
             return
@@ -119,8 +122,7 @@ class Lobby:
         await asyncio.gather(*(each.leave(1001, why[:REASON]) for each in list(self._here)))
 
     def _member(self, connection: Answered) -> Member | None:
-        shown = certificate_of(connection)
-        return next((one for one in believed(self.roster) if one.certificate == shown), None)
+        return whose(believed(self.roster), chain_of(connection))[0]
 
 
 def listening(host: str, port: int, who: str = "this member") -> socket.socket:

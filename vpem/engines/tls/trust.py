@@ -1,20 +1,28 @@
-"""Members of a study: their certificates, pinned one by one in TLS 1.3, and what they sign."""
+"""Members of a study: their certificates in TLS 1.3, pinned or of an authority; what they sign.
+
+Of a member with an authority that is pinned in place of a certificate: any certificate below it
+with the member's name among its alternative names is the member's, and signs, as the run begins, a
+key that is made for this run and signs all else.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import ssl
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vpem import __version__
 from vpem.engines.tls.wire import SpeakingContext
-from vpem.errors import InputError
+from vpem.errors import InputError, printable
+from vpem.network.messages import decode, encode
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -43,6 +51,17 @@ NOT_OURS = ("WRONG_VERSION_NUMBER", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", 
 """What it calls the answers of something else."""
 
 SIGNATURE_BYTES = 64
+NONCE_BYTES = 16
+
+PASSPHRASE = "VPEM_KEY_PASSPHRASE"
+"""Variable with the passphrase of a key that is encrypted."""
+
+MOST_ISSUERS = 5
+"""Certificates that are shown at most: a member's own, and of authorities below the pinned one."""
+
+LEAST_RSA = 2048  # bits of a key
+
+BEGIN_CRL = b"-----BEGIN X509 CRL-----"
 
 KEYS, INTRODUCTION = b"vpem: keys of masked sums\0", b"vpem: what a member runs\0"
 PASSED_ON = b"vpem: what the first member passes on\0"
@@ -70,6 +89,165 @@ def validity(certificate: bytes) -> tuple[datetime, datetime]:
     return read.not_valid_before_utc, read.not_valid_after_utc
 
 
+def issuer_name(certificate: bytes) -> str:
+    """Return whom a certificate (DER) names as its issuer, which of an authority is itself."""
+    from cryptography import x509
+
+    return printable(x509.load_der_x509_certificate(certificate).issuer.rfc4514_string())[:120]
+
+
+def names_of(certificate: bytes) -> tuple[str, str]:
+    """Return subject and issuer of a certificate (DER), which are the same if it is self-signed."""
+    from cryptography import x509
+
+    read = x509.load_der_x509_certificate(certificate)
+    subject, issuer = (printable(one.rfc4514_string())[:120] for one in (read.subject, read.issuer))
+    return subject, issuer
+
+
+def hosts_of(certificate: bytes) -> list[str]:
+    """Return the alternative names of a certificate (DER) that are of hosts."""
+    from cryptography import x509
+
+    try:
+        extensions = x509.load_der_x509_certificate(certificate).extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
+        return []
+    return [name.lower() for name in names.get_values_for_type(x509.DNSName)]
+
+
+def certificates_in(text: str) -> list[bytes]:
+    """Return all certificates (DER) of a text in PEM; ValueError where one cannot be read."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    read = x509.load_pem_x509_certificates(text.encode())
+    return [one.public_bytes(Encoding.DER) for one in read]
+
+
+def load_key(content: bytes) -> Any:
+    """Return a private key (PEM), encrypted by the passphrase of `PASSPHRASE` or not at all.
+
+    ValueError or TypeError where it is none, or the passphrase is wrong or missing.
+    """
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    word = os.environ.get(PASSPHRASE, "").encode() if b"ENCRYPTED" in content else None
+    return load_pem_private_key(content, word)
+
+
+def scheme_of(key: Any) -> list[Any]:
+    """Return how a key signs: Ed25519 as it is, ECDSA or RSA-PSS with SHA-256."""
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    if isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey):
+        return [ec.ECDSA(SHA256())]
+    if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey):
+        return [padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH), SHA256()]
+    return []
+
+
+def is_by(certificate: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether a signature of a message is by the key of a certificate (DER), of whatever kind."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    key: Any = x509.load_der_x509_certificate(certificate).public_key()
+    try:
+        key.verify(signature, message, *scheme_of(key))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def unlike(
+    member: Member,
+    shown: Sequence[bytes],  # DER; the first may be followed by those of its issuers
+    members: Iterable[Member] = (),  # all, none of whom it may name, too
+    now: datetime | None = None,
+) -> str:
+    """Return why what was shown is not the certificate of a member, or an empty text.
+
+    The dates of the first are not looked at: see `not_valid`.
+    """
+    if not member.subject:
+        return "" if [*shown[:1]] == [member.certificate] else "the study has another certificate"
+    hosts = hosts_of(shown[0]) if shown else []
+    if member.subject not in hosts:
+        others = printable(", ".join(hosts[:3]) or "no host")[:120]
+        return f"it is for {others}, not for {member.subject}"
+    if also := [one.name for one in members if one.subject in hosts and one.name != member.name]:
+        return f"it is for {member.name} and {', '.join(also)}: each needs a certificate of its own"
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.x509 import verification as paths
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    now = datetime.now(UTC) if now is None else now
+    try:
+        root = x509.load_der_x509_certificate(member.certificate)
+        leaf, *above = map(x509.load_der_x509_certificate, shown[:MOST_ISSUERS])
+        moment = min(max(now, leaf.not_valid_before_utc), leaf.not_valid_after_utc)
+        policy = paths.PolicyBuilder().store(paths.Store([root])).time(moment)
+        chain = policy.build_client_verifier().verify(leaf, above).chain
+        uses: dict[type, Any] = {type(one.value): one.value for one in leaf.extensions}
+        key = leaf.public_key()
+    except (paths.VerificationError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        why = printable(str(error)).rpartition("exhausted: ")[2].partition(" (encountered")[0]
+        issued = f"{names_of(member.certificate)[0]}, the authority of {member.name}"
+        return f"it does not lead to {issued} ({why.removeprefix('validation failed: ')[:120]})"
+    usage, purposes = uses.get(x509.KeyUsage), uses.get(x509.ExtendedKeyUsage)
+    if isinstance(key, RSAPublicKey) and key.key_size < LEAST_RSA:
+        return f"its key has {key.key_size} bits, fewer than {LEAST_RSA}"
+    if usage is not None and not usage.digital_signature:
+        return "it is not for signatures (key usage)"
+    if member.address and purposes and ExtendedKeyUsageOID.SERVER_AUTH not in purposes:
+        return f"it is not for servers (extended key usage), and others dial {member.name}"
+    return _revoked(member.crl, chain, now) if member.crl is not None else ""
+
+
+def _revoked(file: Path, chain: Sequence[Any], now: datetime) -> str:
+    """Return why a file of lists of what is revoked is against a chain up to a root."""
+    from cryptography import x509
+
+    try:
+        first, *more = file.read_bytes().split(BEGIN_CRL)
+        lists = [x509.load_pem_x509_crl(BEGIN_CRL + one) for one in more]
+        for one, issuer in pairwise(chain):
+            own = [
+                each for each in lists or [x509.load_der_x509_crl(first)]
+                if each.issuer == one.issuer and each.is_signature_valid(issuer.public_key())
+            ]  # fmt: skip
+            if not own and one is chain[0]:
+                return f"{file} has no list of {printable(one.issuer.rfc4514_string())[:120]}"
+            for each in own:
+                until = each.next_update_utc or now
+                if until < now or any(extension.critical for extension in each.extensions):
+                    dated = f"is valid until {until:%Y-%m-%d %H:%M} UTC"
+                    return f"{file} {dated}, or lists a part only: download the whole list again"
+                entry = each.get_revoked_certificate_by_serial_number(one.serial_number)
+                if entry is not None:
+                    return f"its authority has revoked it on {entry.revocation_date_utc:%Y-%m-%d}"
+    except (OSError, ValueError, TypeError) as error:
+        why = getattr(error, "strerror", None) or "it is no list of revoked certificates"
+        return f"{file} cannot be read ({why})"
+    return ""
+
+
+def whose(members: Sequence[Member], shown: Sequence[bytes]) -> tuple[Member | None, str]:
+    """Return the member whose certificate was shown; or None, and why it belongs to none."""
+    why = "the certificate is that of no member"
+    for one in members:
+        if not (wrong := unlike(one, shown, members)):
+            return one, ""
+        if one.subject and shown and one.subject in hosts_of(shown[0]):
+            why = f"the certificate is not that of {one.name}: {wrong}"
+    return None, why
+
+
 def written_address(address: tuple[str, int]) -> str:
     """Return an address as people write it; what is no IPv4 or name has brackets."""
     host, port = address
@@ -81,11 +259,13 @@ class Member:
     """One who may connect."""
 
     name: str
-    certificate: bytes  # self-signed (DER): no other is taken for it
+    certificate: bytes  # self-signed (DER): no other is taken for it; or of its authority
     address: tuple[str, int] | None = None  # where others dial it; None: it only dials
     holds: bool = True  # brings data; a server may only add up
     features: tuple[str, ...] = ()  # of its data, if it has named them
     listen: tuple[str, int] | None = None  # where it listens, if others dial another address
+    subject: str = ""  # name in the certificates of its authority, if it has one
+    crl: Path | None = None  # what the authority has revoked: looked at whenever it is shown
 
     @property
     def door(self) -> tuple[str, int] | None:
@@ -101,6 +281,8 @@ class Member:
         begins, ends = (f"{one:%Y-%m-%dT%H:%M:%SZ}" for one in validity(self.certificate))
         mark, words = fingerprint(self.certificate), fingerprint_words(self.certificate)
         about = {"name": self.name, "fingerprint": mark, "words": words}
+        if self.subject:
+            about |= {"authority": names_of(self.certificate)[0], "subject": self.subject}
         return about | {"valid_from": begins, "valid_until": ends}
 
 
@@ -186,7 +368,8 @@ def _pinned(
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(NO_CHECK_TIME)
     try:
-        context.load_cert_chain(identity.certificate, identity.key)
+        word = os.environ.get(PASSPHRASE, "")  # or OpenSSL would ask
+        context.load_cert_chain(identity.certificate, identity.key, password=word)
     except (OSError, ssl.SSLError) as error:
         raise InputError(
             f"{identity.certificate} and {identity.key} are not a certificate and its key "
@@ -222,15 +405,19 @@ def identity_error(roster: Roster, identity: Identity, now: datetime | None = No
     if rank is None:
         names = ", ".join(member.name for member in roster.members)
         return f"{identity.name} is not a member of {roster.name}, which has {names}"
-    pinned = roster.members[rank].certificate
+    member = roster.members[rank]
+    pinned = member.certificate
     try:
-        certificate = ssl.PEM_cert_to_DER_cert(identity.certificate.read_text())
+        certificate, *above = certificates_in(identity.certificate.read_text())
     except (OSError, ValueError):
         return f"{identity.certificate} is no certificate that can be read"
     mark = fingerprint(certificate)
     if mark in roster.revoked:
         return f"the certificate of {identity.name} was revoked on {roster.revoked[mark]}"
-    if certificate != pinned:
+    wrong = unlike(member, [certificate, *above], roster.members, now)
+    if wrong and member.subject:
+        return f"{identity.certificate} is not the certificate of {identity.name}: {wrong}"
+    if wrong:
         return (
             f"{identity.certificate} is not the certificate that {roster.name} has for "
             f"{identity.name} (fingerprint {mark[:16]}, not {fingerprint(pinned)[:16]})"
@@ -259,13 +446,58 @@ class MemberSigns:
     def __init__(self, roster: Roster, identity: Identity) -> None:
         self._roster, self._identity = roster, identity
         self.run, self.about = b"", (roster.study, roster.text)
-        shown = [f"{each.name} {fingerprint(each.certificate)}" for each in roster.members]
+        shown = [
+            " ".join(filter(None, [each.name, fingerprint(each.certificate), each.subject]))
+            for each in roster.members
+        ]
         self.facts = [roster.study, str(roster.edition), roster.text, *shown]
+
+    @property
+    def _own(self) -> Member:
+        rank = self._roster.rank_of(self._identity.name)
+        assert rank is not None
+        return self._roster.members[rank]
+
+    def nonce(self) -> bytes:
+        """Return what makes an introduction unlike any other; with an authority also the proof.
+
+        That is the certificate, with those of its issuers, and the key for this run.
+        """
+        nonce = os.urandom(NONCE_BYTES)
+        if not self._own.subject:
+            return nonce
+        chain = certificates_in(self._identity.certificate.read_text())
+        return nonce + encode([*chain, self._key.public_key().public_bytes_raw()])
+
+    def vouch(self, message: bytes) -> bytes:
+        """Return the signature of an introduction, by the key of this member's certificate."""
+        if not self._own.subject:
+            return self.sign(message, INTRODUCTION)
+        key = load_key(self._identity.key.read_bytes())
+        return bytes(key.sign(INTRODUCTION + message, *scheme_of(key)))
+
+    def _proved(self, rank: int, message: bytes, signature: bytes) -> bool:
+        """Whether a member has signed its introduction, and so, with an authority, its key."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        member, members = self._roster.members[rank], self._roster.members
+        if not member.subject:
+            return self.holds(rank, message, signature, INTRODUCTION)
+        parts = decode(decode(message)[-1][NONCE_BYTES:])
+        if not isinstance(parts, list) or {*map(type, parts)} != {bytes}:
+            return False
+        *chain, key = parts
+        if wrong := unlike(member, chain, members) or not_valid(member.name, chain[0]):
+            raise InputError(f"{member.name} does not show its certificate: {wrong}")
+        with suppress(ValueError):
+            self._keys[rank] = Ed25519PublicKey.from_public_bytes(key)
+            return is_by(chain[0], INTRODUCTION + message, signature)
+        return False
 
     def introduced(self, everyones: Sequence[tuple[bytes, bytes]]) -> None:
         """Agree on what each member says that it runs; InputError if it has not signed that."""
         for rank, (said, signature) in enumerate(everyones):
-            if not self.holds(rank, said, signature, INTRODUCTION):
+            if not self._proved(rank, said, signature):
                 raise InputError(
                     f"{self._roster.members[rank].name} has signed another command, other options "
                     f"or another text of {self._roster.name} than have come here: they were "
@@ -278,11 +510,12 @@ class MemberSigns:
     @cached_property
     def _key(self) -> Ed25519PrivateKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+        if self._own.subject:
+            return Ed25519PrivateKey.generate()  # for this run
         key = None
         with suppress(OSError, ValueError, TypeError):
-            key = load_pem_private_key(self._identity.key.read_bytes(), None)
+            key = load_key(self._identity.key.read_bytes())
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(f"{self._identity.key} is no Ed25519 key that can be read")
         return key
@@ -291,8 +524,9 @@ class MemberSigns:
     def _keys(self) -> list[Any]:
         from cryptography import x509
 
-        certificates = [member.certificate for member in self._roster.members]
-        return [x509.load_der_x509_certificate(each).public_key() for each in certificates]
+        members = self._roster.members
+        known = [None if one.subject else one.certificate for one in members]
+        return [each and x509.load_der_x509_certificate(each).public_key() for each in known]
 
     def sign(self, message: bytes, context: bytes = KEYS) -> bytes:
         """Return this member's signature (Ed25519) of a message."""

@@ -510,6 +510,15 @@ def certificate_of(connection: Line) -> bytes:
     return certificate or b""
 
 
+def chain_of(connection: Line) -> list[bytes]:
+    """Return the certificates (DER) that the other end has shown, its own first."""
+    tls: Any = connection.transport.get_extra_info("ssl_object")
+    if hasattr(tls, "get_unverified_chain"):  # of Python 3.13
+        return list(tls.get_unverified_chain() or ())
+    shown = tls._sslobj.get_unverified_chain() if tls is not None else ()
+    return [ssl.PEM_cert_to_DER_cert(one.public_bytes()) for one in shown or ()]
+
+
 async def refuse(connection: Line, refusal: Refusal) -> None:
     """Say why there is no link, and wait until that has been heard."""
     with contextlib.suppress(ConnectionClosed, TimeoutError, OSError, ssl.SSLError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,14 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from vpem import __version__
 from vpem.engines.tls.trust import (
+    PASSPHRASE,
     Identity,
     Member,
+    certificates_in,
     fingerprint,
+    hosts_of,
+    load_key,
+    names_of,
     not_valid,
+    unlike,
     validity,
     written_address,
 )
-from vpem.errors import FileError, InputError, VpemWarning
+from vpem.errors import FileError, InputError, Setting, VpemWarning
 from vpem.files.hdf5 import atomic_write
 from vpem.files.json_text import as_toml
 from vpem.files.opening import PathLike, open_regular
@@ -32,14 +39,16 @@ from vpem.files.studies.signed import (
     Signed,
     address_of,
     check_name,
+    check_subject,
     common_name,
     make_certificate,
     make_key,
     need_tls,
     now,
+    parse_authority,
     parse_certificate,
+    parse_chain,
     pem_of,
-    public_key_of,
     sign,
     signed_text,
     table_of,
@@ -59,8 +68,6 @@ from vpem.files.temporaries import temporary_beside
 from vpem.network.schema import Report
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     from vpem.engines.tls.party_check import Finding
 
 
@@ -90,6 +97,11 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
 def renew_identity(folder: Path, name: str, days: int = 365) -> Identity:
     """Make a new key and certificate; the old, NAME.old.*, serve until studies have the new."""
     current, old = read_identity(folder, name), _files(folder, f"{name}.old")
+    if is_issued(certificate_of(current)):
+        raise InputError(
+            f"{current.certificate} is issued by {names_of(certificate_of(current))[1]}: put a new "
+            f"one of that authority, and its key, in its place; no one else needs to know"
+        )
     if old.certificate.exists() or old.key.exists():
         until = validity(read_certificate(old.certificate, name))[1] if _whole(old) else None
         if until is None or until > datetime.now(UTC):
@@ -148,9 +160,29 @@ def read_certificate(file: Path, name: str | None = None) -> bytes:
         raise InputError(f"{file}: {error}") from None
 
 
+def chain_of(identity: Identity) -> list[bytes]:
+    """Return the certificate (DER) of a member, and those of its issuers that are beside it."""
+    file = identity.certificate
+    text, issued = _content(file).decode("ascii", "replace"), False
+    with suppress(ValueError):
+        issued = is_issued(certificates_in(text)[0])
+    if not issued:
+        return [read_certificate(file, identity.name)]
+    try:
+        return parse_chain(text)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def is_issued(certificate: bytes) -> bool:
+    """Whether a certificate (DER) comes from an authority, and is not self-signed."""
+    subject, issuer = names_of(certificate)
+    return subject != issuer
+
+
 def certificate_of(identity: Identity) -> bytes:
     """Return the certificate (DER) of a member."""
-    return read_certificate(identity.certificate, identity.name)
+    return chain_of(identity)[0]
 
 
 def member_of(
@@ -165,7 +197,7 @@ def member_of(
     return Member(common_name(content), content, at, holds, listen=door)
 
 
-def key_of(identity: Identity) -> Ed25519PrivateKey:
+def key_of(identity: Identity) -> Any:
     """Return a member's private key; FileError if others can read it, or it is another's."""
     _need_private_files()
     mode = stat.S_IMODE(os.stat(identity.key).st_mode) if identity.key.exists() else 0
@@ -176,23 +208,31 @@ def key_of(identity: Identity) -> Ed25519PrivateKey:
             "it, or, if others may have read it, make another by 'vpem party renew'"
         )
     need_tls()
+    from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        key = load_pem_private_key(content, None)
+        key = load_key(content)
     except (ValueError, TypeError, UnsupportedAlgorithm):
+        if b"ENCRYPTED" in content:
+            has = "does not open it" if os.environ.get(PASSPHRASE) else "is not set"
+            raise FileError(
+                f"{identity.key} is encrypted, and its passphrase is read from the environment "
+                f"variable {PASSPHRASE}, which {has}"
+            ) from None
         raise FileError(
-            f"{identity.key} is no private key as 'vpem party init' makes it (PEM, without a "
-            "password)"
+            f"{identity.key} is no private key as 'vpem party init' makes it (PEM)"
         ) from None
-    if not isinstance(key, Ed25519PrivateKey):
+    certificate = certificate_of(identity)
+    issued = is_issued(certificate)
+    if not issued and not isinstance(key, Ed25519PrivateKey):
         raise FileError(f"{identity.key} is a key of another kind than Ed25519")
-    if key.public_key() != public_key_of(certificate_of(identity)):
+    if key.public_key() != x509.load_der_x509_certificate(certificate).public_key():
+        together = "its authority issued for it" if issued else "'vpem party init' made together"
         raise FileError(
             f"{identity.key} is not the key of {identity.certificate}; put back the two that "
-            "'vpem party init' made together"
+            f"{together}"
         )
     return key
 
@@ -202,12 +242,15 @@ def usable(identity: Identity) -> Identity:
     key_of(identity)
     _look_at(identity.key.parent)
     certificate = certificate_of(identity)
+    another = "make another by 'vpem party renew'"
+    if is_issued(certificate):
+        another = f"put another of its authority in its place ({identity.certificate})"
     if wrong := not_valid(identity.name, certificate):
-        raise InputError(f"{wrong}; set the clock, or make another by 'vpem party renew'")
+        raise InputError(f"{wrong}; set the clock, or {another}")
     ends = validity(certificate)[1]
     if ends - datetime.now(UTC) < SOON:
         until = f"{identity.certificate} is valid until {ends:%Y-%m-%d} only"
-        warnings.warn(VpemWarning(f"{until}; make another by 'vpem party renew'"), stacklevel=2)
+        warnings.warn(VpemWarning(f"{until}; {another}"), stacklevel=2)
     return identity
 
 
@@ -234,7 +277,9 @@ def known_identity(study: Study, name: str) -> Identity:
     for old in (False, True) if renewed else (False,):
         try:
             identity = read_identity(study.folder, name, old=old)
-            if certificate_of(identity) == member.certificate:
+            shown = chain_of(identity)
+            wrong = unlike(member, shown, study.roster.members)
+            if not wrong:
                 key_of(identity)
                 return identity
         except FileError:
@@ -246,6 +291,8 @@ def known_identity(study: Study, name: str) -> Identity:
             f"the certificate of {name} was revoked on {since}: make another key (vpem party "
             f"renew) and ask {study.organiser}"
         )
+    if member.subject:
+        raise InputError(f"{identity.certificate} is not the certificate of {name}: {wrong}")
     sent = "the certificate" if member is relay else "a request (vpem party request)"
     raise InputError(
         f"the certificate {identity.certificate} is not the one that {study.path} has of {name}; "
@@ -403,7 +450,8 @@ def member_table(member: Member) -> Report:
     """Return the table of a member, as `check_member` reads it."""
     return {
         "name": member.name,
-        "certificate": pem_of(member.certificate),
+        "subject": member.subject or None,
+        "authority" if member.subject else "certificate": pem_of(member.certificate),
         "address": member.where,
         "listen": None if member.listen is None else written_address(member.listen),
         "data": member.holds,
@@ -421,6 +469,7 @@ class MembershipRequest:
     version: str = __version__  # of vpem
     made: str = ""  # UTC
     before: bytes | None = None  # renewed certificate (DER), whose key has signed too
+    chain: tuple[bytes, ...] = ()  # of an authority: its certificate, and those of its issuers
 
     def describe(self) -> Report:
         """Return who wants to be a member of what as plain values."""
@@ -436,6 +485,8 @@ def write_request(
     address: str | None = None,  # HOST:PORT where others can dial it
     listen: str | None = None,  # where its door is, if elsewhere
     features: tuple[str, ...] = (),  # at most `MOST_FEATURES`
+    authority: Path | None = None,  # of a certificate that is not self-signed
+    subject: str | None = None,  # which of the names in it is meant
 ) -> MembershipRequest:
     """Write NAME.request beside a study; what a member does not change stays as the study has it.
 
@@ -447,10 +498,13 @@ def write_request(
             "none"
         )
     identity, before = usable(read_identity(study.folder, name)), None
-    member = replace(member_of(identity.certificate, address, listen), features=features)
+    member, chain = _asking(study, identity, authority, subject), chain_of(identity)
+    at, door = (None if one is None else address_of(one) for one in (address, listen))
+    member = replace(member, address=at, listen=door, features=features)
     if study.roster.rank_of(name) is not None:
         known = study.member(name)
-        if member.certificate != known.certificate:  # its own key was renewed
+        if not known.subject and member.certificate != known.certificate:
+            # Its own key was renewed.
             before = known_identity(study, name)
         member = replace(
             member, address=member.address or known.address, holds=known.holds or bool(features),
@@ -464,6 +518,7 @@ def write_request(
         member,
         made=now(),
         before=None if before is None else certificate_of(before),
+        chain=tuple(chain) if member.subject else (),
     )
     head = (
         f"# {name} asks to be a member of the study {study.name}. Nothing here is secret."
@@ -473,9 +528,10 @@ def write_request(
         "study": request.study, "id": request.id, "organiser": request.organiser,
         "format": FORMAT, "vpem": request.version, "made": request.made,
         "before": None if request.before is None else pem_of(request.before),
+        "chain": "".join(map(pem_of, request.chain)) or None,
     }  # fmt: skip
     table = table_of("[member]", member_table(member))
-    keys = {"ed25519": key_of(identity)}
+    keys = {"issued" if member.subject else "ed25519": key_of(identity)}
     if before is not None:
         keys["before"] = key_of(before)
     text = signed_text("request", head + table_of("[request]", about) + "\n" + table, keys)
@@ -483,6 +539,37 @@ def write_request(
         temporary.write_text(text, encoding="utf-8", newline="\n")
     remember(study)
     return request
+
+
+def _asking(
+    study: Study, identity: Identity, authority: Path | None, subject: str | None
+) -> Member:
+    """Return the member that a request is of: with its certificate, or an authority and a name."""
+    own, chain = identity.certificate, chain_of(identity)
+    known = next((one for one in study.roster.members if one.name == identity.name), None)
+    if not is_issued(chain[0]):
+        if authority is not None or subject is not None:
+            what = Setting("subject") if authority is None else Setting("authority", authority)
+            raise InputError(what, f" is for a certificate of an authority; {own} is self-signed")
+        return Member(identity.name, chain[0])
+    hosts, roots = hosts_of(chain[0]), list[bytes]()
+    if known is not None and known.subject:
+        subject, roots = subject or known.subject, [known.certificate]
+    if subject is None and len(hosts) != 1:
+        here = f"{own} is for {', '.join(hosts[:5]) or 'no host'}"
+        raise InputError(f"{here}: others know a member by one; give ", Setting("subject", "HOST"))
+    if authority is not None:
+        try:
+            bundle = parse_chain(_content(authority).decode("ascii", "replace"), MOST_MEMBERS)
+            roots = [parse_authority(pem_of(one)) for one in bundle]
+        except InputError as error:
+            raise InputError(f"{authority}: {error}") from None
+    wrong = f"it is issued by {names_of(chain[0])[1]}; give that authority's with --authority FILE"
+    for root in roots:
+        member = Member(identity.name, root, subject=check_subject(subject or hosts[0]))
+        if not (wrong := unlike(member, chain)):
+            return member
+    raise InputError(f"{own} is not the certificate of {identity.name}: {wrong}")
 
 
 def read_request(path: PathLike) -> MembershipRequest:
@@ -500,7 +587,7 @@ def read_request(path: PathLike) -> MembershipRequest:
         raise InputError(f"{path} was made by vpem {version}, whose requests are of another format")
     fields = Fields(text.content.pop("member", None) or {}, f"{path}: [member]")
     member = check_member(fields)
-    before = about.text("before", "", most=1 << 13)
+    before, chain = (about.text(key, "", most=1 << 14) for key in ("before", "chain"))
     request = MembershipRequest(
         path,
         about.read("study", check_name),
@@ -510,10 +597,16 @@ def read_request(path: PathLike) -> MembershipRequest:
         version,
         about.time("made"),
         parse_certificate(before, member.name) if before else None,
+        tuple(parse_chain(chain)) if member.subject else (),
     )
+    if member.subject and (wrong := unlike(member, request.chain)):
+        raise FileError(f"{path} has a certificate that is not that of {member.name}: {wrong}")
     for table in (fields, about, Fields(text.content, str(path))):
         table.end()
-    signed = text.is_by(member.certificate)
+    if member.subject:
+        signed = text.is_by_issued(request.chain[0])
+    else:
+        signed = text.is_by(member.certificate)
     if request.before is not None:
         signed = signed and text.is_by(request.before, "before")
     text.signature.end()
@@ -550,14 +643,14 @@ def check_request(study: Study, request: MembershipRequest) -> str:
             "in another folder, by 'vpem party init'"
         )
     name = member.name
-    if wrong := not_valid(name, member.certificate):
+    if wrong := not_valid(name, (*request.chain, member.certificate)[0]):
         raise InputError(wrong)
     same = [one for one in study.roster.members if one.name.lower() == name.lower()]
     if not same:
         if len(study.roster.members) >= MOST_MEMBERS:
             raise InputError(f"{study.name} has {MOST_MEMBERS} members, and may have no more")
         return "join"
-    if same[0].certificate == request.member.certificate:
+    if (same[0].certificate, same[0].subject) == (member.certificate, member.subject):
         return "change"
     if same[0].name == name and same[0].certificate == request.before:
         return "renew"
@@ -597,7 +690,9 @@ def revoked(study: Study, name: str) -> Study:
     member = study.member(name)
     if name == study.organiser:
         raise InputError(f"{name} signs {study.name}; who organises it cannot be revoked")
-    gone = {**study.roster.revoked, fingerprint(member.certificate): now()}
+    gone = dict(study.roster.revoked)
+    if not member.subject:  # that of its authority may be others', too
+        gone[fingerprint(member.certificate)] = now()
     members = tuple(one for one in study.roster.members if one.name != name)
     return following(study, members=members, revoked=gone)
 

@@ -17,9 +17,17 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vpem.checks import check_int, read_int
+from vpem.engines.tls.trust import (
+    MOST_ISSUERS,
+    certificates_in,
+    is_by,
+    names_of,
+    scheme_of,
+    validity,
+)
 from vpem.errors import FileError, InputError, Setting, brief, did_you_mean
 from vpem.files.json_text import TOML_TIMES, as_toml, parse_toml
 from vpem.files.opening import PathLike, read_text
@@ -307,6 +315,44 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
     return der
 
 
+def parse_chain(text: str, most: int = MOST_ISSUERS) -> list[bytes]:
+    """Return a certificate (DER) of an authority, and those of its issuers behind it, in PEM."""
+    need_tls()
+    if "PRIVATE KEY" in text:
+        raise InputError("there is a private key in it; keep certificates alone there")
+    chain = list[bytes]()
+    with suppress(ValueError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        chain = certificates_in(text)
+        for one in chain:
+            names_of(one), validity(one)
+    if not 0 < len(chain) <= most:
+        raise InputError(f"it must have certificates in PEM, at most {most}")
+    return chain
+
+
+def parse_authority(text: str) -> bytes:
+    """Return the certificate (DER) of an authority: one in PEM, and nothing else."""
+    from cryptography import x509
+
+    (certificate,) = parse_chain(text, most=1)
+    with suppress(ValueError, x509.DuplicateExtension, x509.ExtensionNotFound):
+        extensions = x509.load_der_x509_certificate(certificate).extensions
+        if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return certificate
+    raise InputError(f"{names_of(certificate)[0]} is no authority: it does not say CA:TRUE")
+
+
+def check_subject(text: str) -> str:
+    """Return the name of a host, by which an authority knows a member; or InputError."""
+    if len(text) > LONGEST_HOST or not all(map(LABEL.fullmatch, text.lower().split("."))):
+        raise InputError(
+            "a name in a certificate must be that of a host, such as vpem.lab.org, without *, got "
+            f"{brief(text)}"
+        )
+    return text.lower()
+
+
 def _key_in(certificate: Certificate) -> Ed25519PublicKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -369,6 +415,13 @@ class Signed:
         signature = self.signature.read(name, from_base64)
         return is_signed_by(certificate, self.kind, self.body, signature)
 
+    def is_by_issued(self, certificate: bytes) -> bool:
+        """The same of a certificate that an authority has issued, whose key is of any kind."""
+        with suppress(ValueError, TypeError):
+            signature = base64.b64decode(self.signature.text("issued", most=2048), validate=True)
+            return is_by(certificate, _in_context(self.kind, self.body), signature)
+        return False
+
     @property
     def digest(self) -> str:
         """The SHA-256 of what was signed, in hexadecimal digits."""
@@ -390,9 +443,9 @@ def _in_context(kind: str, text: str) -> bytes:
     return f"vpem: {kind}\0{text}".encode()
 
 
-def sign(key: Ed25519PrivateKey, kind: str, text: str) -> str:
+def sign(key: Any, kind: str, text: str) -> str:
     """Return the signature of a text of some kind by a key, in base 64."""
-    return base64.b64encode(key.sign(_in_context(kind, text))).decode()
+    return base64.b64encode(key.sign(_in_context(kind, text), *scheme_of(key))).decode()
 
 
 def is_signed_by(certificate: bytes, kind: str, text: str, signature: bytes) -> bool:
@@ -406,7 +459,7 @@ def is_signed_by(certificate: bytes, kind: str, text: str, signature: bytes) -> 
     return True
 
 
-def signed_text(kind: str, body: str, keys: Mapping[str, Ed25519PrivateKey]) -> str:
+def signed_text(kind: str, body: str, keys: Mapping[str, Any]) -> str:
     """Return tables of TOML, which end with one newline, with signatures by the keys below them."""
     signatures = ((name, sign(key, kind, body)) for name, key in keys.items())
     return body + MARK + "".join(_lines(signatures))

@@ -22,9 +22,11 @@ from vpem.files.studies.signed import (
     Signed,
     address_of,
     check_name,
+    check_subject,
     from_base64,
     is_signed_by,
     need_tls,
+    parse_authority,
     parse_certificate,
     pem_of,
     table_of,
@@ -150,6 +152,11 @@ def read_study(path: PathLike) -> Study:
     known = {member.name: member for member in members}
     if organiser not in known:
         raise InputError(f"{path}: the organiser {organiser} is none of its members")
+    if known[organiser].subject:
+        raise InputError(
+            f"{path}: {organiser} signs the study, so that others pin its own certificate (vpem "
+            "party init), and not that of its authority"
+        )
     if not text.is_by(known[organiser].certificate):
         raise FileError(
             f"{path} has been changed since {organiser} signed it, or not signed by {organiser}; "
@@ -218,24 +225,29 @@ def _members(text: Signed, path: Path) -> tuple[Member, ...]:
         for other in members:
             if other.name.lower() == member.name.lower():
                 raise InputError(f"{path}: two members are called {member.name}")
-            if other.certificate == member.certificate:
+            if member.subject and other.subject == member.subject:
+                raise InputError(f"{path}: {other.name} and {member.name} are both {other.subject}")
+            if not member.subject and other.certificate == member.certificate:
                 raise InputError(f"{path}: {other.name} and {member.name} have one certificate")
-        members.append(member)
+        crl = path.with_name(f"{member.name}.crl")
+        members.append(replace(member, crl=crl if member.subject and crl.exists() else None))
     return tuple(members)
 
 
 def check_member(fields: Fields) -> Member:
     """Return the member of a table, or of the one in a request."""
     name = fields.read("name", check_name)
-    text = fields.text("certificate", most=1 << 13)
+    subject = fields.read_if_any("subject", check_subject)
+    text = fields.text("authority" if subject else "certificate", most=1 << 13)
     try:
-        certificate = parse_certificate(text, name)
+        certificate = parse_authority(text) if subject else parse_certificate(text, name)
     except InputError as error:
         raise InputError(f"{fields.where} ({name}): {error}") from None
     return Member(
         name, certificate, fields.read_if_any("address", address_of),
         fields.pop_field("data", bool, "true or false", True),
         fields.texts("features", MOST_FEATURES), fields.read_if_any("listen", address_of),
+        subject or "",
     )  # fmt: skip
 
 
