@@ -223,7 +223,6 @@ CANNOT = [
     (ONE_WAY, {"hops": 1}, "both ways"),
     (ONE_WAY, {"sum": "consensus", "secure_sum": True}, "masks"),
     (ONE_WAY, {"secure_sum": True}, "masks would not cancel; leave it out"),
-    (ONE_WAY, {"stopping": "alike"}, "no one total"),
     (TURNS, {"acceleration": "chebyshev"}, "in turn"),
     (TURNS, {"weights": "laplacian"}, "in turn"),
     (TURNS, {"consensus": "operator"}, "no powers of one matrix"),

@@ -5,14 +5,11 @@ import pytest
 from scipy.stats import nbinom
 
 from vpem import (
-    InputError,
     connect,
     connect_workers,
     find_hubs,
-    fit_em,
     fit_vpem,
     kmeans_features,
-    kmeans_rows,
     make_graph,
 )
 from vpem.network.codecs import parse_codec
@@ -20,15 +17,13 @@ from vpem.network.graph import from_edges
 from vpem.network.hubs import charge_features, charge_flooding, find_routes
 from vpem.network.ledger import KINDS, Ledger
 from vpem.network.mixing import grow_tree
-from vpem.network.partition import contiguous, evenly
+from vpem.network.partition import contiguous
 from vpem.sums.compressed_server import CompressedServerSum
-from vpem.sums.connect import spread_workers
 from vpem.sums.consensus import agreed_within, codec_within
 from vpem.sums.counted import add_vectors
 
 from .tables import each, over
 from .test_gossip import CODECS, SHAPE, draw_terms, error_of, summed
-from .thread_engine import together
 
 # Hubs of a star, or wide ones, centralize; that is told elsewhere.
 pytestmark = [
@@ -273,7 +268,6 @@ def in_hubs(hops, depths):
 def at_a_server(agents):
     return lambda n: {
         "server": (2 * agents * (n + 1), 2 * agents * (n + 1) * ITEMS, 2 * (n + 1)),
-        "stopping": (agents * n, agents * n, n),
     }
 
 
@@ -561,43 +555,3 @@ def test_memories_of_a_server_end_with_the_run_and_one_block_sends_nothing():
     assert summed(total, draw_terms(6, 1, (10, 3))).shape == (1, 10, 3)
     alone = CompressedServerSum(1, parse_codec("qsgd:4bits"))
     np.testing.assert_array_equal(summed(alone, draw_terms(1)), draw_terms(1))
-
-
-# ---- stopping without a byte ---------------------------------------------------------------------
-
-
-@over(topology=["star", "path"], rows=[False, True])
-def test_no_byte_for_stopping_where_all_have_the_same_total(topology, rows):
-    """The paper: "no additional communication"; what is found, and all else, is the same."""
-    X = np.random.default_rng(0).standard_normal((80, 4)) + np.repeat([[0], [3]], 40, axis=0)
-    graph, how = make_graph(topology, 4), {"sum": "tree"} if topology == "path" else {}
-    fits = []
-    for stopping in ("messages", "alike"):
-        options = {"stopping": stopping, **how}
-        if rows:
-            network = connect_workers(graph, **options)
-            fits.append(fit_em(X, evenly(80, 4), network, n_components=2, seed=1))
-        else:
-            network = connect(graph, contiguous(4, 4), **options)
-            fits.append(fit_vpem(X, network, n_components=2, seed=1))
-    told, alike = (fit.communication for fit in fits)
-    spent = (4 if topology == "star" else 3) * fits[0].n_iter
-    of_rows = alike["by_kind"]["stopping"]["bytes"]  # k-means of the start
-    assert (of_rows > 0) == rows
-    assert told["by_kind"]["stopping"]["bytes"] - of_rows == spent
-    assert alike["bytes"] == told["bytes"] - spent
-    np.testing.assert_array_equal(fits[0].history, fits[1].history)
-
-
-def test_where_totals_differ_stopping_takes_messages():
-    with pytest.raises(InputError, match="estimates of their own"):
-        connect(make_graph("cycle", 4), contiguous(4, 4), stopping="alike")
-    network = connect_workers(make_graph("star", 4), stopping="alike")
-    with pytest.raises(InputError, match="changed its cluster"):
-        kmeans_rows(np.zeros((8, 2)), evenly(8, 4), network, n_clusters=2)
-
-    def work(engine):
-        with pytest.raises(InputError, match="one process"):
-            spread_workers(network, engine)
-
-    together(2, work)

@@ -90,7 +90,7 @@ LOOKS = {
 def test_of_sizes_nothing_is_seen_but_the_largest_power(topology, how, look, monkeypatch):
     """Of two sets of scales all hear totals that are 0 or not at the same places."""
     heard, said = [], []
-    monkeypatch.setattr(Masks, "_hear", lambda _, ring: heard.append((ring != 0).tolist()))
+    monkeypatch.setattr(Masks, "hear", lambda _, ring: heard.append((ring != 0).tolist()))
     network = connect(make_graph(topology, 3), HELD, secure_sum=True, **how)
 
     def work(engine, values):

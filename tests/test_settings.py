@@ -342,7 +342,6 @@ LACKING = {
     "of tests: both ways give the same": {"kmeans fedem imputation saem": "path"},
     "participation is what they have for it": {"fedem imputation saem": "agent_dropout"},
     "statistics need no estimate of the mixing rate": {"fedem imputation saem": "eigenvalue"},
-    "a server decides for all when to stop": {"fedem imputation saem": "stopping"},
     "nobody shows rows or entries to others": {"fedem imputation saem": "hops hubs"},
     "experts set it, in Python": {"fedem": "floor", "imputation": "alpha memory"},
     "a recipe is given observations that were dealt out": {"imputation": "workers"},

@@ -15,13 +15,12 @@ from datetime import UTC, datetime
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from vpem import __version__
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.dial import dial
 from vpem.engines.tls.faults import GoneOn, LeftOut, LinkTimes, Parted, Returned, Trouble, Unheard
 from vpem.engines.tls.mailbox import Post
 from vpem.engines.tls.server import STRANGERS, WAITING
-from vpem.engines.tls.trust import client_context, fingerprint, server_context
+from vpem.engines.tls.trust import VERSION, client_context, fingerprint, server_context
 from vpem.engines.tls.wire import (
     FRAME,
     OVERHEAD,
@@ -381,7 +380,7 @@ def test_strangers_get_nothing_and_nobody_waits_for_them(tmp_path):
 
 def a_hello(roster, name, **changes):
     """Return the first frame of a member."""
-    hello = Hello(roster.study, roster.edition, roster.text, __version__, name, "a" * 32, "", Got())
+    hello = Hello(roster.study, roster.edition, roster.text, VERSION, name, "a" * 32, "", Got())
     return replace(hello, **changes)
 
 
@@ -479,7 +478,7 @@ def test_a_damaged_frame_ends_the_run_with_one_sentence(tmp_path, name):
 @pytest.mark.parametrize(
     ("differently", "right"),
     [
-        ({"version": "9.9"}, f"hub has vpem {__version__} and lab has 9.9; all members need the"),
+        ({"version": "9.9"}, f"hub has vpem {VERSION} and lab has 9.9; all members need the"),
         ({"name": "clinic"}, "lab, by its certificate, says that it is clinic"),
     ],
 )

@@ -156,11 +156,6 @@ def _of_classes(values: Mapping[str, Any]) -> bool:
     return values.get("command") == "discriminant"
 
 
-OF_CHANGES = mild((_of("kmeans-rows"), (
-    ": whether a row changed its cluster only its worker knows, and no total shows it; leave it "
-    "out",
-)))  # fmt: skip
-
 FORBIDDEN: tuple[Row, ...] = (
     Row(_of("em-rows"), "compress", (
         ": second moments that a codec has rounded need not be those of any rows, so covariances "
@@ -228,7 +223,6 @@ ROWS: tuple[Row, ...] = (
     Row(_of("saem"), "spread", (
         ": parameters that --random does not name are fixed, without any spread; leave it out",
     )),
-    Row(OF_CHANGES[0], "stopping", OF_CHANGES[1]),
     Row(_of("kmeans-rows", "kmeans-features"), "digits", (
         " is about probabilities, but clusters have distances; leave it out",
     )),
@@ -754,15 +748,5 @@ AMONG_NEIGHBOURS = rule(
     ),
     " is about messages to a server; among neighbours rounds are compressed, and remember what was "
     "sent: leave it out",
-)
-APART = rule(
-    lambda given: given["stopping"] == "alike" and given.get("engine", "simulator") != "simulator",
-    " is for one process: machines round differently, and between them the first one's "
-    "log-likelihood holds for all; leave it out",
-)
-UNALIKE = rule(
-    lambda given: given["stopping"] == "alike" and AMONG_NEIGHBOURS[0](given),
-    " needs one total for all, but roots that sum by rounds have estimates of their own; leave it "
-    "out, or take {sum=tree}",
 )
 WITHOUT_CODEC = beside(" is about a codec's error: it needs {codec}", codec=None)

@@ -252,10 +252,6 @@ class SumSettings(Settings, heading="Network"):
         "without it; along a tree all wait.", heading="Messages and faults")
     secure_sum: bool = setting(False, "Masked sums, at a server or along a tree: only totals are "
         "seen, not the terms of a party. For three or more parties.", idle=rules.MASKS)
-    stopping: str = setting("messages", "How roots agree to stop: by messages in every iteration, "
-        "or alike: each decides by the total, which at a server or along a tree is the same for "
-        "all, and nothing is sent, but in a start by k-means. Only in one process.",
-        choices=("messages", "alike"), heading="Stopping", idle=[rules.APART, rules.UNALIKE])
     seed: int = setting(0, "Seed of ties between hubs, codecs and faults.", heading="Start",
         least=0)
     n_threads: int | None = setting(None, "Threads of the kernels; results do not depend on it. "

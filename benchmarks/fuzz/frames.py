@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vpem import __version__
 from vpem.engines.tls.dial import PATH
-from vpem.engines.tls.trust import Identity, Roster
+from vpem.engines.tls.trust import VERSION, Identity, Roster
 from vpem.engines.tls.wire import Ack, Data, Got, Hello, Refusal
 from vpem.network.messages import encode
 
@@ -126,7 +125,7 @@ class FalseMember:
         if not self.session or rng.random() < 0.3:
             self.session = secrets.token_hex(16)
         hello = Hello(
-            self.roster.study, self.roster.edition, self.roster.text, __version__,
+            self.roster.study, self.roster.edition, self.roster.text, VERSION,
             self.identity.name, self.session, "", Got(),
         )  # fmt: skip
         how = rng.random()

@@ -271,9 +271,7 @@ def fedem(
     holding: FedWorkers,
     graph: Annotated[HolderGraph, Without("graph_seed")],
     choices: Annotated[FedChoices, Without("floor release_epsilon colluding")],
-    sums: Annotated[
-        SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout stopping")
-    ],
+    sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
     begin: Annotated[StartSettings, Without("fix_from")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],

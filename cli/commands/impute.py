@@ -135,9 +135,7 @@ def impute(
     parties: Annotated[ObserverFiles, Without("family align_key missing_parties")],
     dealing: Dealing,
     graph: Annotated[HolderGraph, Without("graph_seed")],
-    sums: Annotated[
-        SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout stopping")
-    ],
+    sums: Annotated[SumSettings, Without("hops hubs eigenvalue consensus compress agent_dropout")],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],
     out: Annotated[ImputeOutput, Without("publish_anyway")],

@@ -301,7 +301,7 @@ def saem(
     settings: SaemSettings,
     sums: Annotated[
         SumSettings,
-        Without("hops hubs eigenvalue consensus compress agent_dropout n_threads stopping"),
+        Without("hops hubs eigenvalue consensus compress agent_dropout n_threads"),
     ],
     checkpoints: CheckpointSettings,
     engine: Annotated[EngineSettings, Without("shards")],

@@ -5,9 +5,9 @@ The model has three parts. *Computing*: the flops of the widest hub's E-step and
 numbers that are added up, by rates measured on this machine. *Latency*: messages of one round are
 on their way together, so that a round takes one, or three where a large message is announced and
 requested first, as MPI does; rows that are summed in several chunks take the rounds for each
-`IN_FLIGHT` of them; and agents agree on stopping and, after every sum, on components that
-collapsed. *Transfer*: the bytes of the busiest agent by the bandwidth of its link. While one chunk
-travels the next is computed.
+`IN_FLIGHT` of them; and where agents do not have the same total they agree on stopping and, after
+every sum, on components that collapsed. *Transfer*: the bytes of the busiest agent by the bandwidth
+of its link. While one chunk travels the next is computed.
 """
 
 from __future__ import annotations
@@ -166,6 +166,8 @@ def iteration_time(
     computed, added = rates or measure_rates(work.width, work.n_components)
     one: Report = sent["batch"] if "batch" in sent else sent["iteration"]
     kinds, agreed = one["by_kind"], sent["iteration"]["by_kind"]["stopping"]["rounds"]
+    if network.total.is_alike and "batch" not in sent:
+        agreed = 0  # all go on by the total, or by what comes with it
     n_rounds = kinds["estep"]["rounds"] + kinds["server"]["rounds"]
     others = one["rounds"] - n_rounds - kinds["stopping"]["rounds"]
     n_values = float(work.values[0]) * work.values[1]
@@ -176,7 +178,7 @@ def iteration_time(
     messages = max(1, kinds["estep"]["messages"] + kinds["server"]["messages"])
     size = (kinds["estep"]["bytes"] + kinds["server"]["bytes"]) / messages / chunks
     ways = 1 + (HANDSHAKE if size > EAGER else 0)
-    # On components that collapsed all agree after every sum, on stopping after an iteration.
+    # Where totals differ all agree on components that collapsed after every sum, and on stopping.
     waits = ahead + work.n_sums * (n_rounds * flights * ways + others + agreed) + agreed
     flops, additions = work.n_sums * work.flops, work.n_sums * n_values * most
     computing = flops / computed + additions / added

@@ -45,7 +45,6 @@ from vpem.fits.settings import PrivacySettings
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Blocks, Workers
 from vpem.network.schema import Report
-from vpem.rules import OF_CHANGES
 from vpem.settings import FitSettings, KmeansSettings
 from vpem.steps.lloyd import Lloyd, kept_of_lloyd
 from vpem.steps.recovery import Saver
@@ -423,8 +422,6 @@ def kmeans_rows(
         )  # fmt: skip
     check_kind("workers must be vpem.Workers", workers, Workers)
     network_of_all(network, workers.n_workers, "workers")
-    if network.total.at_server and not network.total.server.sends_stop:
-        raise InputError(Setting("stopping", "alike"), *OF_CHANGES[1])
     if privacy is not None and privacy.is_asked:
         return private_kmeans(
             X, workers, network, settings, privacy, sample_weight=sample_weight,

@@ -259,6 +259,25 @@ class FewerError(Exception):
     """A process that takes part in a sum is lost: what was sent for the sum is never opened."""
 
 
+@dataclass
+class Objection:
+    """Whether a process objects to what the last sum came to, with the one that is under way.
+
+    Where all have the same total each goes on by it at once. A process that finds what others may
+    not know, or find otherwise, has ``raised`` an objection: with the next sum, which has no use
+    then, all have ``heard`` it. ``rows`` of that sum are still to come.
+    """
+
+    raised: bool = False
+    heard: bool = False
+    rows: int = 0
+
+    def among(self, n_rows: int) -> Objection | None:
+        """Return it, if it goes with so many rows: the last ones."""
+        last, self.rows = 0 < self.rows <= n_rows, max(0, self.rows - n_rows)
+        return self if last else None
+
+
 class Outlast:
     """Totals that were opened, by names of the parties whose numbers are in them.
 

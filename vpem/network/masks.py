@@ -31,7 +31,7 @@ from vpem._core.masks import add_scaled, add_tag, values_of
 from vpem._core.threads import thread_count
 from vpem.checks import AnyArray
 from vpem.errors import InputError, Setting, VpemError
-from vpem.network.faults import Outlast
+from vpem.network.faults import Objection, Outlast
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -432,6 +432,7 @@ class Masks(OfOneProcess):
         who: ArrayLike | None = None,
         tag: tuple[Tag, bool] | None = None,
         apart: bool = False,
+        objection: Objection | None = None,
     ) -> Ring:
         """Return what this process adds to a sum (P,): zeros where none that takes part lives here.
 
@@ -439,9 +440,15 @@ class Masks(OfOneProcess):
         They are where parties are ``apart``: what each sends where it sends it on its own, (n, P).
         ``values`` (n, P) are of the parties here that take part, ``who`` are all that do,
         increasing, and ``exponents`` (P,) the powers of two of magnitudes, which all know (default:
-        0). With a ``tag`` (see `tag`) that ends, four words more are behind the others.
+        0). With a ``tag`` (see `tag`) that ends, four words more are behind the others, and for an
+        ``objection`` one after these, which is random where it is raised.
         """
         among, local, rings = self._added(values, exponents, who, tag, apart=apart)
+        if objection is not None:
+            word = np.zeros((len(rings), 1), dtype=np.uint64)
+            if objection.raised:
+                word[:1] = np.frombuffer(os.urandom(8), dtype=np.uint64)
+            rings = np.concatenate([rings, word], axis=1)
         near = set() if apart else set(self.here)
         others = [party for party in among if party not in near]
         with self._taken:
@@ -509,26 +516,32 @@ class Masks(OfOneProcess):
 
         InputError if masks do not cancel, by which all would seem to have all.
         """
-        self._hear(ring)
+        self.hear(ring)
         if ring[-1] != 0:
             raise _standing("parties have added to a word of a masked sum that belongs to no party")
         return np.asarray(ring[:-1] != 0)
 
     def total(
-        self, ring: Ring, exponents: ArrayLike | None = None, tag: tuple[Tag, bool] | None = None
+        self,
+        ring: Ring,
+        exponents: ArrayLike | None = None,
+        tag: tuple[Tag, bool] | None = None,
+        objection: Objection | None = None,
     ) -> NDArray[np.float64]:
         """Return the sum (P,) of all that `hide` gave; InputError if it is another."""
-        self._hear(ring)
+        self.hear(ring)
+        if objection is not None:
+            ring, objection.heard = ring[:-1], bool(ring[-1])
         if tag is not None:
             ring, behind = np.split(ring, [len(ring) - TAG_WORDS * tag[1]])
             tag[0].hear(ring, behind)
         return self.fixed.values(ring, exponents, self._n_threads)
 
-    def _hear(self, ring: Ring) -> None:
-        """Make all further keys depend on a total: who received another one shares none."""
-        total = hashlib.sha256(np.ascontiguousarray(ring).data).digest()
+    def hear(self, total: AnyArray) -> None:
+        """Make all further keys depend on what all receive: who received another shares none."""
+        heard = hashlib.sha256(np.ascontiguousarray(total).data).digest()
         with self._taken:
-            self._heard = hashlib.sha256(self._heard + total).digest()
+            self._heard = hashlib.sha256(self._heard + heard).digest()
 
     def _next(self, n_words: int) -> bytes:
         """Return the next nonce: the block counter from 0, then numbers that never come again."""

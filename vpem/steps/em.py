@@ -15,6 +15,7 @@ numbers a component). See `vpem.terms.factors` for what they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -22,8 +23,19 @@ from typing import Any, cast
 import numpy as np
 
 from vpem.checks import Doubles, Floats, Mask
-from vpem.errors import PartitionedError
-from vpem.network.schema import COUNT, Array, As, Field, Integer, ListOf, Schema, Stateful, check
+from vpem.errors import InputError, PartitionedError
+from vpem.network.faults import Objection
+from vpem.network.schema import (
+    COUNT,
+    Array,
+    As,
+    Field,
+    Integer,
+    ListOf,
+    Schema,
+    Stateful,
+    check,
+)
 from vpem.settings import FitSettings
 from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
 from vpem.steps.recovery import NoSaver, Saver, check_length
@@ -43,12 +55,16 @@ from vpem.steps.runs import (
 from vpem.steps.summing import FARTHEST, Differences
 from vpem.sums.counted import add_vectors, farthest
 from vpem.sums.private import add_numbers, power_beyond
-from vpem.sums.sum import Sum
+from vpem.sums.quantizer import ITEM
+from vpem.sums.sum import DECISION_BYTES, Sum
 from vpem.terms.factors import FactorTerms, LoadedFactors, Posterior
 from vpem.terms.features import FeatureTerms
 from vpem.terms.mixture import Factors, Mixture
 from vpem.terms.row_statistics import WorkerTerms, mean_statistic
 from vpem.terms.statistics import Message, Statistics
+
+UNSURE = 64.0
+"""By how many roundings processes may differ in what they find in the same total."""
 
 
 @dataclass
@@ -129,10 +145,13 @@ def iterate(
     loop = Loop(step, run, settings, draw_row, accelerate, callback, saver)
     loop.powers = powers
     loop.begin(starts)
-    loop.iterate()
-    run.mixtures, factors = loop.pace.settled(run.mixtures, loop.factors)
-    run.check_heard()
-    run.end(step.roots, step.total, step.expect(run.mixtures, factors, "check")[0])
+    last = None
+    while last is None:
+        loop.iterate()
+        run.mixtures, loop.factors = loop.pace.settled(run.mixtures, loop.factors)
+        run.check_heard()
+        last = loop.take_sum(run.mixtures, loop.factors, "check")
+    run.end(step.roots, step.total, last[0])
     run.mixtures = [root.settle(one) for root, one in zip(step.roots, run.mixtures, strict=True)]
     loop.end_trace()
     return run
@@ -172,6 +191,15 @@ class Loop(Stateful):
             )
         self.factors: list[Factors] = []
         self.powers: Sequence[float] = ()
+        self.asks = by_passes or not total.is_alike
+        """Whether all agree after each sum on what came of it, as they must where totals differ."""
+        rounds = step.whole.itemsize < ITEM and settings.tol > 0
+        self.follows = not self.asks and (self.pace.decides or rounds)
+        """Whether one process finds for all what a sum came to, which rounding may decide."""
+        self.counts = [np.full((1, run.mixture.n_components), np.inf)]
+        """Effective samples (R, K) of each of the roots' mixtures, at the last M-step."""
+        self.objects = False
+        """Whether this process objects to what the last M-step came to."""
 
     def begin(self, starts: Sequence[Mixture]) -> None:
         step, run = self.step, self.run
@@ -183,6 +211,7 @@ class Loop(Stateful):
         self.resume()
         pairs = zip(step.roots, run.mixtures, strict=True)
         self.factors = [root.prepare(one) for root, one in pairs]
+        self.object()
 
     def iterate(self) -> None:
         """Iterate until log-likelihoods change by less than tol, or as often as they may."""
@@ -203,7 +232,14 @@ class Loop(Stateful):
                 self.iteration, run.mixture, epochs=run.n_passes, objective=found,
                 last=before[0] if before else None,
             )  # fmt: skip
-        return run.record_iteration(terms, total, log_likelihoods, self.settings, self.callback)
+        return run.record_iteration(
+            terms, total, log_likelihoods, self.settings, self.callback, self.agree_to_stop
+        )
+
+    def agree_to_stop(self) -> None:
+        """Count how all know whether to stop: nothing is sent where each finds it in the total."""
+        if self.follows or (self.asks and (self.settings.tol > 0 or self.pace.decides)):
+            self.step.total.agree("stopping", DECISION_BYTES if self.follows else 1)
 
     def per_sample(self, log_likelihoods: Doubles) -> float:
         """Mean over roots of what they found (R,), per sample."""
@@ -231,6 +267,63 @@ class Loop(Stateful):
             self.step.total.agree("flooding", self.step.reinitialised_bytes)
         return again
 
+    def take_sum(
+        self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str
+    ) -> tuple[Doubles, list[Statistics]] | None:
+        """Take a sum, or None: a process objects to its parameters, which are others now."""
+        step, total = self.step, self.step.total
+        if self.asks:
+            return step.expect(mixtures, factors, kind)
+        objection = total.objection = Objection(self.objects)
+        try:
+            with np.errstate(all="ignore") if self.objects else nullcontext():
+                found, statistics = step.expect(mixtures, factors, kind)
+        finally:
+            total.objection = None
+        if self.objects and total.holders.apart and not objection.heard:
+            raise InputError(
+                "the total of a sum does not show that this process objects to the last one: it "
+                "was changed on its way, or not all run the same version of vpem"
+            )
+        if (objection.heard or self.objects) and self.settle():
+            return None
+        return total.roots.join(found) if kind == "check" else found, statistics
+
+    def object(self) -> None:
+        """Object to what the last M-step came to, if not all others know what this process finds.
+
+        That is where a component has collapsed, and where rounding decides whether the run is over.
+        A process that adds nothing to sums cannot say so, and leaves it to others.
+        """
+        run, total = self.run, self.step.total
+        if self.asks or not len(total.holders.own):
+            return
+        self.objects = self.reinitialiser.finds(self.factors, self.counts)
+        if not self.follows and run.history:
+            near = partial(run.is_small, self.step.whole, run.history[-1], self.settings.tol)
+            self.objects |= near(UNSURE, 1) != near(-UNSURE, 1)
+
+    def settle(self) -> bool:
+        """Agree on what the last M-step came to, if any process does object to it."""
+        run, total, pace = self.run, self.step.total, self.pace
+        if not total.holders.any([self.objects])[0]:
+            return False
+        self.objects = False
+        updated = pace.kept if pace.decides else run.mixtures
+        found = self.reinitialiser.check(self.step.roots, updated, self.counts, self.iteration)
+        if found[2]:
+            self.take(found)
+            self.counts = [np.full_like(one, np.inf) for one in self.counts]
+            pace.restart()
+            run.converged = False
+            if self.trace is not None:
+                self.trace(None, run.mixture)
+        elif not pace.decides:
+            small = run.is_small(self.step.whole, run.history[-1], self.settings.tol, 0, 1)
+            total.agree("stopping")
+            self.conclude(bool(total.roots.join(np.array([small]))[0]), undisturbed=True)
+        return True
+
     def schema(self) -> dict[str, Schema]:
         run, total, terms = self.run, self.step.total, self.step.whole
         k, d = run.mixture.n_components, run.mixture.n_features
@@ -246,6 +339,8 @@ class Loop(Stateful):
             "collapsed": _by_component("counts", component, Integer(1)),
             "given_up": _by_component("given_up", component, Array("f8", (d,))),
         }
+        if not self.asks:  # one root's, in one process or in several
+            state["counts"] = ListOf(Array("f8", (1, k), 0, inf=True), 1)
         return state | ({"acceleration": self.pace} if self.pace.decides else {})
 
     def resume(self) -> None:
@@ -254,6 +349,8 @@ class Loop(Stateful):
         state = dict(saver.saved or {})
         if self.run.over_rows:  # the start, which vpem 0.1.0 once kept beside the others
             state.pop("mixture", None)
+        if not self.asks:  # states of before have settled what came of sums
+            state.setdefault("counts", self.counts)
         check(self, state, saver.place)
         self.restore(state)
         run = self.run
@@ -267,38 +364,58 @@ class Loop(Stateful):
     def advance(self) -> None:
         """Take a sum and, unless it is lost or the network is disconnected, an M-step."""
         step, run, pace, total = self.step, self.run, self.pace, self.step.total
-        self.iteration = iteration = self.iteration + 1
+        iteration = self.iteration + 1
         before, mixtures, factors = run.mixtures, run.mixtures, self.factors
         for power in self.powers[iteration - 1 : iteration]:
             mixtures = [replace(one, weights=one.weights**power) for one in mixtures]
             factors = [one.tempered(power) for one in factors]
         try:
-            log_likelihoods, statistics = step.expect(mixtures, factors, "estep")
+            found = self.take_sum(mixtures, factors, "estep")
         except PartitionedError as error:
+            self.iteration = iteration
             note_partition(run.partitions, iteration, error)
             return
+        if found is None:
+            return
+        self.iteration = iteration
+        log_likelihoods, statistics = found
         silent = total.silent
         if silent is not None:  # of all roots, wherever they live
             silent = total.roots.any(total.roots.padded(silent))
             log_likelihoods = np.where(silent, np.nan, log_likelihoods)
-        emptied = partial(self.reinitialiser.emptied, [one.counts for one in statistics])
+        counts = [one.counts for one in statistics]
+        emptied = partial(self.reinitialiser.emptied, counts)
+        if self.follows:
+            found_here = np.append(log_likelihoods, self.reinitialiser.are_few(counts))
+            *log_likelihoods, few = total.server.as_at_home(found_here)
+            log_likelihoods, emptied = np.array(log_likelihoods), partial(bool, few)
         small = run.is_small(step.whole, log_likelihoods, self.settings.tol)
         if pace.refuses(log_likelihoods, emptied, small):
             run.mixtures, self.factors = pace.undo()
             run.lost.append(iteration)
             self.conclude(pace.ended, undisturbed=True)
-            total.agree_to_stop()
+            self.agree_to_stop()
             return
         check_finite(log_likelihoods if silent is None else log_likelihoods[~silent], iteration)
         updated, counts = maximize(step.roots, before, statistics, total.silent)
         small = run.record_iteration(
-            step.whole, total, log_likelihoods, self.settings, self.callback, pace.decides
+            step.whole, total, log_likelihoods, self.settings, self.callback, self.agree_to_stop
         )
-        again = self.take(self.reinitialiser.check(step.roots, updated, counts, iteration))
+        again = False
+        if self.asks:
+            again = self.take(self.reinitialiser.check(step.roots, updated, counts, iteration))
+        else:
+            run.mixtures, self.factors = self.reinitialiser.prepared(step.roots, updated)
+            self.counts = counts
+            self.object()
         undisturbed = not again and silent is None and pace.tried == "step"
         self.conclude(small, undisturbed=undisturbed)
         if again:
             pace.restart()
+        elif self.objects and pace.decides and not run.converged:
+            updated = run.mixtures
+            pace.next(before, list(before), factors, log_likelihoods, small)  # as all others do
+            pace.kept = updated
         elif not run.converged:
             run.mixtures, self.factors = pace.next(
                 before, run.mixtures, self.factors, log_likelihoods, small
@@ -343,7 +460,7 @@ def expect(
     """
     total.begin(kind, terms.n_samples, mixture.n_terms - 1, terms.itemsize, 1)
     log_likelihoods = log_likelihood(terms, total, mixture, factors, statistics, rest=rest)
-    return total.roots.join(log_likelihoods + terms.log_constant)
+    return total.known_to_all(log_likelihoods + terms.log_constant)
 
 
 def log_likelihood(
@@ -465,6 +582,8 @@ def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
     n_hubs, k, q, _ = factors.grams.shape
     lower = np.tril_indices(q)
     flat = factors.grams[:, :, *lower].reshape(n_hubs, k * numbers_of_a_component(q))
+    if total.objection and total.objection.raised:
+        flat = np.zeros_like(flat)
     sums = add_numbers(total, flat, kind)
     grams = np.zeros((len(sums), k, q, q))
     grams[:, :, *lower] = sums.reshape(len(sums), k, numbers_of_a_component(q))
@@ -508,7 +627,8 @@ class OverRows(EStep):
             for at in (0 if shared else worker,)
         ]
         sums = add_messages(self.terms, self.total, layout, values, kind)
-        log_likelihoods = self.total.roots.join(sums[:, -1].copy()) + self.whole.log_constant
+        log_likelihoods = self.total.known_to_all(sums[:, -1].copy())
+        log_likelihoods = log_likelihoods + self.whole.log_constant
         return log_likelihoods, [] if kind == "check" else [layout.unpacked(one)[0] for one in sums]
 
 
@@ -539,7 +659,7 @@ class _OverFactors(EStep):
                     mixture, loaded, posterior, apart, onto, rows, statistics
                 )
             log_likelihoods = log_likelihoods - 0.5 * sums.firsts
-        log_likelihood = total.roots.join(log_likelihoods + terms.log_constant)
+        log_likelihood = total.known_to_all(log_likelihoods + terms.log_constant)
         return log_likelihood, [] if statistics is None else [statistics]
 
 

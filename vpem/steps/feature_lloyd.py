@@ -129,7 +129,10 @@ def lloyd_features(
     counts, inertia = np.zeros((total.n_roots, len(centres))), np.zeros(total.roots.n_agents)
     clusters = _Clusters(terms, total, pace, kind, fill)
     run = Lloyd(centres, labels, counts, inertia)
-    return iterate_lloyd(clusters, run, stream, max_iter=max_iter, callback=callback, saver=saver)
+    run = iterate_lloyd(clusters, run, stream, max_iter=max_iter, callback=callback, saver=saver)
+    if total.tells_all:  # restarts are compared by what rounding may have made differ
+        run.inertia = total.roots.join(run.inertia)
+    return run
 
 
 class _Clusters(Clusters):
@@ -158,6 +161,8 @@ class _Clusters(Clusters):
 
     def _most(self, changed: Indices) -> int:
         most = np.array([changed.max(initial=0)])
+        if self.total.tells_all:
+            return int(most[0])
         if self.total.roots.n_agents == 1:
             return int(self.total.roots.join(most)[0])
         return int(self.total.holders.allreduce(most, "max")[0])
@@ -183,7 +188,7 @@ class _Clusters(Clusters):
             empty = empty & ~silent[:, None]
             moved = np.where(silent[blocks.block_of], run.centres, moved)
         run.centres = moved
-        return np.flatnonzero(self.total.holders.any(empty.any(axis=0)))
+        return np.flatnonzero(self.total.found_by_any(empty.any(axis=0)))
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))

@@ -189,9 +189,7 @@ def iterate_lloyd(
             continue
         run.history.append(float(run.inertia[0]))
         run.bytes_sent.append(total.bytes_sent)
-        if clusters.agreement == "stopping" and n_here is None:
-            total.agree_to_stop()
-        else:  # which rows have changed their workers alone know
+        if not total.tells_all:
             total.agree(clusters.agreement)
         if callback is not None:
             callback(KMeansProgress(iteration, run.history[-1], changed))
@@ -368,6 +366,8 @@ def by_cluster(labels: Labels, weights: Doubles, n: int) -> Any:
 
 def inertia_of_roots(total: Sum, inertia: Doubles) -> Doubles:
     """Inertia as every root (R,) finds it; for inactive roots, as the first active one does."""
+    if total.tells_all:
+        return inertia
     every = total.roots.join(inertia)
     absent = None if total.at_server else total.absent
     return every if absent is None else np.where(absent, every[~absent][0], every)

@@ -202,7 +202,7 @@ class _Clusters(Clusters):
             changes = exponents_of(reach.n_rows, reach.n_parties)  # how many rows changed
             units = np.append(units, changes)
         totals = add_vectors(self.total, messages, self.kind, units)
-        if reach is not None:
+        if reach is not None or self.total.tells_all:
             changed = round(float(totals[0, -1]))
         run.counts, self.sums = totals[:, :n_components], totals[:, n_components:-2]
         run.inertia = inertia_of_roots(self.total, totals[:, -2].copy())
@@ -231,7 +231,7 @@ class _Clusters(Clusters):
             # A root that has not heard the sum keeps its centres.
             run.centres[silent] = np.broadcast_to(before, run.centres.shape)[silent]
             light[silent] = False
-        return np.flatnonzero(self.total.holders.any(light.any(axis=0)))
+        return np.flatnonzero(self.total.found_by_any(light.any(axis=0)))
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[:, clusters] = self.data.share(rows)
@@ -293,7 +293,7 @@ class _Clusters(Clusters):
 
     def _changed(self, n_changed: int) -> int:
         """Number of all rows that changed, which the sums report, too; here as a whole number."""
-        if self.data.reach is not None:
+        if self.data.reach is not None or self.total.tells_all:
             return 0
         return int(self.data.holders.allreduce(np.array([n_changed]), announced=True)[0])
 

@@ -173,40 +173,49 @@ class Run:
         log_likelihoods: Doubles,
         settings: FitSettings,
         callback: Callable[[Progress], None] | None,
-        decides: bool = False,
+        agree_to_stop: Callable[[], None],
     ) -> bool:
-        """Record log-likelihoods (R,) of the roots; whether they changed by less than tol.
-
-        Roots agree whether to stop, or whatever else the loop ``decides`` after every sum.
-        """
+        """Record log-likelihoods (R,) of the roots; whether they changed by less than tol."""
         before = self.before(terms, log_likelihoods)
         change = None if before is None else (log_likelihoods - before) / terms.total_weight
         small = self.is_small(terms, log_likelihoods, settings.tol)
         self.history.append(log_likelihoods)
         self.bytes_sent.append(total.bytes_sent)
-        if settings.tol > 0 or decides:
-            total.agree_to_stop()
+        agree_to_stop()
         if callback is not None:
             mean = mean_over_roots(log_likelihoods) / terms.total_weight
             moved = None if change is None else mean_over_roots(change)
             callback(Progress(len(self.history), mean, moved))
         return small
 
-    def is_small(self, terms: FeatureTerms, log_likelihoods: Doubles, tol: float) -> bool:
-        """Whether log-likelihoods (R,) are within tol, or rounding, of the last ones."""
-        before = self.before(terms, log_likelihoods)
+    def is_small(
+        self,
+        terms: FeatureTerms,
+        log_likelihoods: Doubles,
+        tol: float,
+        more: float = 0.0,
+        recorded: int = 0,
+    ) -> bool:
+        """Whether log-likelihoods (R,) are within tol, or rounding, of the last ones.
+
+        They may be within so many roundings ``more``, and be ``recorded`` (1) already.
+        """
+        before = self.before(terms, log_likelihoods, recorded)
         if before is None or np.isinf(log_likelihoods).any():
             return False
         change = np.abs(log_likelihoods - before) / terms.total_weight
         rounding = (
             terms.resolution * np.abs(log_likelihoods) / terms.total_weight if tol > 0 else 0.0
         )
-        return bool((change < np.maximum(tol, rounding)).all())
+        return bool((change < np.maximum(tol, rounding) + more * rounding).all())
 
-    def before(self, terms: FeatureTerms, log_likelihoods: Doubles) -> Doubles | None:
+    def before(
+        self, terms: FeatureTerms, log_likelihoods: Doubles, recorded: int = 0
+    ) -> Doubles | None:
         """Log-likelihoods (R,) that roots had found before; None in the first iteration of all."""
-        if self.history or self.last is None:
-            return self.history[-1] if self.history else None
+        history = self.history[: len(self.history) - recorded]
+        if history or self.last is None:
+            return history[-1] if history else None
         same = self.last.shape == log_likelihoods.shape
         last = self.last if same else np.full(log_likelihoods.shape, mean_over_roots(self.last))
         return last * terms.total_weight
@@ -369,10 +378,7 @@ class Reinitialiser:
         iteration 0 is the start. Returned are mixtures, ``prepare`` of each, and whether any was
         re-initialised.
         """
-        mixtures = list(mixtures)
-        for component, centre in self.given_up.items():
-            mixtures = _placed(roots, mixtures, component, centre, 0.0)
-        factors = [terms.prepare(mixture) for terms, mixture in zip(roots, mixtures, strict=True)]
+        mixtures, factors = self.prepared(roots, mixtures)
         collapsed = self._collapsed(factors, counts)
         if not collapsed:
             return mixtures, factors, False
@@ -427,10 +433,27 @@ class Reinitialiser:
             )
         return mixtures, factors, True
 
+    def prepared(
+        self, roots: Sequence[FeatureTerms], mixtures: Sequence[Mixture]
+    ) -> tuple[list[Mixture], list[Factors]]:
+        """Return parameters of an M-step, without components given up, and `prepare` of each."""
+        mixtures = list(mixtures)
+        for component, centre in self.given_up.items():
+            mixtures = _placed(roots, mixtures, component, centre, 0.0)
+        pairs = zip(roots, mixtures, strict=True)
+        return mixtures, [terms.prepare(mixture) for terms, mixture in pairs]
+
+    def finds(self, factors: Sequence[Factors], counts: Sequence[Doubles]) -> bool:
+        """Whether this process finds a component that has collapsed; see `check`."""
+        return any(one.failed.any() for one in factors) or self.are_few(counts)
+
+    def are_few(self, counts: Sequence[Doubles]) -> bool:
+        """Whether a root here finds too few effective samples (R, K) of a component in use."""
+        return any(bool(self._few(count).any()) for count in counts)
+
     def emptied(self, counts: Sequence[Doubles]) -> bool:
         """Whether any root finds too few effective samples (R, K) of a component in use."""
-        few = any(self._few(count).any() for count in counts)
-        return bool(self.total.holders.any([few])[0])
+        return bool(self.total.holders.any([self.are_few(counts)])[0])
 
     def _few(self, count: Doubles) -> Mask:
         """Which components in use have too few effective samples (R, K).

@@ -44,7 +44,7 @@ from vpem.network.mixing import (
 from vpem.network.partition import Blocks, Partition, contiguous
 from vpem.network.schema import State
 from vpem.records import Settings, Shown
-from vpem.rules import APART, MASKED_BY_ROUNDS, SUMMING, UNALIKE, WITHOUT_ROUNDS, Way, summing
+from vpem.rules import MASKED_BY_ROUNDS, SUMMING, WITHOUT_ROUNDS, Way, summing
 from vpem.settings import SumSettings
 from vpem.sums.compressed_server import CompressedServerSum
 from vpem.sums.consensus import (
@@ -355,8 +355,6 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
     settings = settings.changed(sum=way.title)
     if settings.secure_sum and way.has_rounds:
         raise InputError(Setting("secure_sum"), *MASKED_BY_ROUNDS)
-    if settings.stopping == "alike" and way.has_rounds:
-        raise InputError(Setting("stopping", "alike"), *UNALIKE[1])
     if not way.has_rounds:
         for name in OF_ROUNDS:
             if settings.has_changed(name):
@@ -420,7 +418,6 @@ def settled(graph: Graph, settings: SumSettings) -> tuple[SumSettings, Codec | N
 
 DIRECTED = {
     "secure_sum": "multiplies states by mixing weights, so that masks would not cancel",
-    "stopping": "has no one total: all agents have estimates of their own",
     "weights": "has weights of its own, by which each agent sends equal parts over its links",
     "acceleration": "has weights that are not symmetric, which Chebyshev polynomials need",
     "eigenvalue": "has no mixing rate by which rounds could be accelerated",
@@ -480,7 +477,6 @@ def _at_server(
         total = CompressedServerSum(
             n_hubs, codec, tree=tree, agents=agents, seed=settings.seed, n_threads=threads
         )
-    total.server.sends_stop = settings.stopping == "messages"
     return replace(joined, total=total)
 
 
@@ -673,8 +669,6 @@ def spread_workers(network: Network, engine: Engine, *, following: bool = True) 
     """
     if not engine.apart:
         return network
-    if network.total.at_server and not network.total.server.sends_stop:
-        raise InputError(Setting("stopping", "alike"), *APART[1])
     names = network.graph.names or ()
     agents = Placement.evenly(engine, network.graph.n_agents, names)
     if network.agents.masks is not None:

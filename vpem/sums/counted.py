@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
-from vpem.network.faults import Faults, Waits
+from vpem.network.faults import Faults, Objection, Waits
 from vpem.network.graph import Graph
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
@@ -44,7 +44,8 @@ class Addends:
 
     Terms (B, m, K) are of the holders of this process; where they are flags under masks, the total
     says whether any holder has each. ``exponents`` are powers of two in which masked terms are
-    counted, an int or (K,). Of holders that are not among ``who`` terms count as nothing.
+    counted, an int or (K,). Of holders that are not among ``who`` terms count as nothing. An
+    ``objection`` is a word more under masks; else where it is raised the last number is none.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Addends:
         scalars: Scalars | None = None,
         exponents: Exponents = 0,
         who: Indices | None = None,
+        objection: Objection | None = None,
     ) -> None:
+        self.objection = objection
         self.masks, self.who = holders.masks, who if holders.masks is None else holders.left(who)
         self._here = slice(None) if who is None else np.isin(holders.own, who)
         self.terms, self.scalars = terms, scalars
@@ -85,11 +88,16 @@ class Addends:
     def apart(self) -> list[AnyArray]:
         """What each holder sends: vectors (B, P) of one type each, which are added up."""
         if self.masks is None:
-            return beside(self.terms, self.scalars)
+            parts = beside(self.terms, self.scalars)
+            if self.objection is not None and self.objection.raised:
+                parts[-1] = parts[-1].copy()
+                parts[-1][:1, -1] = np.nan
+            return parts
         values = self._values()
         shares = self.masks.hide(
-            values[self._here], exponents=self._exponents, who=self.who, tag=self._tag, apart=True
-        )
+            values[self._here], exponents=self._exponents, who=self.who, tag=self._tag, apart=True,
+            objection=self.objection,
+        )  # fmt: skip
         sent = np.zeros((len(values), shares.shape[1]), dtype=np.uint64)
         sent[self._here] = shares
         return [sent]
@@ -98,12 +106,19 @@ class Addends:
         """What this process sends, the sums of its holders: vectors (P,), as few as can be."""
         if self.masks is not None:
             values = self._values()[self._here]
-            return [self.masks.hide(values, exponents=self._exponents, who=self.who, tag=self._tag)]
+            return [
+                self.masks.hide(
+                    values, exponents=self._exponents, who=self.who, tag=self._tag,
+                    objection=self.objection,
+                )
+            ]  # fmt: skip
         parts: list[AnyArray] = [self.terms.sum(axis=0).ravel()]
         if self.scalars is not None:
             parts.append(self.scalars.own.sum(axis=0))
             if self.terms.dtype == np.float64:
                 parts = [np.concatenate(parts)]
+        if self.objection is not None and self.objection.raised:
+            parts[-1][-1] = np.nan
         return parts
 
     def total(self, parts: list[AnyArray]) -> Floats:
@@ -111,7 +126,9 @@ class Addends:
         if self.masks is not None and self.terms.dtype == np.bool_:
             parts = [self.masks.anybody(parts[0])]
         elif self.masks is not None:
-            parts = [self.masks.total(parts[0], self._exponents, self._tag)]
+            parts = [self.masks.total(parts[0], self._exponents, self._tag, self.objection)]
+        elif self.objection is not None:
+            self.objection.heard = bool(np.isnan(parts[-1][-1]))
         shape = (1, *self.terms.shape[1:])
         if self.scalars is not None:
             self.scalars.found = parts[-1][-self.scalars.own.shape[1] :][None]
@@ -159,8 +176,6 @@ class AtServer(Sum):
     weights: Doubles | None = None
     exponents: Exponents = 0
     """Powers of two in which numbers are counted where sums are masked."""
-    sends_stop = True
-    """Whether a message says when to stop, though all have the same total."""
     waits: Waits | None = None
     """How long messages take where links fail or agents are late; None: each a round."""
     _near: TreeWays | None = None
@@ -298,6 +313,9 @@ class AtServer(Sum):
         itemsize = MASKED_BYTES if masked else itemsize
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         size += TAG_BYTES * (masked and n_samples > 0 and not self._opens)
+        if self.objection is not None:
+            self.objection.rows = n_samples
+            size += MASKED_BYTES * masked
         self.count(size)
         self.broadcast(size)
 
@@ -406,8 +424,20 @@ class AtServer(Sum):
         return heard
 
     @property
+    def home(self) -> int:
+        """Process that has the total first."""
+        return 0 if self._near is None else self._near.home
+
+    def as_at_home(self, values: Doubles) -> Doubles:
+        """Return what the process that has totals first has found in one (n,): it is for all."""
+        self.holders.engine.bcast_array(values, self.home)
+        if self.holders.masks is not None:
+            self.holders.masks.hear(values)
+        return values
+
+    @property
     def is_here(self) -> bool:
-        return self.holders.engine.rank == 0 if self._near is None else self._near.root >= 0
+        return self.holders.engine.rank == self.home
 
     def to_all(self, values: AnyArray) -> AnyArray:
         """Return what the server has (1, P) in every process; elsewhere values are (0, P)."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles
 from vpem.errors import PartitionedError, Setting
 from vpem.network.codecs import Codec
-from vpem.network.faults import AT_ONCE
+from vpem.network.faults import AT_ONCE, Objection
 from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import State
@@ -19,7 +19,7 @@ from vpem.records import Sentence
 from vpem.sums.connect import Network, along_a_tree, uncompressed
 from vpem.sums.private import add_numbers
 from vpem.sums.quantizer import ITEM
-from vpem.sums.sum import Scalars
+from vpem.sums.sum import DECISION_BYTES, Scalars
 
 MOST_DRAWN = 500
 """Sums whose faults are drawn for a mean."""
@@ -149,7 +149,8 @@ def _take_sums(
 
     Messages are what `vpem.sums.sum.Sum.begin` is given: rows, values, bytes of one, and scalars.
     Messages that are counted as they are formed are formed with one value. On the ledger ``agreed``
-    an agreement to stop is counted after every sum in which all were heard, or after all of them.
+    an agreement to stop, if any is sent, is counted after every sum in which all were heard, or
+    ``always``, as after the batches of a pass, on each of which all agree.
     ``n_ahead`` as in `communication`.
     """
     ledger = Ledger(network.graph)
@@ -164,12 +165,13 @@ def _take_sums(
         total.codec = cast(Codec, _Sizes(codec, n_values, codec.name, codec.is_unbiased))
     terms = np.zeros((len(network.hubs), 1, min(1, message[1])))
     scalars = Scalars.empty(len(network.hubs), total.n_roots, message[3]) if message[3] else None
-    n_whole = 0
+    n_whole, asks = 0, always or not total.is_alike
     for _ in range(count):
         heard = True
         try:
             if n_ahead:
                 add_numbers(total, np.zeros((len(network.hubs), n_ahead)), kind)
+            total.objection = None if asks or kind == "labels" else Objection()
             total.begin(kind, *message)
         except PartitionedError:
             heard = False
@@ -178,7 +180,8 @@ def _take_sums(
             total.reduce(terms, scalars=scalars)
         if agreed is not None and (heard or always):
             total.ledger = agreed
-            total.agree_to_stop()
+            if asks or message[2] < ITEM:
+                total.agree("stopping", 1 if asks else DECISION_BYTES)
             total.ledger = ledger
     return ledger, n_whole
 

@@ -92,6 +92,10 @@ class ServerSum(ByChunks, AtServer):
     """Consensus error: none."""
     exact = True
 
+    @property
+    def is_alike(self) -> bool:
+        return not self._alone
+
     def __init__(
         self, n_blocks: int, tree: Routes | None = None, agents: Indices | None = None
     ) -> None:
@@ -134,7 +138,12 @@ class ServerSum(ByChunks, AtServer):
         return total
 
     def _sum(self, terms: Floats, scalars: Scalars | None, who: Indices | None = None) -> Flying:
-        addends = Addends(self.holders, terms, scalars, self.exponents, who)
+        objection = self.objection and self.objection.among(terms.shape[1])
+        if self.objection and self.objection.raised:  # of parameters that may be of no use
+            terms = np.zeros_like(terms)
+            if scalars is not None:
+                scalars.own[:] = 0.0
+        addends = Addends(self.holders, terms, scalars, self.exponents, who, objection)
         if self._near is not None:
             return (yield from self._up_and_down(addends, self._near))
         parts, charge, fewer = addends.together(), self.charge, False

@@ -9,11 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.placement import Placement
 from vpem.network.codecs import Codec
+from vpem.network.faults import Objection
 from vpem.network.hubs import Routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import COUNT, As, Schema, Stateful, TableOf
@@ -26,6 +27,9 @@ ALL = slice(None)
 
 SCALAR_BYTES = 8
 """Of each of them, whatever else is sent: no codec and no other precision touches it."""
+
+DECISION_BYTES = 16
+"""Of the message by which all go on as the process that has the total first; two numbers."""
 
 
 @dataclass
@@ -160,6 +164,8 @@ class Sum(Stateful):
     n_threads = 1
     path: str | None = None  # how rounds are taken, or where without them
 
+    objection: Objection | None = None
+    """To what the last sum came to, where it goes with the one under way."""
     at_server = False
     """Whether it is taken at one place, from which all hear it (`vpem.sums.counted.AtServer`)."""
     server: AtServer
@@ -274,10 +280,29 @@ class Sum(Stateful):
         """Let all agents know what they decide, or what the ``source`` has, in so many bytes."""
         raise NotImplementedError
 
-    def agree_to_stop(self) -> None:
-        """Let all know whether to stop; nothing is sent where each decides alike by one total."""
-        if not self.at_server or self.server.sends_stop:
-            self.agree("stopping")
+    @property
+    def is_alike(self) -> bool:
+        """Whether all have the same total, to the last bit, in whose messages objections travel."""
+        return False
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether all go on by what that total says to its last bit, without an agreement.
+
+        Under masks they agree, so that a total that not all have had is noticed by all at once.
+        """
+        return self.is_alike and self.holders.masks is None
+
+    def found_by_any(self, flags: ArrayLike) -> NDArray[np.bool_]:
+        """Whether any root finds each of some flags (n,), which no rounding decides, in a total."""
+        return np.asarray(flags, dtype=np.bool_) if self.tells_all else self.holders.any(flags)
+
+    def known_to_all(self, values: Doubles) -> Doubles:
+        """Return what all roots have found in a sum, (R,), where this process has its own roots'.
+
+        Where all have the same total, and may object, their own is enough.
+        """
+        return values if self.objection else self.roots.join(values)
 
     def schema(self) -> dict[str, Schema]:
         """What is kept from one sum to the next; of this process, if there are others."""

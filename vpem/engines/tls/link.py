@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
-from vpem import __version__
 from vpem.engines.tls.dial import dial
 from vpem.engines.tls.faults import Fault, GoneOn, LeftOut, Refused, Trouble, closed
 from vpem.engines.tls.relay import ABSENT, CHUNK, PAIRED, PING, RELAY, WAIT, either
-from vpem.engines.tls.trust import Identity, Member, Roster, client_context, not_valid
+from vpem.engines.tls.trust import VERSION, Identity, Member, Roster, client_context, not_valid
 from vpem.engines.tls.wire import (
     AT_DAMAGE,
     FAREWELL,
@@ -211,7 +210,7 @@ class Link:
             here.roster.study,
             here.roster.edition,
             here.roster.text,
-            __version__,
+            VERSION,
             here.identity.name,
             here.session,
             self.session,

@@ -19,11 +19,10 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
-from vpem import __version__
 from vpem.engines.tls.dial import dial, proxy_to
 from vpem.engines.tls.faults import Fault, Met, clock, closed, explain, others_clock
 from vpem.engines.tls.link import through
-from vpem.engines.tls.trust import Identity, Member, Roster, client_context, validity
+from vpem.engines.tls.trust import VERSION, Identity, Member, Roster, client_context, validity
 from vpem.engines.tls.wire import Answered, Called, certificate_of
 from vpem.errors import printable
 
@@ -63,7 +62,7 @@ async def answer_checks(
     until, left = time.monotonic() + LONGEST, MOST
     hello: dict[str, str | int] = {
         "name": identity.name,
-        "version": __version__,
+        "version": VERSION,
         "study": roster.study,
     }
     hello |= {"edition": roster.edition, "text": roster.text}

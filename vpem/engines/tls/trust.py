@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
+VERSION = f"{__version__} (protocol 2)"
+"""What members compare: in 2 an iteration is one sum, in 1 they agreed on what it came to."""
+
 SPOKEN = 16
 """Bytes of a fingerprint that are read over a telephone: as hard to imitate as its key."""
 
@@ -311,9 +314,9 @@ class Roster:
         self, own: str, name: str, version: str, study: str, edition: int, text: str
     ) -> str:
         """Return how what another member has differs from what this one has, or an empty text."""
-        if version != __version__:
+        if version != VERSION:
             return (
-                f"{own} has vpem {__version__} and {name} has {version}; all members need the same "
+                f"{own} has vpem {VERSION} and {name} has {version}; all members need the same "
                 "version"
             )
         if study != self.study:

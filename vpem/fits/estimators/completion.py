@@ -38,7 +38,6 @@ from vpem.terms.lowrank.observations import Observations
     first=("rank", "ridge", "law"),
     without={
         "agent_dropout": "participation is what FedMissEM has for it",
-        "stopping": "a server decides when to stop, and sends its last statistic to all anyway",
     }
     | dict.fromkeys(("hops", "hubs"), "observers show no other their entries"),
 )

@@ -676,7 +676,6 @@ class DistributedGaussianMixture(FittedByEM):
     first=("n_components", "workers", "graph", "compress", "init"),
     without={
         "agent_dropout": "participation is what FedEM has for it",
-        "stopping": "a server decides when to stop, and sends its last statistic to all anyway",
         **OF_FEATURES,
         "release_epsilon": "it is for features; FedEM has epsilon",
         "colluding": "workers share no noise: each adds all of it to its own",
