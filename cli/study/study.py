@@ -76,6 +76,24 @@ CARRIED = rule(
 )
 
 
+class MatrixSettings(Settings, kept=False):
+    matrix: bool = off(
+        "Show who dials whom, where, how many bytes an iteration takes, and what is in them: a "
+        "page that those who keep firewalls can approve.",
+        often=True,
+    )
+    samples: int | None = unset(
+        "Rows that all parties share, for the bytes of --matrix. Default: 1000.",
+        least=1,
+        most=10**15,
+        idle=beside(" is the number of rows of {matrix}; add it", matrix=False),
+    )
+    markdown: bool = off(
+        "Write the page of --matrix in Markdown, for mail or a ticket.",
+        idle=beside(" is a form of {matrix}; add it", matrix=False),
+    )
+
+
 class NewStudy(Settings, heading="Study", kept=False):
     """How members of a new study are linked, and what they will have."""
 
@@ -261,18 +279,34 @@ def job(
 
 
 @app.command("show")
-def show_file(file: StudyFile, json: Json = False) -> None:
+def show_file(
+    context: typer.Context, file: StudyFile, json: Json = False, *, page: MatrixSettings
+) -> None:
     """Check a study, and show who takes part and what is run.
 
     It also shows what each member will show to whom, as the organiser has signed it, and warns of
     whatever the policy.toml beside it does not allow.
 
     Example: vpem study show heart.toml
+
+    Example: vpem study show heart.toml --matrix --samples 20000
     """
     with Screen() as screen:
         from vpem.files.studies.study import read_study
 
         study = read_study(file)
+        if page.matrix:
+            from .matrix import as_markdown, matrix_of, tables_of_matrix
+
+            report = matrix_of(context, study, page.samples)
+            tables = [*tables_of_matrix(report)]
+            if json:
+                print_json(report)
+            elif page.markdown:
+                show(as_markdown(tables))
+            else:
+                show(*tables)
+            return
         (print_json if json else show_study)(study.describe())
         warn_of_refusals(study, screen)
 

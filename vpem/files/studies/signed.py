@@ -416,7 +416,7 @@ class Signed:
         return is_signed_by(certificate, self.kind, self.body, signature)
 
     def is_by_issued(self, certificate: bytes) -> bool:
-        """The same of a certificate that an authority has issued, whose key is of any kind."""
+        """The same of a certificate that an authority has issued, with a key of any kind."""
         with suppress(ValueError, TypeError):
             signature = base64.b64decode(self.signature.text("issued", most=2048), validate=True)
             return is_by(certificate, _in_context(self.kind, self.body), signature)
