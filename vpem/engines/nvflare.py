@@ -4,7 +4,7 @@ NVFlare builds a `Site` in each client's process of the job and a `Server` in th
 files say that 'vpem study job' writes. Where the study and a member's key lie at a site, it runs
 the study's command in a process of its own. Members' links are what they are anywhere: TLS from
 member to member, by the keys of the study. Collab calls carry their bytes from site to site, so
-that nobody needs a port, and NVFlare's server sees nothing but their lengths.
+that no member needs a port, and NVFlare's server sees nothing but their lengths.
 
 A process opens a stream by the socket "out" in a folder of its own, and finds those of others at
 "in" (`vpem.engines.tls.link.carried`). A job chooses only which study and which of its commands is
@@ -91,14 +91,8 @@ class Site:
         """Start the command; ``where`` has the site of each member."""
         if self._process is not None or collab.caller != "server":
             raise RuntimeError("only the server begins, and once")
-        self._where = {_checked(name): str(site) for name, site in where.items()}
-        self._sites = {"server": collab.server} | {one.name: one for one in collab.clients}
-        home = self._home = tempfile.TemporaryDirectory(prefix="vpem-")
-        self._folder = Path(home.name)
-        door = socket(AF_UNIX)
-        door.bind(str(self._folder / WAY_OUT))
-        door.listen()
-        Thread(target=self._answer, args=(door,), daemon=True).start()
+        sites = {"server": collab.server} | {one.name: one for one in collab.clients}
+        carrier = self._connect(where, sites)
         workspace, folder = collab.workspace, Path(collab.workspace.get_root_dir(), PLACE)
         job = Path(workspace.get_run_dir(collab.fl_ctx.get_job_id()))
         words = [self._command, "--study", f"{self._study}.toml"]
@@ -113,7 +107,7 @@ class Site:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "vpem", *words],
                 cwd=folder,
-                env={**os.environ, "_VPEM_CARRIER": str(self._folder)},
+                env={**os.environ, "_VPEM_CARRIER": str(carrier)},
                 stdin=subprocess.PIPE,  # at its end the process ends too
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -166,6 +160,18 @@ class Site:
             process.kill()
             process.wait()
         self._home.cleanup()
+
+    def _connect(self, where: dict[str, str], sites: dict[str, Any]) -> Path:
+        """Begin to carry streams between members at ``sites``; returns the folder of sockets."""
+        self._where = {_checked(name): str(site) for name, site in where.items()}
+        self._sites = sites
+        self._home = tempfile.TemporaryDirectory(prefix="vpem-")
+        self._folder = Path(self._home.name)
+        door = socket(AF_UNIX)
+        door.bind(str(self._folder / WAY_OUT))
+        door.listen()
+        Thread(target=self._answer, args=(door,), daemon=True).start()
+        return self._folder
 
     def _answer(self, door: socket) -> None:
         """Open a stream for each that this site's process asks for."""
@@ -229,12 +235,10 @@ class Server(Site):
                     code, silent[site] = None, silent[site] + 1
                 if code is not None or silent[site] >= SILENT:
                     codes[site] = code
-        failed = [
-            f"{site} ({'lost' if code is None else code})"
-            for site, code in codes.items()
-            if code != 0
-        ]
-        if failed:
-            raise RuntimeError(
-                f"vpem has not done its work at {', '.join(failed)}: its vpem.log there says why"
+        if any(codes.values()) or None in codes.values():
+            said = ", ".join(
+                f"{site} ({'lost' if codes[site] is None else codes[site]})"
+                for site in sorted(codes)
+                if codes[site] != 0
             )
+            raise RuntimeError(f"vpem has not done its work at {said}: its vpem.log there says why")

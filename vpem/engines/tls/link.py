@@ -440,18 +440,19 @@ async def carried(folder: Path, member: Member) -> socket:
     """Return a stream to a member, which a job of NVFlare carries."""
     line, loop = socket(AF_UNIX), asyncio.get_running_loop()
     line.setblocking(False)
-    there = b""
-    with suppress(OSError):  # the job ends
+    try:
         await loop.sock_connect(line, str(folder / WAY_OUT))
         await loop.sock_sendall(line, f"{member.name}\n".encode())
         async with asyncio.timeout(WAIT):
-            there = await loop.sock_recv(line, 1)
-    if there:
-        return line
-    line.close()
-    raise Trouble(
-        f"the job of NVFlare does not reach {member.name}: look at the log of its site", "absent"
-    )
+            if not await loop.sock_recv(line, 1):
+                raise ConnectionRefusedError
+    except OSError:
+        line.close()
+        raise Trouble(
+            f"the job of NVFlare does not reach {member.name}: look at the log of its site",
+            "absent",
+        ) from None
+    return line
 
 
 async def _open(relay: Member, identity: Identity, roster: Roster, what: str) -> Called:
