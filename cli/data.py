@@ -299,7 +299,10 @@ def stored_graph(
 STDIN = "-"
 
 KINDS = "Table (CSV, Parquet, Feather, .npy), HDF5 or .h5ad, or - for standard input"
-WHOSE = "with --parties a file each, or a manifest"
+WHOSE = (
+    "several files, a folder or an address (s3://bucket/table) of one table; with --parties a file "
+    "each, or a manifest"
+)
 DataFile = Annotated[Path, READ, typer.Argument(help=f"{KINDS}.")]
 DataFiles = Annotated[list[Path], READ, typer.Argument(help=f"{KINDS}; {WHOSE}.")]
 
@@ -308,7 +311,7 @@ MOST_LISTED = 10
 
 
 def read_one(
-    path: Path,
+    path: Path | Sequence[Path],  # several: files of one table
     table: TableSettings,  # as the user says
     where: Where,
     tell: Callable[..., None] | None,
@@ -322,8 +325,13 @@ def read_one(
     `vpem.files.data.read_data`.
     """
     from vpem.files.data import read_data
+    from vpem.files.lakes import as_address, find_files
 
-    refuse_shared_stdin(path, where)
+    paths = [path] if isinstance(path, str | Path) else [*path]
+    for one in paths:
+        refuse_shared_stdin(one, where)
+    here = [one for one in paths if str(one) != STDIN and as_address(one) is None]
+    reads("DATA", *(file.path for file in find_files(here)))
     options = {"on_disk": where.engine.apart, **options}
     dataset = read_data(path, table, kept=model_table, **options)
     if tell is not None:
@@ -722,14 +730,9 @@ def _tell_powers(
 
 def check_parties(files: Sequence[Path], settings: PartySettings) -> None:
     """Raise InputError unless the files are one dataset, or those of parties."""
-    if settings.parties:
-        return
-    if len(files) > 1:
-        raise InputError(
-            f"give one dataset, got {len(files)} files; add --parties if each is one party's"
-        )
-    if files[0].suffix.lower() == ".toml":
-        raise InputError(f"{files[0]} is no dataset; add --parties if it names parties")
+    manifests = [file for file in files if str(file).lower().endswith(".toml")]
+    if manifests and not settings.parties:
+        raise InputError(f"{manifests[0]} is no dataset; add --parties if it names parties")
 
 
 def place_of(agent: str | None, names: Sequence[str]) -> int:

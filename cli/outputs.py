@@ -83,6 +83,10 @@ def _found(value: Any) -> Any:
     """Return a file, or several; one like data/wine.h5 may be that of the package."""
     if isinstance(value, list | tuple):
         return type(value)(map(_found, value))
+    if ":/" in os.fspath(value) or ":\\" in os.fspath(value):
+        from vpem.files.lakes import as_address
+
+        return as_address(value) or value  # of which a Path keeps one slash
     folder, name = os.path.split(os.fspath(value))
     if folder != "data" or os.path.lexists(value):
         return value

@@ -380,13 +380,13 @@ class Task(CommandRun):
 
         table, parts = parties.table, None
         source = read_one(
-            self.files[0], table, self.where, teller(self.screen.say, not parties.numbers_only),
+            self.files, table, self.where, teller(self.screen.say, not parties.numbers_only),
             dataset=holding.dataset, sample_weight=self.weighed_by, memory_limit=self.limit,
         )  # fmt: skip
         self.table = source.table
         if source.powers is not None:
             self.screen.print_note(
-                f"features of {self.files[0]} are transformed by powers: means are in these units"
+                f"features of {source.source} are transformed by powers: means are in these units"
             )
         source.labels_for_fit = settle_labels(source.labels_for_fit, [source], source.ids, table)
         if isinstance(holding, HoldingSettings) and table.family and not over_rows:

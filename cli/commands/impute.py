@@ -90,6 +90,10 @@ def observed(
         run.where.watch(observations.shape[0], True)
         check_laws(observations, law, holders)
     else:
+        if len(files) > 1:
+            raise InputError(
+                f"give one dataset, got {len(files)} files; add --parties if each is one party's"
+            )
         refuse_shared_stdin(files[0], run.where)
         observations = read_observations(
             files[0], dealing.dataset, weight, table=table, tell=lambda data: tell(data, table)

@@ -210,16 +210,16 @@ class RowFile(StoredFile):
             )
             where.watch(source.n_samples, over_rows)
             return source
-        [file], [party] = files, choose_parties(files)
+        [party] = choose_parties(files[:1])
         # Those of the model, with the names of parties before them or without.
         known = frozenset((*expected, *models.owners_of(expected)))
         source = read_one(
-            file, settings.table, where, None, model_table=kept, dataset=settings.dataset,
+            files, settings.table, where, None, model_table=kept, dataset=settings.dataset,
             sample_weight=weight, memory_limit=available_memory(), keep_constant=True,
             columns=None if expected == default_names(len(expected)) else known,
         )  # fmt: skip
         source.feature_names = models.names_in_model(
-            file, party.name, source.feature_names, expected
+            Path(files[0]), party.name, source.feature_names, expected
         )
         teller(self.say)(source, settings.table, kept)
         return settle(source, kept.family, for_model=True)

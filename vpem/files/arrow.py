@@ -76,14 +76,19 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
     check_memory(n_rows * len(plain) * dtype.itemsize, source)
     X = np.empty((n_rows, len(plain)), dtype=dtype)
     for position, (_, column) in enumerate(plain):
-        start = 0
-        for values, missing in _chunks(column):
-            part = X[start : start + len(values), position]
-            part[:] = values
-            if missing is not None:
-                part[missing] = np.nan
-            start += len(values)
+        fill_column(X[:, position], column)
     return X
+
+
+def fill_column(out: Floats, column: pa.ChunkedArray) -> None:
+    """Copy a column of numbers to ``out``, shape (m,); NaN is missing."""
+    start = 0
+    for values, missing in _chunks(column):
+        part = out[start : start + len(values)]
+        part[:] = values
+        if missing is not None:
+            part[missing] = np.nan
+        start += len(values)
 
 
 def numbers_in(column: pa.ChunkedArray) -> tuple[Labels, NDArray[np.bool_]]:

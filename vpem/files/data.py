@@ -18,14 +18,14 @@ from vpem.checks import Labels, precision_of
 from vpem.errors import FileError, InputError, Setting, did_you_mean, shorten
 from vpem.files.datasets import Dataset, as_matrix
 from vpem.files.families import settle
-from vpem.files.opening import format_of
+from vpem.files.lakes import Stored, as_address, find_files, within_reach
+from vpem.files.opening import PathLike, format_of
 from vpem.files.readers.frames import (
     LazyFrame,
     ReadOptions,
     SomeLabels,
     known_label,
     labels_of_columns,
-    refuse_large,
 )
 from vpem.files.table_settings import ID_NAMES, ROW_NAMES, TableSettings
 from vpem.network.schema import Report
@@ -46,7 +46,7 @@ NOT_OF_LABELS = ("features", "drop", "family", "id_column", "label_column", "wor
 
 
 def read_dataset(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     dataset: str | None = None,
     dtype: DTypeLike | None = None,
     *,
@@ -59,8 +59,9 @@ def read_dataset(
 
     Parameters
     ----------
-    path : path
-        The file.
+    path : path or sequence of paths
+        The file; or a folder, a pattern (``part-*.parquet``), an address (``s3://bucket/table``) or
+        several of these, for a table whose files follow one another: docs/how-to/lakes.md.
     dataset : str, optional
         Path inside an HDF5 file of a two-dimensional numeric dataset. Then only its values are
         read; by default ``X`` is, with everything stored beside it.
@@ -69,8 +70,9 @@ def read_dataset(
     table : TableSettings, optional
         How a table is read.
     memory_limit : int, optional
-        In bytes: where two copies of the values would be larger, those of HDF5 stay on disk, as a
-        `FileMatrix`, and tables are refused. By default all are read.
+        In bytes: where two copies of the values would be larger, those of HDF5, and of Parquet and
+        several files, stay on disk, as a `FileMatrix`; other tables are refused. By default all
+        are read.
     sample_weight : str or int, optional
         Weights of the rows: a column of a table, or a path inside an HDF5 file; by default
         ``sample_weight`` of an HDF5 file, if it is there.
@@ -106,7 +108,7 @@ def read_dataset(
 
 
 def read_data(
-    path: str | os.PathLike[str],
+    path: PathLike | Sequence[PathLike],
     table: TableSettings | None = None,  # how it is read, as the user says
     *,
     kept: TableSettings | None = None,  # how a model's data were read; its columns may be missing
@@ -119,8 +121,8 @@ def read_data(
     Values are not checked for being finite (`vpem.checks.check_finite`). ``left_out`` of the result
     has the columns of a plain table that are no features, with the reason. Where families are given
     text is codes (see `vpem.files.families.settle`). Where two copies of the values exceed
-    ``memory_limit``, HDF5 stays on disk, as a `FileMatrix`, and tables are refused; so is what the
-    user says that has no effect on the format.
+    ``memory_limit``, HDF5, Parquet and several files stay on disk, as a `FileMatrix`, and other
+    tables are refused; so is what the user says that has no effect on the format.
     """
     precision = None if dtype is None else precision_of(dtype)
     table = choices = TableSettings.resolve(table)
@@ -134,8 +136,8 @@ def read_data(
             if getattr(choices, name) is None and getattr(kept, name) is not None:
                 lacking.append(what)
     how = ReadOptions(table, lacking=tuple(lacking), lenient=kept is not None, **options)
-    with _local(path) as (file, source, is_temporary):
-        kind = format_of(file, source, table.encoding)
+    with _local(path) as (files, source, is_temporary):
+        kind, file = _kind_of(files, table), Path(files[0].path)
         if kind == "hdf5":
             from vpem.files.readers.matrices import read_hdf5
 
@@ -149,10 +151,10 @@ def read_data(
 
             data = (read_npy if kind == "npy" else read_npz)(file, source, how)
         else:
-            from vpem.files.readers.tabular import dataset_of
+            from vpem.files.readers.lake import dataset_of_parts
 
-            refuse_large(os.stat(file).st_size // 2, how.memory_limit, source)
-            data = dataset_of(_frame(file, source, kind, table), how)
+            frames = [_frame(one, kind, table) for one in files]
+            data = dataset_of_parts(files, frames, source, how, once=is_temporary)
         data.format = data.format or kind
         if is_temporary:
             data.X = data.X[:]
@@ -164,17 +166,25 @@ def read_data(
 
 
 @contextmanager
-def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
-    """Yield the file that is read, what messages call it, and whether it will soon be gone."""
-    if os.fspath(path) != STDIN:
-        yield Path(path), os.fspath(path), False
+def _local(
+    path: PathLike | Sequence[PathLike],
+) -> Iterator[tuple[list[Stored], str, bool]]:
+    """Yield the files that are read, what messages call them, and if they will soon be gone."""
+    paths = [path] if isinstance(path, str | os.PathLike) else [*path]
+    words = [as_address(one) or os.fspath(one) for one in paths]
+    if STDIN not in words:
+        with within_reach(find_files(words)) as (files, copied):
+            more = f" and {len(words) - 1} more" if len(words) > 1 else ""
+            yield files, words[0] + more, copied
         return
+    if len(words) > 1:
+        raise InputError("standard input (-) is one file; name files, or give it alone")
     from vpem.files.temporaries import spooled
 
     source = "standard input"
     with spooled() as file:
         try:
-            yield file, source, True
+            yield [Stored(str(file), source)], source, True
         except (FileError, InputError) as error:
             # The name of the temporary file would say nothing to the user.
             parts = (
@@ -184,24 +194,50 @@ def _local(path: str | os.PathLike[str]) -> Iterator[tuple[Path, str, bool]]:
             raise (FileError if isinstance(error, FileError) else InputError)(*parts) from None
 
 
-def _frame(file: Path, source: str, kind: str, table: TableSettings) -> LazyFrame:
+def _kind_of(files: Sequence[Stored], table: TableSettings) -> str:
+    """Return the format of files, which are tables of one if they are several."""
+    first, kind = files[0], ""
+    for file in files:
+        one = "parquet" if file.system else format_of(file.path, file.source, table.encoding)
+        if len(files) > 1 and one in ("hdf5", "npy", "npz"):
+            raise InputError(
+                f"give one dataset, got {len(files)} files; add ", Setting("parties", True),
+                f" if each is one party's: {file.source} is {NAMES[one]}, and only files of a "
+                "table (Parquet, Feather, CSV) follow one another",
+            )  # fmt: skip
+        if one != (kind := kind or one):
+            raise FileError(
+                f"{first.source} is {NAMES[kind]}, but {file.source} is {NAMES[one]}; name files "
+                "of one kind, such as '*.parquet'"
+            )
+    return kind
+
+
+NAMES = {"hdf5": "HDF5", "npy": "an array of NumPy", "npz": "an archive of NumPy",
+         "text": "text", "parquet": "Parquet", "arrow": "Feather or Arrow"}  # fmt: skip
+
+
+def _frame(file: Stored, kind: str, table: TableSettings) -> LazyFrame:
+    path = Path(file.path)
     if kind == "text":
         from vpem.files.readers.text import text_frame
 
-        ending = (file.with_suffix("") if file.suffix.lower() in PACKED else file).suffix.lower()
-        return text_frame(file, source, table, "\t" if ending == ".tsv" else ANY)
+        ending = (path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower()
+        return text_frame(path, file.source, table, "\t" if ending == ".tsv" else ANY)
     from vpem.files.readers.tabular import arrow_frame, parquet_frame
 
-    return (parquet_frame if kind == "parquet" else arrow_frame)(file, source)
+    return parquet_frame(file) if kind == "parquet" else arrow_frame(path, file.source)
 
 
 def open_frame(path: str | os.PathLike[str], table: TableSettings) -> LazyFrame | None:
     """Open all columns of a table, whatever they are; None for files that hold a matrix."""
-    source = os.fspath(path)
-    kind = format_of(path, source, table.encoding)
-    if kind not in ("text", "parquet", "arrow"):
-        return None
-    return _frame(Path(path), source, kind, table)
+    with _local(path) as (files, source, _):
+        kind = _kind_of(files, table)
+        if kind not in ("text", "parquet", "arrow"):
+            return None
+        from vpem.files.readers.lake import frame_of_parts
+
+        return frame_of_parts(files, [_frame(one, kind, table) for one in files], source, False)
 
 
 def filled_columns(

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem.checks import AnyArray, Labels, check_memory, read_int
 from vpem.errors import FileError, InputError, Setting, VpemError, brief, printable
+from vpem.files.lakes import as_address
 from vpem.files.opening import EXPANSION, PathLike, advice, check_readable, open_regular, read_limit
 from vpem.files.storage import Inflation, check_storage, lengths_of_strings, most_of
 from vpem.files.temporaries import check_ending, temporary_beside
@@ -174,6 +175,8 @@ def check_writable(path: PathLike, force: bool = False, kind: str | None = None)
         raise FileError("the name of the output file is empty")
     if kind is not None:
         check_ending(path, kind)
+    if (address := as_address(path)) is not None:
+        raise FileError(f"{address} is an address, where nothing is written; give a file here")
     try:
         target = Path(os.path.realpath(path))
         folder = target.parent

@@ -268,7 +268,7 @@ LEAST_READ = 1 << 20  # reads are not made smaller than this
 
 
 class FileMatrix(Shaped):
-    """A matrix in an HDF5 file that is read a run of rows at a time.
+    """A matrix in an HDF5 file that is read a run of rows at a time (of tables: `TableMatrix`).
 
     The file stays open until `close`; one read has about ``read_bytes``. ``observer``, which
     matrices of some rows or columns inherit, is given the path and how far a pass over the rows has
@@ -288,18 +288,9 @@ class FileMatrix(Shaped):
             raise
         self._unpacking = Unpacking.for_dataset(self._dataset)
         self._opened = self._state()
-        self.shape: tuple[int, int] = self._dataset.shape
-        stored = self._dataset.dtype
+        stored, chunks = self._dataset.dtype, self._dataset.chunks
         single = stored.kind == "f" and stored.itemsize <= 4
-        self.dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
-        self._row_bytes: int = max(1, self.shape[1] * self.dtype.itemsize)
-        self.memory_limit: int | None = None
-        self.observer: Callable[[str, float], None] | None = None
-        self._columns: list[int] | None = None
-        self._changes: dict[int, Recoding] = {}
-        self._rows: RowRuns | None = None
-        self.chunk_rows: int = self._dataset.chunks[0] if self._dataset.chunks else 1
-        self.step = self._step(read_bytes)
+        self._begin(self._dataset.shape, single, chunks[0] if chunks else 1, read_bytes)
         if self.chunk_rows > self.step:
             warnings.warn(
                 f"{self.path}: {name} is stored in chunks of {self.chunk_rows} rows, which makes "
@@ -307,6 +298,21 @@ class FileMatrix(Shaped):
                 VpemWarning,
                 stacklevel=2,
             )
+
+    def _begin(
+        self, shape: tuple[int, int], single: bool, chunk_rows: int, read_bytes: int
+    ) -> None:
+        """Begin with all of a matrix, of single precision or double."""
+        self.shape, self._width = shape, shape[1]
+        self.dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
+        self._row_bytes: int = max(1, shape[1] * self.dtype.itemsize)
+        self.memory_limit: int | None = None
+        self.observer: Callable[[str, float], None] | None = None
+        self._columns: list[int] | None = None
+        self._changes: dict[int, Recoding] = {}
+        self._rows: RowRuns | None = None
+        self.chunk_rows = chunk_rows
+        self.step = self._step(read_bytes)
 
     def _step(self, read_bytes: int) -> int:
         """Rows of a read of this size: whole chunks where they are not too large."""
@@ -318,25 +324,30 @@ class FileMatrix(Shaped):
 
     def __getitem__(self, rows: slice) -> Floats:
         start, stop, _ = rows.indices(self.shape[0])
-        out = np.empty((stop - start, self._dataset.shape[1]), dtype=self.dtype)
+        out = np.empty((stop - start, self._width), dtype=self.dtype)
         self.read_into(out, start)
         return out if self._columns is None else out[:, self._columns]
 
     def read_into(self, out: Floats, start: int) -> None:
         """Fill ``out``, shape (m, columns stored), with the rows from ``start`` on."""
         if self._rows is None:
-            self._read(out, start)
+            self._read_recoded(out, start)
             return
         for rows, chosen, places in self._rows.reads(start, start + len(out), self.step):
             if chosen is None:
-                self._read(out[places], rows.start)
+                self._read_recoded(out[places], rows.start)
             else:
                 out[places] = self._stored(rows)[chosen]
 
     def _stored(self, rows: slice) -> Floats:
-        out = np.empty((rows.stop - rows.start, self._dataset.shape[1]), dtype=self.dtype)
-        self._read(out, rows.start)
+        out = np.empty((rows.stop - rows.start, self._width), dtype=self.dtype)
+        self._read_recoded(out, rows.start)
         return out
+
+    def _read_recoded(self, out: Floats, start: int) -> None:
+        self._read(out, start)
+        for j, change in self._changes.items():
+            out[:, j] = change.recode(out[:, j])
 
     def _read(self, out: Floats, start: int) -> None:
         """Fill ``out`` with the rows of the file from ``start`` on."""
@@ -348,8 +359,6 @@ class FileMatrix(Shaped):
                     self._unpacking.read_into(out, start)
                 else:
                     self._dataset.read_direct(out, np.s_[start:stop])
-                for j, change in self._changes.items():
-                    out[:, j] = change.recode(out[:, j])
         except FileError:
             raise
         except (OSError, RuntimeError, ValueError) as error:
@@ -426,7 +435,7 @@ class FileMatrix(Shaped):
     def take(self, indices: NDArray[np.intp]) -> Floats:
         """Some rows, shape (len(indices), d), by few reads where they lie close together."""
         rows = np.asarray(indices, dtype=np.intp)
-        out = np.empty((len(rows), self._dataset.shape[1]), dtype=self.dtype)
+        out = np.empty((len(rows), self._width), dtype=self.dtype)
         rows = rows if self._rows is None else self._rows.file_rows(rows)
         for run, chosen, places in reads_of(rows, self.step):
             out[places] = self._stored(run)[chosen]
@@ -434,7 +443,7 @@ class FileMatrix(Shaped):
 
     def runs(self) -> Iterator[tuple[int, Floats]]:
         """Yield every run of rows with the number of its first; it is there until the next is."""
-        shape = (min(self.step, self.shape[0]), self._dataset.shape[1])
+        shape = (min(self.step, self.shape[0]), self._width)
         buffers = [np.empty(shape, dtype=self.dtype) for _ in range(2)]
         runs = pieces(slice(0, self.shape[0]), self.step)
         with ReadAhead(self._fill, self.step) as ahead:

@@ -169,14 +169,16 @@ def read_text(path: PathLike, times: int = 1) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def check_unpacked(n_bytes: int, path: PathLike, source: str | None = None) -> None:
+def check_unpacked(
+    n_bytes: int, path: PathLike, source: str | None = None, size: int | None = None
+) -> None:
     """Raise an error if what a file packs would take far more memory than its size.
 
     FileError beyond `read_limit` and `EXPANSION` times the file, InputError beyond this machine's
     memory.
     """
-    # Standard input is kept under another name.
-    size = os.stat(path).st_size if os.path.exists(path) else 0
+    if size is None:  # standard input is kept under another name
+        size = os.stat(path).st_size if os.path.exists(path) else 0
     if n_bytes > max(read_limit(), EXPANSION * size):
         raise FileError(
             f"{source or path} declares values of {n_bytes / 1e9:.4g} GB in {size} bytes; "

@@ -35,6 +35,7 @@ from vpem.files.data import read_data, settle_labels
 from vpem.files.datasets import Dataset
 from vpem.files.families import FamilyChoice, check_named, settle_families
 from vpem.files.json_text import read_toml
+from vpem.files.lakes import as_address
 from vpem.files.levels import Recoding, in_order, recoded
 from vpem.files.matrix import is_stored, select_columns
 from vpem.files.opening import check_readable
@@ -70,12 +71,12 @@ class Party:
     @property
     def path(self) -> Path:
         """The file, or the pattern."""
-        return Path(self.folder, self.file)
+        return Path("" if as_address(self.file) else self.folder, self.file)
 
     def find(self) -> list[Path]:
         """Return the files that a pattern stands for, in order; or the one file, there or not."""
         others = [Path(self.folder, file) for file in self.more]
-        if not glob.has_magic(self.file) or self.path.exists():
+        if not glob.has_magic(self.file) or self.path.exists() or as_address(self.file):
             return [self.path, *others]
         files = glob.glob(self.file, root_dir=self.folder or None, recursive=True)
         return [*(Path(self.folder, file) for file in sorted(files)), *others]

@@ -181,6 +181,8 @@ class LazyFrame:
     index: frozenset[int] = frozenset()  # an index of rows, or nameless
     header: bool = True  # names are the file's own
     file: Path | None = None
+    counts: tuple[int, ...] | None = None  # rows of each part that is read apart, if it is known
+    folders: frozenset[int] = frozenset()  # what folders say, not files
 
 
 @dataclass(frozen=True)

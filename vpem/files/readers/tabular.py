@@ -47,6 +47,7 @@ from vpem.files.arrow import (
 from vpem.files.datasets import Dataset, as_weights, names_apart
 from vpem.files.families import FamilyChoice
 from vpem.files.hdf5 import LONGEST_STRING
+from vpem.files.lakes import Stored
 from vpem.files.opening import check_unpacked, damaged, open_regular
 from vpem.files.readers.frames import (
     GUESSED,
@@ -197,7 +198,7 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
     dataset = Dataset(
         X,
         tuple(chosen),
-        **_noted(frame, columns, choice.known, table_columns, table),
+        **noted_in(frame, columns, choice.known, table_columns, table),
         source=frame.source,
         left_out=left_out,
         table=table if ids is None else table.changed(id_column=names[ids]),
@@ -260,7 +261,7 @@ def _numbers(frame: LazyFrame, columns: Columns, table: TableSettings) -> Column
     return converted
 
 
-def _noted(
+def noted_in(
     frame: LazyFrame,
     noted: dict[str, int],
     known: Sequence[int],  # columns of labels for the fit
@@ -296,22 +297,22 @@ def _noted(
     return values
 
 
-def parquet_frame(file: Path, source: str) -> LazyFrame:
+def parquet_frame(file: Stored) -> LazyFrame:
     from pyarrow import parquet
 
-    with (
-        damaged(f"{source} cannot be read as Parquet", FAILURES),
-        parquet.ParquetFile(file) as opened,
-    ):
-        schema, n_rows = opened.schema_arrow, int(opened.metadata.num_rows)
+    source = file.source
+    said = f"{source} cannot be read as Parquet"
+    with damaged(said, FAILURES), parquet.ParquetFile(file.open()) as opened:
+        schema, about = opened.schema_arrow, opened.metadata
     names = list(schema.names)
     text = [field.name for field in schema if is_text(field.type)]
+    counts = tuple(int(about.row_group(n).num_rows) for n in range(about.num_row_groups))
 
     def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
-        with damaged(f"{source} cannot be read as Parquet", FAILURES):
+        with damaged(said, FAILURES):
             chosen = [names[column] for column in columns]
             # Text that is many times the same stays in a dictionary until it is known to be short.
-            with parquet.ParquetFile(file, read_dictionary=text) as opened:
+            with parquet.ParquetFile(file.open(), read_dictionary=text) as opened:
                 groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
                 parts = (group.column(n) for group in groups for n in range(group.num_columns))
                 declared = sum(
@@ -320,11 +321,14 @@ def parquet_frame(file: Path, source: str) -> LazyFrame:
                     if part.path_in_schema in set(chosen)
                 )
                 least = int(opened.metadata.num_rows) * len(set(chosen)) * 8
-                check_unpacked(max(least, declared), file, source)
+                check_unpacked(max(least, declared), file.path, source, file.state()[0])
                 return list(opened.read(columns=chosen).columns)
 
-    frame = LazyFrame(source, tuple(names), tuple(schema.types), read, _index(schema), file=file)
-    return _with_range(frame, schema, n_rows)
+    path = Path(file.path) if file.system is None else None
+    frame = LazyFrame(
+        source, tuple(names), tuple(schema.types), read, _index(schema), file=path, counts=counts
+    )
+    return _with_range(frame, schema, int(about.num_rows))
 
 
 def arrow_frame(file: Path, source: str) -> LazyFrame:
@@ -429,6 +433,9 @@ FAILURES = (pa.ArrowException, OSError, ValueError, MemoryError)
 MOST = 20
 """Columns of text among which ids are looked for."""
 
+OF_FOLDERS = "of folders"
+"""Why a column is no feature that has the value of ``key=value``: it says where rows were filed."""
+
 UNTELLING = ("constant", "no values")
 """Why columns of numbers are no features, which may be otherwise in other rows."""
 
@@ -467,6 +474,8 @@ def sort_columns(
         values = values if is_text(plain_kind(values.type)) else decoded(values)
         if place in frame.index:
             why = "index"
+        elif place in frame.folders and name not in said:
+            why = OF_FOLDERS
         elif is_named:
             why = "ids that repeat"
         else:
