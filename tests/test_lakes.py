@@ -229,11 +229,11 @@ def test_files_that_are_named_wrongly_are_refused(tmp_path, capsys, monkeypatch)
     os.symlink(tmp_path / "lake", tmp_path / "lake/k=1/again")
     monkeypatch.chdir(tmp_path)
     for words, sentence in {
-        ("a.parquet", "./a.parquet"): "a.parquet is named twice",
+        ("a.parquet", "./a.parquet"): "a.parquet is there twice",
         ("a.parquet", "w.h5"): "give one dataset, got 2 files; add --parties",
         ("a.parquet", "m.toml"): "m.toml is no dataset; add --parties",
         ("a.parquet", "-"): "standard input (-) is one file",
-        ("lake",): "again is a link to a folder, which is not followed",
+        ("lake",): "/b.parquet is there twice; its rows",
         ("b*.parquet",): "no file fits 'b*.parquet'",
         ("https://a.b/c.csv",): "is not read over the web; download",
         ("s3://me:secret@bucket/x",): "would be kept in models",
@@ -293,6 +293,17 @@ def test_columns_on_disk_are_judged_as_in_memory(tmp_path, columns, why):
     disk.ids = memory.ids = None  # of rows on disk they are read where a column is named
     assert same(disk, memory)
     assert {**memory.left_out, **disk.left_out} == why if why else not disk.left_out
+
+
+def test_indices_of_pandas_count_on_in_parts(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    whole = pandas.DataFrame({"x": np.arange(6) ** 2 / 4, "y": [1.5, 0, 2, 8, 1, 0]})
+    for number, (start, stop) in enumerate(pairwise((0, 2, 6))):
+        whole[start:stop].to_parquet(tmp_path / f"{number}.parquet")
+    for limit in (None, 1):
+        assert read_dataset(tmp_path, memory_limit=limit).feature_names == ("x", "y")
+    one = read_dataset(tmp_path / "1.parquet")
+    assert one.ids.tolist() == [2, 3, 4, 5]
 
 
 def test_text_cannot_stay_on_disk(tmp_path):
@@ -389,7 +400,7 @@ def test_a_store_is_read_as_a_folder(lakes, store, capsys):
     )
     for path, sentence in {
         "bucket/none": "does not exist", "nobucket/x": "does not exist",
-        "bucket/parquet/*.csv": "has no file of rows", "bucket": "; name files of one kind",
+        "bucket/parquet/*.csv": "has no files of rows", "bucket": "; name files of one kind",
     }.items():  # fmt: skip
         refused = run(capsys, "fit", store(path), "-k", "2")
         assert refused.code == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from vpem.files.readers.frames import (
     SomeLabels,
     known_label,
     labels_of_columns,
+    refuse_large,
 )
 from vpem.files.table_settings import ID_NAMES, ROW_NAMES, TableSettings
 from vpem.network.schema import Report
@@ -153,8 +155,11 @@ def read_data(
         else:
             from vpem.files.readers.lake import dataset_of_parts
 
+            if is_temporary:  # it cannot be read again
+                refuse_large(sum(one.state()[0] for one in files) // 2, how.memory_limit, source)
             frames = [_frame(one, kind, table) for one in files]
-            data = dataset_of_parts(files, frames, source, how, once=is_temporary)
+            frames = [replace(one, parts=None) for one in frames] if is_temporary else frames
+            data = dataset_of_parts(files, frames, source, how)
         data.format = data.format or kind
         if is_temporary:
             data.X = data.X[:]
@@ -166,9 +171,7 @@ def read_data(
 
 
 @contextmanager
-def _local(
-    path: PathLike | Sequence[PathLike],
-) -> Iterator[tuple[list[Stored], str, bool]]:
+def _local(path: Any) -> Iterator[tuple[list[Stored], str, bool]]:
     """Yield the files that are read, what messages call them, and if they will soon be gone."""
     paths = [path] if isinstance(path, str | os.PathLike) else [*path]
     words = [as_address(one) or os.fspath(one) for one in paths]

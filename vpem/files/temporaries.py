@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from vpem.checks import available_memory
 from vpem.errors import FileError, InputError
@@ -117,19 +118,21 @@ MARGIN = 1 << 26
 
 
 @contextmanager
-def spooled() -> Iterator[Path]:
-    """Write standard input to a temporary file, which is there inside the block.
+def spooled(
+    stream: Any = None, what: str = "standard input", name: str = "input"
+) -> Iterator[Path]:
+    """Write a stream, by default standard input, to a temporary file that is there in the block.
 
     It may be as large as half of the memory, and as the folder for temporary files has room for.
     """
-    if sys.stdin is None or sys.stdin.isatty():
+    if stream is None and (sys.stdin is None or sys.stdin.isatty()):
         raise InputError("'-' stands for standard input, but nothing is piped in; name a file")
-    stream = getattr(sys.stdin, "buffer", None)
+    stream = getattr(sys.stdin, "buffer", None) if stream is None else stream
     if stream is None:
         raise InputError("standard input gives text, not bytes; name a file")
     folder = Path(tempfile.gettempdir())
     most = available_memory()
-    with temporary_beside(folder / "input", 0o600) as path:
+    with temporary_beside(folder / name, 0o600) as path:
         size = 0
         try:
             with open(path, "wb") as file:
@@ -137,17 +140,17 @@ def spooled() -> Iterator[Path]:
                     size += len(part)
                     if size > most or shutil.disk_usage(folder).free < MARGIN:
                         raise InputError(
-                            f"standard input has more than {(size - len(part)) / 1e9:.4g} GB; save "
+                            f"{what} has more than {(size - len(part)) / 1e9:.4g} GB; save "
                             "it to a file, and name that"
                         )
                     file.write(part)
         except OSError as error:
             raise FileError(
-                f"standard input cannot be kept in {folder} ({error}); name another folder in the "
+                f"{what} cannot be kept in {folder} ({error}); name another folder in the "
                 "environment variable TMPDIR"
             ) from error
         if not size:
-            raise FileError("standard input is empty")
+            raise FileError(f"{what} is empty")
         yield path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,8 +181,23 @@ class LazyFrame:
     index: frozenset[int] = frozenset()  # an index of rows, or nameless
     header: bool = True  # names are the file's own
     file: Path | None = None
-    counts: tuple[int, ...] | None = None  # rows of each part that is read apart, if it is known
-    folders: frozenset[int] = frozenset()  # what folders say, not files
+    parts: tuple[int, ...] | None = None  # rows of each part that is read apart; None: one alone
+    pieces: Callable[[Sequence[int], int], Iterator[list[pa.ChunkedArray]]] | None = None
+    """Reads columns from a part on, some rows at a time; None: all at once."""
+    folders: frozenset[int] = frozenset()  # what folders say of all rows, not files
+
+    ranged: LazyFrame | None = None  # with the index that pandas keeps as a rule, if it does
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows, for which a file may have to be read."""
+        return len(self.read([0], [])[0]) if self.parts is None else sum(self.parts)
+
+    def pieces_from(self, columns: Sequence[int], part: int) -> Iterator[list[pa.ChunkedArray]]:
+        """Yield columns of consecutive rows, from a part on."""
+        if self.pieces is None or self.parts is None:
+            return iter([self.read(columns, [])])
+        return self.pieces(columns, part)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -30,7 +30,7 @@ from vpem.checks import (
     no_measurement,
     read_float,
 )
-from vpem.errors import InputError, Setting, VpemWarning, shorten
+from vpem.errors import FileError, InputError, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
     annotation_of,
     check_strings,
@@ -297,6 +297,10 @@ def noted_in(
     return values
 
 
+PIECE_BYTES, BUFFER_BYTES = 1 << 22, 1 << 20
+"""Bytes of Parquet that are decoded at a time, and read of a column."""
+
+
 def parquet_frame(file: Stored) -> LazyFrame:
     from pyarrow import parquet
 
@@ -324,11 +328,27 @@ def parquet_frame(file: Stored) -> LazyFrame:
                 check_unpacked(max(least, declared), file.path, source, file.state()[0])
                 return list(opened.read(columns=chosen).columns)
 
+    opened_as = file.state()
+
+    def pieces(columns: Sequence[int], first: int) -> Iterator[list[pa.ChunkedArray]]:
+        if file.state() != opened_as:
+            raise FileError(f"{source} was changed while it was read; run again")
+        chosen = [names[column] for column in columns]
+        n_rows = max(1, PIECE_BYTES // (8 * max(len(chosen), 1)))
+        with (
+            damaged(said, FAILURES),
+            parquet.ParquetFile(file.open(), buffer_size=BUFFER_BYTES) as opened,
+        ):
+            groups = range(first, len(counts))
+            for rows in opened.iter_batches(n_rows, row_groups=groups, columns=chosen):
+                yield [pa.chunked_array([rows.column(name)]) for name in chosen]
+
     path = Path(file.path) if file.system is None else None
     frame = LazyFrame(
-        source, tuple(names), tuple(schema.types), read, _index(schema), file=path, counts=counts
-    )
-    return _with_range(frame, schema, int(about.num_rows))
+        source, tuple(names), tuple(schema.types), read, _index(schema), file=path, parts=counts,
+        pieces=pieces,
+    )  # fmt: skip
+    return replace(frame, ranged=_with_range(frame, schema))
 
 
 def arrow_frame(file: Path, source: str) -> LazyFrame:
@@ -392,16 +412,16 @@ def _as_arrow(values: AnyArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(np.ascontiguousarray(native))])
 
 
-def _with_range(frame: LazyFrame, schema: pa.Schema, n_rows: int) -> LazyFrame:
-    """Return a frame with the index that pandas keeps as a rule alone, unless it counts from 0."""
+def _with_range(frame: LazyFrame, schema: pa.Schema) -> LazyFrame | None:
+    """Return a frame with the index that pandas keeps as a rule alone; None if it counts from 0."""
     stored = (schema.pandas_metadata or {}).get("index_columns", [])
     rules = [one for one in stored if isinstance(one, dict) and one.get("kind") == "range"]
     rule = rules[0] if rules else {"start": 0, "step": 1}
     start, step, label = rule.get("start"), rule.get("step"), rule.get("name")
     if not isinstance(start, int) or not isinstance(step, int) or (start, step) == (0, 1):
-        return frame
+        return None
     if max(abs(start), abs(step)) >= 2**31:
-        return frame
+        return None
     n_columns = len(frame.names)
     name = label if isinstance(label, str) and label not in frame.names else "row index"
 
@@ -409,7 +429,7 @@ def _with_range(frame: LazyFrame, schema: pa.Schema, n_rows: int) -> LazyFrame:
         arrays = frame.read(
             [n for n in columns if n < n_columns], [n for n in as_text if n < n_columns]
         )
-        numbers = pa.chunked_array([pa.array(start + step * np.arange(n_rows))])
+        numbers = pa.chunked_array([pa.array(start + step * np.arange(frame.n_rows))])
         return [*arrays, numbers] if n_columns in columns else arrays
 
     return replace(
