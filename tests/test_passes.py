@@ -95,6 +95,7 @@ def assert_close(found, wanted, tolerance):
 @each(("widths", "how", "precision", "weighted"), [
     ([40], {}, (np.float64, 1e-11), True),
     ([6, 33], {"tied": True}, (np.float64, 1e-11), False),
+    ([16, 27], {}, (np.float64, 1e-11), True),
     ([20, 0, 21], {"diagonal": True}, (np.float64, 1e-11), True),
     ([1] * 40, {}, (np.float64, 1e-11), False),
     ([20, 0, 21], {}, (np.float32, 5e-4), False),

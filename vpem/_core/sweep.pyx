@@ -28,6 +28,7 @@ from vpem._core.simd cimport (
 
 cdef enum:
     NARROWEST_WIDE = 28      # from this many features on, vectors run over features
+    NARROWEST_EITHER = 16    # and from this many where less than half of the rows count
     CAPACITY = 128           # rows packed before their Gram matrix is added
     TILE_BYTES = 393216      # aimed at for what one tile keeps in cache
     LARGEST_TILE = 224
@@ -78,6 +79,7 @@ cdef struct Work:
     Py_ssize_t* guessed                # (WINDOW, tile) components
     Py_ssize_t* begins                 # (K + 1,)
     Py_ssize_t* ends                   # (K + 1,)
+    Py_ssize_t* counted                # (K + 1,) rows of them that count
     void* x                            # (d, stride)
     void* terms                        # (B, K, stride), where R > 1
     void* sums                         # (ROOTS_AT_ONCE, K, stride), or (1, K, stride)
@@ -100,9 +102,13 @@ cdef inline Py_ssize_t gram_size(Plan* plan, Py_ssize_t width) noexcept nogil:
     """Numbers that accumulate the second moments of one block and component."""
     if plan.diagonal or width <= 1:
         return width
-    if width < NARROWEST_WIDE:
+    if width < NARROWEST_EITHER:
         return width * width
-    return round_up(width, plan.gram_rows) * round_up(width, plan.lanes)
+    return round_up(width, plan.gram_rows) * gram_stride(plan, width)
+
+
+cdef inline Py_ssize_t gram_stride(Plan* plan, Py_ssize_t width) noexcept nogil:
+    return width if width < NARROWEST_EITHER else round_up(width, plan.lanes)
 
 
 cdef inline Py_ssize_t packed_stride(
@@ -359,9 +365,10 @@ cdef inline double total_of(Plan* plan, Work* work, const real* g) noexcept nogi
 
 cdef void find_counted(Plan* plan, Work* work, const real* g) noexcept nogil:
     """For each component the runs of rows from the first to the last that counts."""
-    cdef Py_ssize_t group = 2 * plan.lanes, k, begin, end
+    cdef Py_ssize_t group = 2 * plan.lanes, k, begin, end, t, n
+    cdef real least = <real>plan.least
     for k in range(plan.n_components):
-        begin, end = 0, work.stride
+        begin, end, n = 0, work.stride, 0
         if plan.least > 0 and not total_of(plan, work, g) > plan.least:
             end = 0
         if plan.least > 0:
@@ -371,6 +378,10 @@ cdef void find_counted(Plan* plan, Work* work, const real* g) noexcept nogil:
                 end -= 1
         work.begins[k] = begin // group * group
         work.ends[k] = round_up(end, group)
+        if plan.widest >= NARROWEST_EITHER and not plan.diagonal:
+            for t in range(begin, end):
+                n += g[t] > least
+        work.counted[k] = n
         g += work.stride
 
 
@@ -402,15 +413,17 @@ cdef void root_moments(Plan* plan, Work* work, Py_ssize_t b, const real* g) noex
             else:
                 vpem_line_moments_f(plan.isa, x, work.stride, n_rows, width, mean,
                                     g + k * work.stride + begin, first_moment, second_moment)
-        elif width < NARROWEST_WIDE:
+        elif width < NARROWEST_EITHER or (
+            width < NARROWEST_WIDE and 2 * work.counted[k] >= n_rows
+        ):
             if real is double:
                 vpem_narrow_moments_d(
                     plan.isa, x, work.stride, n_rows, width, mean, g + k * work.stride + begin,
-                    packed, first_moment, second_moment)
+                    packed, first_moment, second_moment, gram_stride(plan, width))
             else:
                 vpem_narrow_moments_f(
                     plan.isa, x, work.stride, n_rows, width, mean, g + k * work.stride + begin,
-                    packed, first_moment, second_moment)
+                    packed, first_moment, second_moment, gram_stride(plan, width))
         else:
             n_rows = min(n_rows, work.n_rows - begin)
             if real is double:
@@ -564,13 +577,12 @@ cdef void unpack_gram(
     Plan* plan, Py_ssize_t b, const double* gram, double* second,
 ) noexcept nogil:
     """Add what was accumulated for one block and component to its flat lower triangle."""
-    cdef Py_ssize_t width = plan.offsets[b + 1] - plan.offsets[b], i, j, stride = width
+    cdef Py_ssize_t width = plan.offsets[b + 1] - plan.offsets[b], i, j
+    cdef Py_ssize_t stride = gram_stride(plan, width)
     if plan.diagonal:
         for j in range(width):
             second[j] += gram[j]
         return
-    if width >= NARROWEST_WIDE:
-        stride = round_up(width, plan.lanes)
     for i in range(width):
         for j in range(i + 1):
             second[i * width + j] += gram[i * stride + j]
@@ -667,6 +679,8 @@ cdef void place_scratch(Work* work, const Py_ssize_t* sizes, char* place) noexce
     work.begins = <Py_ssize_t*>place
     place += sizes[10]
     work.ends = <Py_ssize_t*>place
+    place += sizes[11]
+    work.counted = <Py_ssize_t*>place
 
 
 def sweep(
@@ -778,14 +792,15 @@ def sweep(
             if guessing[b]:
                 plan.glance = offsets[b] + guessing[b]
     cdef Py_ssize_t in_window = WINDOW * plan.tile if may_sort else 0
-    cdef Py_ssize_t[12] sizes
+    cdef Py_ssize_t[13] sizes
     sizes[:] = [
         plan.d * plan.tile, spread * plan.n_components * plan.tile,
         at_once * plan.n_components * plan.tile, plan.tile, plan.tile, n_centred, n_packed,
         plan.tile, in_window, in_window, plan.n_components + 1, plan.n_components + 1,
+        plan.n_components + 1,
     ]
     cdef Py_ssize_t number, a_thread = 0
-    for v in range(12):
+    for v in range(13):
         number = sizeof(real) if v < 7 else sizeof(Py_ssize_t)
         sizes[v] = round_up(sizes[v] * number, 2 * LINE)
         a_thread += sizes[v]

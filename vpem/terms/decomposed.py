@@ -18,11 +18,10 @@ and no covariance is singular.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 
 import numpy as np
 
-from vpem.checks import Doubles, Indices
+from vpem.checks import Doubles
 from vpem.network.partition import Blocks
 
 SETTLED = 1e-12
@@ -36,6 +35,9 @@ AGAIN = 30
 
 ON_AXES = ("VEI", "EVI")
 """Families whose orientation is that of the axes: covariances are variances."""
+
+ON_COMMON = ("EVE", "VVE")
+"""Families whose components have axes in common, and shapes of their own."""
 
 IN_UNITS = ("EVE", "VVE", "EEV", "VEV")
 """Families that depend on the units of columns: eigenvalues of one covariance are others in other
@@ -66,19 +68,22 @@ def constrained(
     those ``before``, too, from which the M-step then never leads uphill.
     """
     k = counts.shape[1]
-    every = np.broadcast_to(counts, (blocks.n_blocks, k))
-    totals = every.sum(axis=1, keepdims=True)
-    shares = np.where(totals > 0, every / np.where(totals > 0, totals, 1.0), 1.0 / k)
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = np.where(totals > 0, counts / np.where(totals > 0, totals, 1.0), 1.0 / k)
+    if len(shares) < blocks.n_blocks:
+        shares = np.broadcast_to(shares, (blocks.n_blocks, k))
     out = np.empty_like(covariances)
-    theirs = None if before is None else _banded(before, blocks, k)
+    theirs = _banded(before, blocks, k) if before is not None and family in ON_COMMON else None
     pairs = zip(_banded(covariances, blocks, k), _banded(out, blocks, k), strict=True)
     for (hubs, given), (_, found) in pairs:
         earlier = None if theirs is None else next(theirs)[1]
-        found[...] = given  # where they are not finite, for the E-step to find
-        good = np.isfinite(given).all(axis=tuple(range(1, given.ndim)))
-        if not good.all():
-            earlier = None if earlier is None else earlier[good]
         with np.errstate(all="ignore"):
+            if np.isfinite(given).all():
+                found[...] = _within(family, given, shares[hubs], earlier)
+                continue
+            found[...] = given  # where they are not finite, for the E-step to find
+            good = np.isfinite(given).all(axis=tuple(range(1, given.ndim)))
+            earlier = None if earlier is None else earlier[good]
             found[good] = _within(family, given[good], shares[hubs][good], earlier)
     return out
 
@@ -171,7 +176,7 @@ def _within(family: str, S: Doubles, shares: Doubles, before: Doubles | None) ->
         return np.asarray(S * (common / volumes))
     if family == "VEE":
         return _scaled_copies(S, shares)
-    if family in ("EVE", "VVE"):
+    if family in ON_COMMON:
         pairs = zip(S, shares, [None] * len(S) if before is None else before, strict=True)
         return np.stack([_on_common_axes(family, *one) for one in pairs])
     values, vectors = np.linalg.eigh(S)  # EEV, VEV
@@ -236,24 +241,21 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
     if before is not None:
         starts.append((before / np.trace(before, axis1=1, axis2=2)[:, None, None]).sum(axis=0))
     found = np.linalg.eigh(np.stack(starts))[1]
-    axes = found[np.argmin(_along(S, shares, found, equal)[0])]
-    value, turned, spreads = _along(S, shares, axes, equal)
-    width = S.shape[-1]
-    upper, unit = _above_diagonal(width)
+    spreads = np.einsum("sij,skij->skj", found, S @ found[:, None])
+    axes = found[np.argmin(_per_row(spreads, shares, equal)[0])]
+    (value, weights), turned, spreads = _along(S, shares, axes, equal)
+    unit = np.eye(S.shape[-1])
     for _ in range(MOST if before is None else AGAIN):
-        weights = shares
-        if equal:
-            weights = shares * np.exp(np.log(spreads).mean(axis=1))
-            weights = weights / weights.sum()
-        inverse, squares = 1 / spreads, np.square(turned)
-        slopes = np.einsum("k,kij->ij", weights, turned * (inverse[:, :, None] - inverse[:, None]))
-        ratios = spreads[:, :, None] * inverse[:, None]
-        bends = np.einsum("k,kij->ij", weights, ratios + ratios.swapaxes(1, 2) - 2)
-        less = squares * (inverse[:, :, None] ** 2 + inverse[:, None] ** 2)
-        curved = bends - 2 * np.einsum("k,kij->ij", weights, less)
+        weighted = weights[:, None] / spreads
+        # Sums over components of what pairs (i, j) have: the part of i, and by transposing of j.
+        slopes = np.einsum("ki,kij->ij", weighted, turned)
+        bends = weighted.T @ spreads
+        less = np.einsum("ki,kij->ij", weighted / spreads, np.square(turned))
+        slopes, bends, less = slopes - slopes.T, bends + bends.T - 2, less + less.T
+        curved = bends - 2 * less
         bends = np.maximum(np.where(curved > 0.2 * bends, curved, bends), 1e-10)
         steps = np.clip(slopes / bends, -0.5, 0.5)
-        promised = 2 * (slopes * steps)[upper].sum()
+        promised = (slopes * steps).sum()
         if not promised > SETTLED:
             break
         length = 1.0
@@ -261,35 +263,36 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
             half = 0.5 * length * steps
             ahead = axes @ np.linalg.solve(unit - half, unit + half)
             there = _along(S, shares, ahead, equal)
-            if there[0] <= value - 1e-4 * length * promised:
+            if there[0][0] <= value - 1e-4 * length * promised:
                 break
             length /= 2
         else:
             break
-        axes, (value, turned, spreads) = ahead, there
+        axes, ((value, weights), turned, spreads) = ahead, there
     if equal:
         spreads = equal_volume(spreads[None], shares[None])[0]
     return np.asarray((axes * spreads[:, None]) @ axes.T)
 
 
-@cache
-def _above_diagonal(width: int) -> tuple[tuple[Indices, Indices], Doubles]:
-    """Places of pairs of axes, and the unit matrix."""
-    return np.triu_indices(width, 1), np.eye(width)
-
-
 def _along(
     S: Doubles, shares: Doubles, axes: Doubles, equal: bool
-) -> tuple[Doubles, Doubles, Doubles]:
-    """What is minimised over axes (..., w, w), per row; and D^T S_k D with their diagonals."""
-    axes = axes[..., None, :, :]
-    turned = axes.swapaxes(-1, -2) @ S @ axes
-    spreads = np.diagonal(turned, axis1=-2, axis2=-1)
+) -> tuple[tuple[Doubles, Doubles], Doubles, Doubles]:
+    """`_per_row` along some axes; and D^T S_k D with their diagonals."""
+    turned = axes.T @ S @ axes
+    spreads = np.diagonal(turned, axis1=1, axis2=2)
+    return _per_row(spreads, shares, equal), turned, spreads
+
+
+def _per_row(spreads: Doubles, shares: Doubles, equal: bool) -> tuple[Doubles, Doubles]:
+    """What is minimised over axes, per row, of variances (..., K, w) along them.
+
+    And weights (K,), of which its slopes are those of a weighted mean of logarithms.
+    """
     logs = np.log(spreads).sum(axis=-1)
-    if equal:
-        width = S.shape[-1]
-        top = logs.max(axis=-1, keepdims=True)
-        value = top[..., 0] + width * np.log(np.exp((logs - top) / width) @ shares)
-    else:
-        value = logs @ shares
-    return value, turned, spreads
+    if not equal:
+        return logs @ shares, shares
+    width = spreads.shape[-1]
+    top = logs.max(axis=-1, keepdims=True)
+    weights = np.exp((logs - top) / width) * shares
+    total = weights.sum(axis=-1, keepdims=True)
+    return (top + width * np.log(total))[..., 0], weights / total

@@ -29,7 +29,7 @@ from vpem.settings import COVARIANCES
 from vpem.terms.decomposed import INVARIANT, ON_AXES, bounded, constrained, n_free
 from vpem.terms.density import Density, Runs, runs_of_roots
 from vpem.terms.missing import Gaps
-from vpem.terms.units import Scaling
+from vpem.terms.units import Scaling, sum_features
 
 SMALLEST_DIRECTION = 1e-10
 """Eigenvalues, of at most 2, from which on components differ along a direction."""
@@ -104,11 +104,10 @@ def factorise(mixture: Mixture, dtype: DTypeLike) -> Factors:
         good = np.isfinite(covariances) & (covariances > 0)
         safe = np.where(good, covariances, 1.0)
         inverse = np.where(good, 1.0 / safe, 0.0)
-        member = np.zeros((copies, blocks.n_blocks))
-        for copy in range(copies):
-            np.add.at(log_dets[copy], blocks.block_of, np.log(safe[copy]))
-            np.add.at(member[copy], blocks.block_of, ~good[copy])
-        failed[...] = member > 0
+        for copy, logs in enumerate(np.log(safe)):
+            log_dets[copy] = sum_features(blocks, logs)
+        for copy in np.flatnonzero(~good.all(axis=1)):
+            failed[copy] = sum_features(blocks, ~good[copy]) > 0
     return Factors(
         np.ascontiguousarray(mixture.means, dtype=dtype),
         np.ascontiguousarray(inverse, dtype=dtype),
