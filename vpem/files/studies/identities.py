@@ -544,7 +544,7 @@ def write_request(
 def _asking(
     study: Study, identity: Identity, authority: Path | None, subject: str | None
 ) -> Member:
-    """Return the member that a request describes: with its certificate, or an authority and a name."""
+    """Return the member of a request: with its certificate, or an authority and a name."""
     own, chain = identity.certificate, chain_of(identity)
     known = next((one for one in study.roster.members if one.name == identity.name), None)
     if not is_issued(chain[0]):
