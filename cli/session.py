@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vpem.errors import InputError, shorten
-from vpem.records import Settings, beside, off, rule, setting, unless, unset
-from vpem.settings import ENGINES
+from vpem.records import ENGINES, Settings, beside, off, rule, setting, unless, unset
 
 from .display import fail
 from .names import name_of

@@ -18,6 +18,9 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from vpem.errors import InputError, Setting, brief, check_choice, did_you_mean, printable, warn
 
+ENGINES = ("tls", "nvflare")
+"""How members of a study reach each other: over links of their own, or inside a job of NVFlare."""
+
 T = TypeVar("T", bound="Settings")
 
 Sentence = tuple[str | Setting, ...]

@@ -109,8 +109,6 @@ BINOMIAL = "binomial"
 """Law of an entry that needs a number of trials."""
 DEALS = ("random", "rows", "features")
 ALIGNMENTS = ("none", "ids", "hmac", "psi")
-ENGINES = ("tls", "nvflare")
-"""How members of a study reach each other: over links of their own, or inside a job of NVFlare."""
 
 PACES = ("squarem", "local:8", "local:8,squarem")
 """Some of what `vpem.steps.accelerate.parse_acceleration` reads."""

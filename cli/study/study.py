@@ -15,8 +15,19 @@ import typer
 from vpem import __version__
 from vpem.errors import InputError, Setting, check_choice
 from vpem.pictures.contents import plural
-from vpem.records import Settings, Table, beside, not_both, off, rule, setting, unless, unset
-from vpem.settings import ENGINES, TOPOLOGIES
+from vpem.records import (
+    ENGINES,
+    Settings,
+    Table,
+    beside,
+    not_both,
+    off,
+    rule,
+    setting,
+    unless,
+    unset,
+)
+from vpem.settings import TOPOLOGIES
 
 from ..commands.doctor import demo_of_study
 from ..display import Screen, print_json, show

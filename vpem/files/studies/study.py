@@ -32,7 +32,7 @@ from vpem.files.studies.signed import (
     table_of,
 )
 from vpem.network.schema import Report
-from vpem.settings import ENGINES
+from vpem.records import ENGINES
 
 MOST_FORMER = 50
 
