@@ -280,9 +280,9 @@ def _on_disk(joined: _JoinedFrames, options: ReadOptions, limit: int) -> Dataset
         if not places:
             raise nothing_left(frame, left_out)
     matrix = TableMatrix(joined, places)
-    wanted = sorted(choice.taken)
+    numbers = sorted(choice.taken)
     texts = [*choice.known, *(n for what, n in choice.noted.items() if what != "weight")]
-    columns = dict(zip(wanted, frame.read(wanted, texts), strict=True)) if wanted else {}
+    columns = dict(zip(numbers, frame.read(numbers, texts), strict=True)) if numbers else {}
     return Dataset(
         matrix.beyond(min(limit, 2 * matrix.nbytes - 1)),
         tuple(names[n] for n in places),

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 
 from vpem.errors import FileError
 from vpem.files.opening import AS_IT_IS, PathLike, open_regular
-from vpem.files.studies.signed import now
 from vpem.network.schema import COUNT, TEXT, Choice, Place, Report, State, TableOf, check
 
 if TYPE_CHECKING:
@@ -360,6 +359,8 @@ class Spent:
 
     def end(self, run: Ran, sums: int) -> None:
         """Note how many sums data of a run travelled in, once it has ended."""
+        from vpem.files.studies.signed import now  # keys of studies, which few that read logs need
+
         self._add({"run": run.run, "ended": now(), "sums": sums})
 
     def _add(self, entry: Mapping[str, object], check: Callable[[], None] = lambda: None) -> None:
