@@ -152,7 +152,7 @@ def test_an_extrapolation_costs_two_numbers_a_hub_and_roots_hear_their_sum():
     plain = fit_vpem(X, network(), **HOW | {"max_iter": 30, "tol": 0})
     fast = fit_vpem(X, network(), accelerate="squarem", **HOW | {"max_iter": 30, "tol": 0})
     more = fast.communication["bytes"] - plain.communication["bytes"]
-    decisions = 3 * 30
+    decisions = 16 * 3 * 30
     assert (more - decisions) % (2 * 3 * 16) == 0
     assert 5 <= (more - decisions) / (2 * 3 * 16) <= 15
 

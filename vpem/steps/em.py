@@ -25,17 +25,7 @@ import numpy as np
 from vpem.checks import Doubles, Floats, Mask
 from vpem.errors import InputError, PartitionedError
 from vpem.network.faults import Objection
-from vpem.network.schema import (
-    COUNT,
-    Array,
-    As,
-    Field,
-    Integer,
-    ListOf,
-    Schema,
-    Stateful,
-    check,
-)
+from vpem.network.schema import COUNT, Array, As, Field, Integer, ListOf, Schema, Stateful, check
 from vpem.settings import FitSettings
 from vpem.steps.accelerate import Accelerated, Acceleration, LocalSteps, PlainSteps
 from vpem.steps.recovery import NoSaver, Saver, check_length
@@ -194,7 +184,7 @@ class Loop(Stateful):
         self.asks = by_passes or not total.is_alike
         """Whether all agree after each sum on what came of it, as they must where totals differ."""
         rounds = step.whole.itemsize < ITEM and settings.tol > 0
-        self.follows = not self.asks and (self.pace.decides or rounds)
+        self.follows = not (self.asks or step.over_rows) and (self.pace.decides or rounds)
         """Whether one process finds for all what a sum came to, which rounding may decide."""
         self.counts = [np.full((1, run.mixture.n_components), np.inf)]
         """Effective samples (R, K) of each of the roots' mixtures, at the last M-step."""
@@ -298,7 +288,8 @@ class Loop(Stateful):
         run, total = self.run, self.step.total
         if self.asks or not len(total.holders.own):
             return
-        self.objects = self.reinitialiser.finds(self.factors, self.counts)
+        failed = any(one.failed.any() for one in self.factors)
+        self.objects = failed or self.reinitialiser.are_few(self.counts)
         if not self.follows and run.history:
             near = partial(run.is_small, self.step.whole, run.history[-1], self.settings.tol)
             self.objects |= near(UNSURE, 1) != near(-UNSURE, 1)

@@ -188,7 +188,8 @@ class _Clusters(Clusters):
             empty = empty & ~silent[:, None]
             moved = np.where(silent[blocks.block_of], run.centres, moved)
         run.centres = moved
-        return np.flatnonzero(self.total.found_by_any(empty.any(axis=0)))
+        flags = empty.any(axis=0)
+        return np.flatnonzero(flags if self.total.tells_all else self.total.holders.any(flags))
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))

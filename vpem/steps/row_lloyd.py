@@ -231,7 +231,8 @@ class _Clusters(Clusters):
             # A root that has not heard the sum keeps its centres.
             run.centres[silent] = np.broadcast_to(before, run.centres.shape)[silent]
             light[silent] = False
-        return np.flatnonzero(self.total.found_by_any(light.any(axis=0)))
+        flags = light.any(axis=0)
+        return np.flatnonzero(flags if self.total.tells_all else self.total.holders.any(flags))
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[:, clusters] = self.data.share(rows)

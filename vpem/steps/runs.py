@@ -443,10 +443,6 @@ class Reinitialiser:
         pairs = zip(roots, mixtures, strict=True)
         return mixtures, [terms.prepare(mixture) for terms, mixture in pairs]
 
-    def finds(self, factors: Sequence[Factors], counts: Sequence[Doubles]) -> bool:
-        """Whether this process finds a component that has collapsed; see `check`."""
-        return any(one.failed.any() for one in factors) or self.are_few(counts)
-
     def are_few(self, counts: Sequence[Doubles]) -> bool:
         """Whether a root here finds too few effective samples (R, K) of a component in use."""
         return any(bool(self._few(count).any()) for count in counts)

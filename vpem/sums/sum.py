@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from vpem.checks import AnyArray, Doubles, Floats, Indices, Mask
 from vpem.engines.placement import Placement
@@ -292,10 +292,6 @@ class Sum(Stateful):
         Under masks they agree, so that a total that not all have had is noticed by all at once.
         """
         return self.is_alike and self.holders.masks is None
-
-    def found_by_any(self, flags: ArrayLike) -> NDArray[np.bool_]:
-        """Whether any root finds each of some flags (n,), which no rounding decides, in a total."""
-        return np.asarray(flags, dtype=np.bool_) if self.tells_all else self.holders.any(flags)
 
     def known_to_all(self, values: Doubles) -> Doubles:
         """Return what all roots have found in a sum, (R,), where this process has its own roots'.
