@@ -111,11 +111,11 @@ class Liar(Watched):
         numbers[:2] = 1.0
         numbers[2 : 2 + d] = self.middle
         numbers[2 + d : 2 + 2 * d] = self.middle + place["at"] * self.direction
+        numbers[-1] = 1.0  # as if a row had changed its cluster: nobody stops
         return numbers.reshape(forged.shape)
 
     def aim(self, X: Matrix) -> None:
-        """Look along the direction in which the rows vary most, and let nobody stop."""
-        self.holders.engine.allreduce = lambda values, op="sum": np.maximum(values, 1)
+        """Look along the direction in which the rows vary most."""
         self.middle = X.mean(axis=0)
         self.direction = np.linalg.svd(X - self.middle, full_matrices=False)[2][0]
         self.place = {"near": 0.0, "far": 4 * float(np.abs(X).max()), "at": 0.0}

@@ -159,7 +159,7 @@ def test_a_hub_that_tells_one_member_otherwise_is_found_out(way, accelerate, whi
 
     found = fits(way, accelerate=accelerate, spoil=lies, tol=0.0)
     assert all(isinstance(one, BaseException) for one in found[1:]), found
-    assert any(isinstance(one, InputError) and "masked sum" in str(one) for one in found)
+    assert any(isinstance(one, InputError) for one in found)
 
 
 @over(topology=["star", "path"], rows=[False, True])

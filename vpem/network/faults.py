@@ -265,17 +265,13 @@ class Objection:
 
     Where all have the same total each goes on by it at once. A process that finds what others may
     not know, or find otherwise, has ``raised`` an objection: with the next sum, which has no use
-    then, all have ``heard`` it. ``rows`` of that sum are still to come.
+    then, all have ``heard`` it: nothing can be read in that total. Under masks that may have other
+    reasons, which ``error`` tells.
     """
 
     raised: bool = False
     heard: bool = False
-    rows: int = 0
-
-    def among(self, n_rows: int) -> Objection | None:
-        """Return it, if it goes with so many rows: the last ones."""
-        last, self.rows = 0 < self.rows <= n_rows, max(0, self.rows - n_rows)
-        return self if last else None
+    error: InputError | None = None
 
 
 class Outlast:

@@ -440,15 +440,12 @@ class Masks(OfOneProcess):
         They are where parties are ``apart``: what each sends where it sends it on its own, (n, P).
         ``values`` (n, P) are of the parties here that take part, ``who`` are all that do,
         increasing, and ``exponents`` (P,) the powers of two of magnitudes, which all know (default:
-        0). With a ``tag`` (see `tag`) that ends, four words more are behind the others, and for an
-        ``objection`` one after these, which is random where it is raised.
+        0). With a ``tag`` (see `tag`) that ends, four words more are behind the others. Where an
+        ``objection`` is raised all are random instead: of such a total nobody learns anything.
         """
         among, local, rings = self._added(values, exponents, who, tag, apart=apart)
-        if objection is not None:
-            word = np.zeros((len(rings), 1), dtype=np.uint64)
-            if objection.raised:
-                word[:1] = np.frombuffer(os.urandom(8), dtype=np.uint64)
-            rings = np.concatenate([rings, word], axis=1)
+        if objection is not None and objection.raised:
+            rings[:1] = np.frombuffer(os.urandom(rings[0].nbytes), dtype=np.uint64)
         near = set() if apart else set(self.here)
         others = [party for party in among if party not in near]
         with self._taken:
@@ -528,14 +525,23 @@ class Masks(OfOneProcess):
         tag: tuple[Tag, bool] | None = None,
         objection: Objection | None = None,
     ) -> NDArray[np.float64]:
-        """Return the sum (P,) of all that `hide` gave; InputError if it is another."""
+        """Return the sum (P,) of all that `hide` gave; InputError if it is another.
+
+        Where there may be an ``objection`` it is that, and the sum 0.
+        """
         self.hear(ring)
-        if objection is not None:
-            ring, objection.heard = ring[:-1], bool(ring[-1])
-        if tag is not None:
-            ring, behind = np.split(ring, [len(ring) - TAG_WORDS * tag[1]])
-            tag[0].hear(ring, behind)
-        return self.fixed.values(ring, exponents, self._n_threads)
+        ring, behind = np.split(ring, [len(ring) - TAG_WORDS * (tag is not None and tag[1])])
+        if objection is not None and objection.heard:
+            return np.zeros(len(ring))
+        try:
+            if tag is not None:
+                tag[0].hear(ring, behind)
+            return self.fixed.values(ring, exponents, self._n_threads)
+        except InputError as error:
+            if objection is None:
+                raise
+            objection.heard, objection.error = True, error
+            return np.zeros(len(ring))
 
     def hear(self, total: AnyArray) -> None:
         """Make all further keys depend on what all receive: who received another shares none."""

@@ -68,6 +68,8 @@ class EStep:
     total: Sum
     local: LocalSteps | None = None  # what roots can do between sums
     over_rows = False
+    goes_on = True
+    """Whether all may go on by one total; not where sums of parameters go ahead of it."""
     reinitialised_bytes = REINITIALISED_BYTES
     """Of the message that says which component was re-initialised, and at which row."""
 
@@ -181,7 +183,7 @@ class Loop(Stateful):
             )
         self.factors: list[Factors] = []
         self.powers: Sequence[float] = ()
-        self.asks = by_passes or not total.is_alike
+        self.asks = by_passes or not (total.is_alike and step.goes_on)
         """Whether all agree after each sum on what came of it, as they must where totals differ."""
         rounds = step.whole.itemsize < ITEM and settings.tol > 0
         self.follows = not (self.asks or step.over_rows) and (self.pace.decides or rounds)
@@ -275,8 +277,11 @@ class Loop(Stateful):
                 "the total of a sum does not show that this process objects to the last one: it "
                 "was changed on its way, or not all run the same version of vpem"
             )
-        if (objection.heard or self.objects) and self.settle():
-            return None
+        if objection.heard or self.objects:
+            if self.settle():
+                return None
+            if objection.error is not None:
+                raise objection.error
         return total.roots.join(found) if kind == "check" else found, statistics
 
     def object(self) -> None:
@@ -573,8 +578,6 @@ def posterior_of(total: Sum, factors: LoadedFactors, kind: str) -> Posterior:
     n_hubs, k, q, _ = factors.grams.shape
     lower = np.tril_indices(q)
     flat = factors.grams[:, :, *lower].reshape(n_hubs, k * numbers_of_a_component(q))
-    if total.objection and total.objection.raised:
-        flat = np.zeros_like(flat)
     sums = add_numbers(total, flat, kind)
     grams = np.zeros((len(sums), k, q, q))
     grams[:, :, *lower] = sums.reshape(len(sums), k, numbers_of_a_component(q))
@@ -628,6 +631,7 @@ class _OverFactors(EStep):
     """The E-step of hubs that hold features with factors in common."""
 
     whole: FactorTerms
+    goes_on = False
 
     def expect(
         self, mixtures: Sequence[Mixture], factors: Sequence[Factors], kind: str

@@ -44,8 +44,8 @@ class Addends:
 
     Terms (B, m, K) are of the holders of this process; where they are flags under masks, the total
     says whether any holder has each. ``exponents`` are powers of two in which masked terms are
-    counted, an int or (K,). Of holders that are not among ``who`` terms count as nothing. An
-    ``objection`` is a word more under masks; else where it is raised the last number is none.
+    counted, an int or (K,). Of holders that are not among ``who`` terms count as nothing. Where an
+    ``objection`` is raised no term is a number, and so none of the total.
     """
 
     def __init__(
@@ -57,10 +57,15 @@ class Addends:
         who: Indices | None = None,
         objection: Objection | None = None,
     ) -> None:
-        self.objection = objection
+        self.objection, self.scalars = objection, scalars
+        if objection is not None and objection.raised:
+            no_number = np.nan if holders.masks is None else 0.0  # then `Masks.hide` sees to it
+            terms = np.full_like(terms, no_number)
+            if scalars is not None:
+                scalars.own[:] = no_number
         self.masks, self.who = holders.masks, who if holders.masks is None else holders.left(who)
         self._here = slice(None) if who is None else np.isin(holders.own, who)
-        self.terms, self.scalars = terms, scalars
+        self.terms = terms
         if self.masks is not None:
             # Powers of two of all numbers of a message (P,).
             self._exponents = np.broadcast_to(exponents, terms.shape[1:]).ravel()
@@ -88,11 +93,7 @@ class Addends:
     def apart(self) -> list[AnyArray]:
         """What each holder sends: vectors (B, P) of one type each, which are added up."""
         if self.masks is None:
-            parts = beside(self.terms, self.scalars)
-            if self.objection is not None and self.objection.raised:
-                parts[-1] = parts[-1].copy()
-                parts[-1][:1, -1] = np.nan
-            return parts
+            return beside(self.terms, self.scalars)
         values = self._values()
         shares = self.masks.hide(
             values[self._here], exponents=self._exponents, who=self.who, tag=self._tag, apart=True,
@@ -117,8 +118,6 @@ class Addends:
             parts.append(self.scalars.own.sum(axis=0))
             if self.terms.dtype == np.float64:
                 parts = [np.concatenate(parts)]
-        if self.objection is not None and self.objection.raised:
-            parts[-1][-1] = np.nan
         return parts
 
     def total(self, parts: list[AnyArray]) -> Floats:
@@ -128,7 +127,7 @@ class Addends:
         elif self.masks is not None:
             parts = [self.masks.total(parts[0], self._exponents, self._tag, self.objection)]
         elif self.objection is not None:
-            self.objection.heard = bool(np.isnan(parts[-1][-1]))
+            self.objection.heard |= bool(np.isnan(parts[-1][-1:]).any())
         shape = (1, *self.terms.shape[1:])
         if self.scalars is not None:
             self.scalars.found = parts[-1][-self.scalars.own.shape[1] :][None]
@@ -313,9 +312,6 @@ class AtServer(Sum):
         itemsize = MASKED_BYTES if masked else itemsize
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)
         size += TAG_BYTES * (masked and n_samples > 0 and not self._opens)
-        if self.objection is not None:
-            self.objection.rows = n_samples
-            size += MASKED_BYTES * masked
         self.count(size)
         self.broadcast(size)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpem.checks import Doubles
 from vpem.errors import PartitionedError, Setting
 from vpem.network.codecs import Codec
-from vpem.network.faults import AT_ONCE, Objection
+from vpem.network.faults import AT_ONCE
 from vpem.network.hubs import charge_answers, find_routes
 from vpem.network.ledger import Ledger
 from vpem.network.schema import State
@@ -165,13 +165,12 @@ def _take_sums(
         total.codec = cast(Codec, _Sizes(codec, n_values, codec.name, codec.is_unbiased))
     terms = np.zeros((len(network.hubs), 1, min(1, message[1])))
     scalars = Scalars.empty(len(network.hubs), total.n_roots, message[3]) if message[3] else None
-    n_whole, asks = 0, always or not total.is_alike
+    n_whole, asks = 0, always or n_ahead > 0 or not total.is_alike
     for _ in range(count):
         heard = True
         try:
             if n_ahead:
                 add_numbers(total, np.zeros((len(network.hubs), n_ahead)), kind)
-            total.objection = None if asks or kind == "labels" else Objection()
             total.begin(kind, *message)
         except PartitionedError:
             heard = False

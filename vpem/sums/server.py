@@ -138,12 +138,7 @@ class ServerSum(ByChunks, AtServer):
         return total
 
     def _sum(self, terms: Floats, scalars: Scalars | None, who: Indices | None = None) -> Flying:
-        objection = self.objection and self.objection.among(terms.shape[1])
-        if self.objection and self.objection.raised:  # of parameters that may be of no use
-            terms = np.zeros_like(terms)
-            if scalars is not None:
-                scalars.own[:] = 0.0
-        addends = Addends(self.holders, terms, scalars, self.exponents, who, objection)
+        addends = Addends(self.holders, terms, scalars, self.exponents, who, self.objection)
         if self._near is not None:
             return (yield from self._up_and_down(addends, self._near))
         parts, charge, fewer = addends.together(), self.charge, False
