@@ -1,21 +1,26 @@
 """Studies whose members meet inside a job of NVFlare: before it, in it, and as it is cut short."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.lines import free_port
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.mailbox import Post
 from vpem.engines.tls.trust import MemberSigns
 from vpem.files.models import read_model
-from vpem.files.studies.study import read_study
+from vpem.files.studies.study import read_study, write_job
 
 from .cli_support import done, run
-from .forks import interpreter
+from .forks import environment, interpreter
 from .nvflare_support import CallError, Job, stand_in
 from .study_support import make_study
 from .tables import each
@@ -202,8 +207,8 @@ def make_job(collab, tmp_path, timeout=60.0, **fit):
     X = np.random.default_rng(0).standard_normal((200, 4)) + 4.0 * (np.arange(200) % 2)[:, None]
     files = []
     for name, site, columns in zip(NAMES, SITES, ([], [0, 1], [2, 3]), strict=True):
-        (tmp_path / site / "job").mkdir(parents=True)
-        (tmp_path / site / "local").mkdir()
+        for folder in ("job", "local"):
+            (tmp_path / site / folder).mkdir(parents=True, exist_ok=True)
         home = shutil.move(studies[name].folder, tmp_path / site / "local" / "vpem")
         if columns:
             files.append(home / f"{name}.csv")
@@ -220,6 +225,15 @@ def forks(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+def check_alike(capsys, found, files, tmp_path):
+    """A model is that of one process that has the files of all parties."""
+    words = [word for name, value in FIT.items() if value for word in (f"--{name}", value)]
+    done(capsys, "fit", *files, "--parties", *words, "-o", tmp_path / "one.h5")
+    alone = read_model(tmp_path / "one.h5")
+    np.testing.assert_allclose(found.history, alone.history, rtol=1e-12)
+    np.testing.assert_allclose(found.mixture.means, alone.mixture.means, rtol=1e-12)
+
+
 def log_of(tmp_path, site):
     return (tmp_path / site / "job" / "vpem.log").read_text()
 
@@ -232,11 +246,7 @@ def test_a_job_finds_what_one_process_does(capsys, collab, forks, tmp_path):
     found = read_model(models[0])
     assert found.options["accelerate"] == "local:8"
     assert (found.report["engine"], found.report["study"]) == ("nvflare", "heart")
-    words = [word for name, value in FIT.items() if value for word in (f"--{name}", value)]
-    done(capsys, "fit", *files, "--parties", *words, "-o", tmp_path / "one.h5")
-    alone = read_model(tmp_path / "one.h5")
-    np.testing.assert_allclose(found.history, alone.history, rtol=1e-12)
-    np.testing.assert_allclose(found.mixture.means, alone.mixture.means, rtol=1e-12)
+    check_alike(capsys, found, files, tmp_path)
 
 
 def test_a_policy_that_refuses_ends_the_job_for_all(collab, forks, tmp_path):
@@ -264,3 +274,52 @@ def test_a_killed_member_is_named(collab, forks, tmp_path):
     assert "server (4), site-1 (4), site-2 (-9)" in str(found)
     for site in SITES[:2]:
         assert "nothing has been heard of lab for 2 s" in log_of(tmp_path, site)
+
+
+# ---- where NVFlare is installed ------------------------------------------------------------------
+
+NVFLARE = Path(sys.executable).with_name("nvflare")
+
+
+@pytest.fixture
+def federation(tmp_path, monkeypatch):
+    """NVFlare's proof of concept, a server and two clients, which allow the classes of jobs."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(tmp_path / "poc"))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+
+    def nvflare(*words):
+        words = (NVFLARE, *words)
+        return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
+
+    nvflare("poc", "prepare", "-n", "2")
+    project = tmp_path / "project.yml"
+    text = (tmp_path / "poc" / "project.yml").read_text()
+    project.write_text(text.replace("8002", str(free_port())))
+    nvflare("poc", "prepare", "-i", str(project), "--force")
+    home = tmp_path / "poc" / "example_project" / "prod_00"
+    for site in SITES:
+        local = home / site / "local"
+        allowed = json.loads((local / "resources.json.default").read_text())
+        allowed["class_allow_list"] += ["nvflare.collab.runtime", "vpem.engines.nvflare"]
+        (local / "resources.json").write_text(json.dumps(allowed))
+    nvflare("poc", "start")
+    yield home, nvflare
+    nvflare("poc", "stop")
+
+
+@pytest.mark.skipif(not NVFLARE.exists(), reason="needs vpem[nvflare]: a minute of its processes")
+def test_a_federation_finds_what_one_process_does(capsys, collab, federation, tmp_path):
+    home, nvflare = federation
+    _, files = make_job(collab, home)
+    write_job(read_study(home / "server/local/vpem/heart.toml"), "fit", tmp_path / "heart-job")
+    number = re.search("job_id: (.*)", nvflare("job", "submit", "-j", str(tmp_path / "heart-job")))
+    models = [home / site / number[1] / "heart.h5" for site in SITES]
+    until = time.monotonic() + 90.0
+    while not all(model.exists() for model in models) and time.monotonic() < until:
+        time.sleep(0.5)
+    # The server's goes into the job's store with the rest of its folder.
+    assert models[1].read_bytes() == models[2].read_bytes()
+    found = read_model(models[1])
+    assert (found.report["engine"], found.options["accelerate"]) == ("nvflare", "local:8")
+    check_alike(capsys, found, files, tmp_path)

@@ -435,6 +435,11 @@ CASES: dict[str, dict[str, Lines]] = {
             "party show clinic.crt",
             "study revoke clinic",
         ),
+        "job": (
+            MEETING[0],
+            "study init heart --engine nvflare --align ids --hops 0 -k 2",
+            "study job heart.toml",
+        ),
         "policy": (
             *MEETING,
             "party policy > policy.toml",
