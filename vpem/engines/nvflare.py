@@ -52,6 +52,9 @@ SECONDS = 30.0
 LOOK_EVERY, SILENT = 1.0, 10
 """Seconds between questions whether a site has ended, and how many of these it may not answer."""
 
+DONE = (0, 3)
+"""Exit codes where there is a result: it may not have converged."""
+
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")
 
 Key = tuple[str, int, bool]
@@ -235,10 +238,12 @@ class Server(Site):
                     code, silent[site] = None, silent[site] + 1
                 if code is not None or silent[site] >= SILENT:
                     codes[site] = code
-        if any(codes.values()) or None in codes.values():
-            said = ", ".join(
-                f"{site} ({'lost' if codes[site] is None else codes[site]})"
-                for site in sorted(codes)
-                if codes[site] != 0
+        failed = [
+            f"{site} ({'lost' if codes[site] is None else codes[site]})"
+            for site in sorted(codes)
+            if codes[site] not in DONE
+        ]
+        if failed:
+            raise RuntimeError(
+                f"vpem has not done its work at {', '.join(failed)}: its vpem.log there says why"
             )
-            raise RuntimeError(f"vpem has not done its work at {said}: its vpem.log there says why")
