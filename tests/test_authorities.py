@@ -342,7 +342,7 @@ def test_a_member_joins_by_its_authority_and_leaves(heart, root, below, monkeypa
     shutil.copy("heart.toml", lab)
     monkeypatch.chdir(lab)
     below.issue(lab, "lab", HOST, key=rsa_key())
-    done(capsys, *ask, "--address", "lab.org:443")
+    done(capsys, *ask, "--authority", "roots.pem", "--address", "lab.org:443")
     assert "no one else needs to know" in run(capsys, "party", "renew", "heart.toml").err
     shutil.copy("lab.request", hub)
     monkeypatch.chdir(hub)
@@ -374,7 +374,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(heart, root, below, monkeypatch
         (lab / "lab.key").write_bytes(key)
         (lab / "lab.key").chmod(0o600)
 
-    fails("it does not lead to CN=Another", "other.pem")
+    fails("lab.crt is not the certificate of lab: it does not lead to CN=Another", "other.pem")
     fails("CN=hub is no authority: it does not say CA:TRUE", "heart.toml")
     fails("there is a private key in it", "lab.key")
     fails("certificates in PEM, at most 200", "lab.csv")

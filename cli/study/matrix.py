@@ -6,7 +6,7 @@ in both directions, without what TLS adds. Kinds of messages are the ledger's an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from operator import add
 from textwrap import wrap
@@ -167,18 +167,3 @@ def _note(report: Report) -> str:
         f"{size(total['iteration'])} an iteration and {size(total['in_all'])} in all{masks}. What "
         "TLS adds, a start, ids, agreements and the result come on top."
     )
-
-
-def as_markdown(tables: Sequence[Table]) -> str:
-    """Write tables in Markdown."""
-
-    def line(cells: Sequence[object]) -> str:
-        return f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"
-
-    parts = []
-    for one in tables:
-        ruler = line([("---:" if head in one.aligned else "---") for head in one.heads])
-        parts += [f"## {one.caption}\n"] if one.caption else []
-        head = [line(one.heads), ruler] if one.heads else []
-        parts += [*head, *(line(row) if head else str(*row) for row in one.rows), ""]
-    return "\n".join(parts).rstrip("\n")

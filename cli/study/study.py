@@ -99,10 +99,6 @@ class MatrixSettings(Settings, kept=False):
         most=10**15,
         idle=beside(" is the number of rows of {matrix}; add it", matrix=False),
     )
-    markdown: bool = off(
-        "Write the page of --matrix in Markdown, for mail or a ticket.",
-        idle=beside(" is a form of {matrix}; add it", matrix=False),
-    )
 
 
 class NewStudy(Settings, heading="Study", kept=False):
@@ -307,16 +303,10 @@ def show_file(
 
         study = read_study(file)
         if page.matrix:
-            from .matrix import as_markdown, matrix_of, tables_of_matrix
+            from .matrix import matrix_of, tables_of_matrix
 
             report = matrix_of(context, study, page.samples)
-            tables = [*tables_of_matrix(report)]
-            if json:
-                print_json(report)
-            elif page.markdown:
-                show(as_markdown(tables))
-            else:
-                show(*tables)
+            print_json(report) if json else show(*tables_of_matrix(report))
             return
         (print_json if json else show_study)(study.describe())
         warn_of_refusals(study, screen)

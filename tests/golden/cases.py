@@ -428,6 +428,7 @@ CASES: dict[str, dict[str, Lines]] = {
             "study change heart.toml --command kmeans -k 3",
             "study show heart.toml --json",
         ),
+        "matrix": (*JOINED[: len(MEETING) + 6], "study show heart.toml --matrix --samples 569"),
         "renew and revoke": (
             *JOINED[: len(MEETING) + 3],
             "party renew heart.toml --as clinic",

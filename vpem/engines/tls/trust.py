@@ -92,20 +92,12 @@ def validity(certificate: bytes) -> tuple[datetime, datetime]:
     return read.not_valid_before_utc, read.not_valid_after_utc
 
 
-def issuer_name(certificate: bytes) -> str:
-    """Return whom a certificate (DER) names as its issuer, which of an authority is itself."""
-    from cryptography import x509
-
-    return printable(x509.load_der_x509_certificate(certificate).issuer.rfc4514_string())[:120]
-
-
 def names_of(certificate: bytes) -> tuple[str, str]:
     """Return subject and issuer of a certificate (DER), which are the same if it is self-signed."""
     from cryptography import x509
 
     read = x509.load_der_x509_certificate(certificate)
-    subject, issuer = (printable(one.rfc4514_string())[:120] for one in (read.subject, read.issuer))
-    return subject, issuer
+    return printable(read.subject.rfc4514_string()), printable(read.issuer.rfc4514_string())
 
 
 def hosts_of(certificate: bytes) -> list[str]:
@@ -152,12 +144,10 @@ def scheme_of(key: Any) -> list[Any]:
     return []
 
 
-def is_by(certificate: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether a signature of a message is by the key of a certificate (DER), of whatever kind."""
-    from cryptography import x509
+def is_signed(key: Any, message: bytes, signature: bytes) -> bool:
+    """Whether a signature of a message is by a public key, of whatever kind."""
     from cryptography.exceptions import InvalidSignature
 
-    key: Any = x509.load_der_x509_certificate(certificate).public_key()
     try:
         key.verify(signature, message, *scheme_of(key))
     except InvalidSignature:
@@ -200,7 +190,7 @@ def unlike(
         key = leaf.public_key()
     except (paths.VerificationError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = printable(str(error)).rpartition("exhausted: ")[2].partition(" (encountered")[0]
-        issued = f"{names_of(member.certificate)[0]}, the authority of {member.name}"
+        issued = f"{names_of(member.certificate)[0][:120]}, the authority of {member.name}"
         return f"it does not lead to {issued} ({why.removeprefix('validation failed: ')[:120]})"
     usage, purposes = uses.get(x509.KeyUsage), uses.get(x509.ExtendedKeyUsage)
     if isinstance(key, RSAPublicKey) and key.key_size < LEAST_RSA:
@@ -285,7 +275,7 @@ class Member:
         mark, words = fingerprint(self.certificate), fingerprint_words(self.certificate)
         about = {"name": self.name, "fingerprint": mark, "words": words}
         if self.subject:
-            about |= {"authority": names_of(self.certificate)[0], "subject": self.subject}
+            about |= {"authority": names_of(self.certificate)[0][:120], "subject": self.subject}
         return about | {"valid_from": begins, "valid_until": ends}
 
 
@@ -450,7 +440,7 @@ class MemberSigns:
         self._roster, self._identity = roster, identity
         self.run, self.about = b"", (roster.study, roster.text)
         shown = [
-            " ".join(filter(None, [each.name, fingerprint(each.certificate), each.subject]))
+            f"{each.name} {fingerprint(each.certificate)} {each.subject}".rstrip()
             for each in roster.members
         ]
         self.facts = [roster.study, str(roster.edition), roster.text, *shown]
@@ -481,6 +471,7 @@ class MemberSigns:
 
     def _proved(self, rank: int, message: bytes, signature: bytes) -> bool:
         """Whether a member has signed its introduction, and so, with an authority, its key."""
+        from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         member, members = self._roster.members[rank], self._roster.members
@@ -494,7 +485,8 @@ class MemberSigns:
             raise InputError(f"{member.name} does not show its certificate: {wrong}")
         with suppress(ValueError):
             self._keys[rank] = Ed25519PublicKey.from_public_bytes(key)
-            return is_by(chain[0], INTRODUCTION + message, signature)
+            own = x509.load_der_x509_certificate(chain[0]).public_key()
+            return is_signed(own, INTRODUCTION + message, signature)
         return False
 
     def introduced(self, everyones: Sequence[tuple[bytes, bytes]]) -> None:
@@ -537,17 +529,11 @@ class MemberSigns:
 
     def holds(self, rank: int, message: bytes, signature: bytes, context: bytes = KEYS) -> bool:
         """Whether a signature of a message is that of a member."""
-        from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         key = self._keys[rank]
-        if not isinstance(key, Ed25519PublicKey):
-            return False
-        try:
-            key.verify(signature, context + message)
-        except InvalidSignature:
-            return False
-        return True
+        is_own = isinstance(key, Ed25519PublicKey)
+        return is_own and is_signed(key, context + message, signature)
 
     def seal(self, number: int, message: bytes) -> bytes:
         """Return a message that the first member is to pass on, signed, by its number in the run.

@@ -35,6 +35,7 @@ from vpem.files.hdf5 import atomic_write
 from vpem.files.json_text import as_toml
 from vpem.files.opening import PathLike, open_regular
 from vpem.files.studies.signed import (
+    ISSUED,
     Fields,
     Signed,
     address_of,
@@ -97,10 +98,10 @@ def make_identity(folder: Path, name: str, days: int = 365) -> Identity:
 def renew_identity(folder: Path, name: str, days: int = 365) -> Identity:
     """Make a new key and certificate; the old, NAME.old.*, serve until studies have the new."""
     current, old = read_identity(folder, name), _files(folder, f"{name}.old")
-    if is_issued(certificate_of(current)):
+    if is_issued(own := certificate_of(current)):
         raise InputError(
-            f"{current.certificate} is issued by {names_of(certificate_of(current))[1]}: put a new "
-            f"one of that authority, and its key, in its place; no one else needs to know"
+            f"{current.certificate} is issued by {names_of(own)[1][:120]}: put a new one of that "
+            "authority, and its key, in its place; no one else needs to know"
         )
     if old.certificate.exists() or old.key.exists():
         until = validity(read_certificate(old.certificate, name))[1] if _whole(old) else None
@@ -498,7 +499,7 @@ def write_request(
             "none"
         )
     identity, before = usable(read_identity(study.folder, name)), None
-    member, chain = _asking(study, identity, authority, subject), chain_of(identity)
+    member, chain = _asking(identity, authority, subject), chain_of(identity)
     at, door = (None if one is None else address_of(one) for one in (address, listen))
     member = replace(member, address=at, listen=door, features=features)
     if study.roster.rank_of(name) is not None:
@@ -531,7 +532,7 @@ def write_request(
         "chain": "".join(map(pem_of, request.chain)) or None,
     }  # fmt: skip
     table = table_of("[member]", member_table(member))
-    keys = {"issued" if member.subject else "ed25519": key_of(identity)}
+    keys = {ISSUED if member.subject else "ed25519": key_of(identity)}
     if before is not None:
         keys["before"] = key_of(before)
     text = signed_text("request", head + table_of("[request]", about) + "\n" + table, keys)
@@ -541,34 +542,29 @@ def write_request(
     return request
 
 
-def _asking(
-    study: Study, identity: Identity, authority: Path | None, subject: str | None
-) -> Member:
-    """Return the member of a request: with its certificate, or an authority and a name."""
+def _asking(identity: Identity, authority: Path | None, subject: str | None) -> Member:
+    """Return who asks: with its certificate, or with an authority and a name."""
     own, chain = identity.certificate, chain_of(identity)
-    known = next((one for one in study.roster.members if one.name == identity.name), None)
     if not is_issued(chain[0]):
         if authority is not None or subject is not None:
             what = Setting("subject") if authority is None else Setting("authority", authority)
             raise InputError(what, f" is for a certificate of an authority; {own} is self-signed")
         return Member(identity.name, chain[0])
-    hosts, roots = hosts_of(chain[0]), list[bytes]()
-    if known is not None and known.subject:
-        subject, roots = subject or known.subject, [known.certificate]
+    hosts = hosts_of(chain[0])
     if subject is None and len(hosts) != 1:
         here = f"{own} is for {', '.join(hosts[:5]) or 'no host'}"
         raise InputError(f"{here}: others know a member by one; give ", Setting("subject", "HOST"))
-    if authority is not None:
-        try:
-            bundle = parse_chain(_content(authority).decode("ascii", "replace"), MOST_MEMBERS)
-            roots = [parse_authority(pem_of(one)) for one in bundle]
-        except InputError as error:
-            raise InputError(f"{authority}: {error}") from None
-    wrong = f"it is issued by {names_of(chain[0])[1]}; give that authority's with --authority FILE"
-    for root in roots:
-        member = Member(identity.name, root, subject=check_subject(subject or hosts[0]))
-        if not (wrong := unlike(member, chain)):
-            return member
+    if authority is None:
+        issued = f"{own} is issued by {names_of(chain[0])[1][:120]}: give that authority's with "
+        raise InputError(issued, Setting("authority", "FILE"))
+    name, wrong = check_subject(subject or hosts[0]), ""
+    try:
+        for root in parse_chain(_content(authority).decode("ascii", "replace"), MOST_MEMBERS):
+            member = Member(identity.name, parse_authority(pem_of(root)), subject=name)
+            if not (wrong := unlike(member, chain)):
+                return member
+    except InputError as error:
+        raise InputError(f"{authority}: {error}") from None
     raise InputError(f"{own} is not the certificate of {identity.name}: {wrong}")
 
 
@@ -603,10 +599,8 @@ def read_request(path: PathLike) -> MembershipRequest:
         raise FileError(f"{path} has a certificate that is not that of {member.name}: {wrong}")
     for table in (fields, about, Fields(text.content, str(path))):
         table.end()
-    if member.subject:
-        signed = text.is_by_issued(request.chain[0])
-    else:
-        signed = text.is_by(member.certificate)
+    shown = (request.chain[0], ISSUED) if member.subject else (member.certificate,)
+    signed = text.is_by(*shown)
     if request.before is not None:
         signed = signed and text.is_by(request.before, "before")
     text.signature.end()

@@ -23,7 +23,7 @@ from vpem.checks import check_int, read_int
 from vpem.engines.tls.trust import (
     MOST_ISSUERS,
     certificates_in,
-    is_by,
+    is_signed,
     names_of,
     scheme_of,
     validity,
@@ -340,7 +340,7 @@ def parse_authority(text: str) -> bytes:
         extensions = x509.load_der_x509_certificate(certificate).extensions
         if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
             return certificate
-    raise InputError(f"{names_of(certificate)[0]} is no authority: it does not say CA:TRUE")
+    raise InputError(f"{names_of(certificate)[0][:120]} is no authority: it does not say CA:TRUE")
 
 
 def check_subject(text: str) -> str:
@@ -391,6 +391,8 @@ def common_name(certificate: bytes) -> str:
 
 MARK = "\n[signature]\n"
 BYTES = 64
+ISSUED = "issued"
+"""Field of a signature by the key of a certificate that an authority has issued."""
 
 
 class Signed:
@@ -412,15 +414,11 @@ class Signed:
 
     def is_by(self, certificate: bytes, name: str = "ed25519") -> bool:
         """Whether a field of the table is the signature by the key of a certificate (DER)."""
-        signature = self.signature.read(name, from_base64)
-        return is_signed_by(certificate, self.kind, self.body, signature)
-
-    def is_by_issued(self, certificate: bytes) -> bool:
-        """The same of a certificate that an authority has issued, with a key of any kind."""
-        with suppress(ValueError, TypeError):
-            signature = base64.b64decode(self.signature.text("issued", most=2048), validate=True)
-            return is_by(certificate, _in_context(self.kind, self.body), signature)
-        return False
+        if issued := name == ISSUED:
+            signature = _any_base64(self.signature.text(name, most=LONGEST_PEM))
+        else:
+            signature = self.signature.read(name, from_base64)
+        return is_signed_by(certificate, self.kind, self.body, signature, issued)
 
     @property
     def digest(self) -> str:
@@ -428,11 +426,14 @@ class Signed:
         return hashlib.sha256(self.body.encode()).hexdigest()
 
 
+def _any_base64(text: str) -> bytes:
+    with suppress(ValueError, binascii.Error):
+        return base64.b64decode(text, validate=True)
+    return b""
+
+
 def from_base64(text: str) -> bytes:
-    try:
-        signature = base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error):
-        signature = b""
+    signature = _any_base64(text)
     if len(signature) != BYTES:
         raise InputError(f"it must be {BYTES} bytes in base 64")
     return signature
@@ -448,15 +449,18 @@ def sign(key: Any, kind: str, text: str) -> str:
     return base64.b64encode(key.sign(_in_context(kind, text), *scheme_of(key))).decode()
 
 
-def is_signed_by(certificate: bytes, kind: str, text: str, signature: bytes) -> bool:
-    """Whether a signature of a text of some kind is by the key of a certificate (DER)."""
-    from cryptography.exceptions import InvalidSignature
+def is_signed_by(
+    certificate: bytes, kind: str, text: str, signature: bytes, issued: bool = False
+) -> bool:
+    """Whether a signature of a text of some kind is by the key of a certificate (DER).
 
-    try:
-        public_key_of(certificate).verify(signature, _in_context(kind, text))
-    except InvalidSignature:
-        return False
-    return True
+    One that an authority has ``issued`` may have a key of any kind.
+    """
+    from cryptography import x509
+
+    read = x509.load_der_x509_certificate(certificate)
+    key = read.public_key() if issued else _key_in(read)
+    return is_signed(key, _in_context(kind, text), signature)
 
 
 def signed_text(kind: str, body: str, keys: Mapping[str, Any]) -> str:
