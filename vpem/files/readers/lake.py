@@ -166,7 +166,8 @@ class _JoinedFrames:
     ) -> pa.DataType | None:
         """Return the type of a column of which all files have some; None: text may be, of CSV."""
         kind, first = pa.null(), self.frames[0]
-        for own, frame in zip(kinds, self.frames, strict=False):
+        for number, own in enumerate(kinds):
+            frame = self.frames[min(number, len(self.frames) - 1)]
             both = _common(kind, own)
             if (
                 both is None

@@ -337,7 +337,7 @@ def parquet_frame(file: Stored) -> LazyFrame:
         n_rows = max(1, PIECE_BYTES // (8 * max(len(chosen), 1)))
         with (
             damaged(said, FAILURES),
-            parquet.ParquetFile(file.open(), buffer_size=BUFFER_BYTES) as opened,
+            parquet.ParquetFile(file.open(), buffer_size=BUFFER_BYTES, pre_buffer=False) as opened,
         ):
             groups = range(first, len(counts))
             for rows in opened.iter_batches(n_rows, row_groups=groups, columns=chosen):
