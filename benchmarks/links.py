@@ -1,8 +1,13 @@
 """How long iterations take over slow links, and what `vpem topology describe --link` foretells.
 
     sudo python -m benchmarks.links [100Mbit,30ms ...]
+    sudo python -m benchmarks.links parties [3 10 30 ...] [100Mbit,30ms ...]
 
-A rank of MPI runs in a network namespace of its own, between which lies a router in user space
+``parties``: members of a study over TLS, each a process in a namespace of its own; measured and
+foretold seconds of an iteration, and bytes of an iteration on all interfaces. All members compute on
+this machine's processors, so that rows are few: what is held is latency, transfer and messages.
+
+Else a rank of MPI runs in a network namespace of its own, between which lies a router in user space
 (`benchmarks.router`). Needs root, iproute2 and MPICH's mpiexec.
 """
 
@@ -10,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +30,7 @@ from vpem.network.graph import make_graph
 from vpem.network.messages import LinkSpeed, parse_link
 from vpem.network.partition import contiguous
 
+from .members import Members
 from .mpi import launcher
 from .router import NET, Net, namespaces
 
@@ -40,6 +47,19 @@ CASES: list[tuple[str, int, int, dict[str, Any]]] = [
 
 WIDTH = 4
 RANKS = 4
+PARTIES: list[tuple[str, dict[str, Any], int]] = [
+    ("star", {}, 300),
+    ("star", {}, 20_000),
+    ("star", {"secure-sum": True}, 2_000),
+    ("star", {"split": "rows"}, 1_000),
+    ("tree", {"sum": "tree"}, 2_000),
+    ("cycle", {"rounds": 20}, 300),
+]
+"""Topology, options, and rows."""
+
+COUNTS = 2, 12
+"""Iterations of the two fits whose seconds are subtracted."""
+
 LINKS = ("100Mbit,0.1ms", "100Mbit,10ms", "100Mbit,30ms", "20Mbit,30ms")
 
 
@@ -108,8 +128,59 @@ def foretold(link: str, number: int) -> dict[str, Any]:
     return found["time"]
 
 
+def over_tls(n_parties: int, link: str, case: tuple[str, dict[str, Any], int]) -> dict[str, Any]:
+    """Seconds of an iteration of members of a study, and what is foretold of them."""
+    topology, options, rows = case
+    fit = {"topology": topology, "components": 3, "init": "random", "tol": 1e-14, **options}
+    seconds, sent, used = [], [], []
+    n_members, by_rows = n_parties + (topology == "star"), options.get("split") == "rows"
+    n_features = 4 if by_rows else 2 * n_parties
+    for count in COUNTS:
+        own = fit | {"max-iter": count}
+        with (
+            namespaces(n_members, parse_link(link)) as net,
+            tempfile.TemporaryDirectory() as home,
+        ):
+            shape = rows, n_features, 3
+            members = Members(Path(home), net.addresses, own, shape, net.within)
+            for name in members.names[1:] if by_rows else []:  # as many rows each
+                shutil.copy(members.data, members.folder(name) / f"{name}.h5")
+            before, began = sum(net.sent()), os.times()
+            report = members.fit("-q")[0].report
+            ended = os.times()
+            used.append(ended.children_user + ended.children_system
+                        - began.children_user - began.children_system)  # fmt: skip
+            assert report["n_iter"] == count
+            sent.append(sum(net.sent()) - before)
+            seconds.append(report["seconds"])
+    held = [n_features] + [0] * (n_parties - 1) if by_rows else [2] * n_parties
+    how = {"split": "rows"} if by_rows else {}
+    how |= {"sum": "tree"} if topology == "tree" else {}
+    how |= {"secure_sum": True} if "secure-sum" in options else {}
+    how |= {"n_rounds": options["rounds"]} if "rounds" in options else {}
+    told = plan(make_graph(topology, n_parties), held, n_components=3, link=link,
+                n_samples=rows * (n_parties if by_rows else 1), **how)  # fmt: skip
+    taken, count = (seconds[1] - seconds[0]) / (COUNTS[1] - COUNTS[0]), COUNTS[1] - COUNTS[0]
+    time, n_bytes = told["time"], told["communication"]["iteration"]["bytes"]
+    parts = {part: time[part] for part in ("computing", "latency", "transfer")}
+    return {
+        "parties": n_parties, "topology": topology, **options, "rows": rows, "link": link,
+        "measured": round(taken, 4), "foretold": time["iteration"], **parts,
+        "foretold over measured": round(time["iteration"] / taken, 2),
+        "bytes": n_bytes, "on interfaces": (sent[1] - sent[0]) // count,
+        "processor seconds of all": round((used[1] - used[0]) / count, 4),
+    }  # fmt: skip
+
+
 def main(words: list[str]) -> None:
     """Print a line of JSON for each link and case."""
+    if words[:1] == ["parties"]:
+        links = [word for word in words if "," in word] or ["100Mbit,30ms"]
+        for n_parties in [int(word) for word in words if word.isdigit()] or [3, 10, 30]:
+            for link in links:
+                for case in PARTIES[int(os.environ.get("FROM", 0)):]:
+                    print(json.dumps(over_tls(n_parties, link, case)), flush=True)
+        return
     if words[:1] == ["--rank"]:
         rank([int(word) for word in words[1:]])
         return

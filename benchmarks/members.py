@@ -86,7 +86,10 @@ class Members:
             name: (address, PORT) if name == "hub" or not star else None
             for name, address in zip(self.names, addresses, strict=True)
         }
-        make_study(self.home, dialled, {"fit": self.options}, name="bench", timeout=timeout)
+        # All files have the same rows in the same order; workers' have rows of their own.
+        aligned = {} if self.options.get("split") == "rows" else {"align": "none"}
+        fit = aligned | self.options
+        make_study(self.home, dialled, {"fit": fit}, name="bench", timeout=timeout)
         for name in self.names[star:]:
             cut = self.home / "cut" / f"agent_{name.removeprefix('party')}.h5"
             cut.rename(self.folder(name) / f"{name}.h5")

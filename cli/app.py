@@ -383,6 +383,7 @@ fedem    commands.fit:fedem      Fit a mixture to rows of workers by FedEM or VR
 impute   commands.impute:impute  Impute a matrix from the parts of it that observers saw.
 saem     commands.saem:saem      Fit a model with latent variables by stochastic EM (SAEM).
 predict  commands.model:predict  Assign rows to components or centres; predict individuals.
+plan     commands.topology:describe Foretell what a fit sends, how long it takes, what it needs.
 score    commands.model:score    Compute log-likelihood, BIC and AIC of data under a model.
 show     commands.model:show_any Show a model, or another file that vpem has written.
 sample   commands.model:sample   Draw rows from a model, each labelled with its component.

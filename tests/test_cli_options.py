@@ -331,6 +331,7 @@ WORDS = {
     "plot": "model.h5 -o p.png",
     "data simulate": "-o s.h5", "data split": "d.h5 -o parts",
     "data import": "t.csv -o t.h5", "topology describe": "cycle --agents 3",
+    "plan": "cycle --agents 3",
     "party init": "--name lab", "party renew": "d.h5", "study init": "heart --star h:1",
     "study show": "d.h5 --matrix",
     "party check": "d.h5",

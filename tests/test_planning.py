@@ -464,7 +464,8 @@ def test_a_server_takes_all_terms_and_sends_their_sum(n):
     assert found["transfer"] == pytest.approx(found["bytes"] / 1e6)
     assert found["latency"] == pytest.approx(0.005 * 2)
     assert found["additions"] == n * 400
-    parts = found["computing"] + found["latency"] + found["transfer"]
+    assert found["handling"] == 2 * n * module.HANDLED
+    parts = sum(found[part] for part in ("computing", "handling", "latency", "transfer"))
     assert found["iteration"] == pytest.approx(parts)
     assert found["computing"] == found["flops"] / 1e9 + found["additions"] / 1e8
 
@@ -484,8 +485,9 @@ def test_large_messages_are_announced_and_many_rows_go_in_chunks():
     assert small["chunks"] == large["chunks"] == 1
     _, several = times("cycle", 4, "8Mbit,5ms", rows=1_000_000, n_rounds=20)
     assert several["chunks"] > 10
-    longest = max(several["computing"], several["latency"] + several["transfer"])
-    parts = several["computing"] + several["latency"] + several["transfer"]
+    working = several["computing"] + several["handling"]
+    longest = max(working, several["latency"] + several["transfer"])
+    parts = working + several["latency"] + several["transfer"]
     assert longest < several["iteration"] < parts
 
 

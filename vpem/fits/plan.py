@@ -30,7 +30,7 @@ from vpem.fits.likely_hubs import check_choice_of_hubs
 from vpem.fits.results import SUMMED
 from vpem.fits.rows import charge_scaling
 from vpem.fits.settings import PlanSettings
-from vpem.fits.vpem import check_sums_of_factors
+from vpem.fits.vpem import WORKING, check_sums_of_factors
 from vpem.network.graph import Graph
 from vpem.network.hubs import Hub, LikelyHubs, charge_meetings, diameter, find_hubs, find_meetings
 from vpem.network.ledger import Ledger
@@ -42,15 +42,13 @@ from vpem.rules import refuse
 from vpem.settings import ACCELERATIONS, SPLITS, WEIGHTS, SumSettings
 from vpem.steps.em import numbers_of_a_component, numbers_of_a_row
 from vpem.steps.row_sampling import ROW_BYTES
-from vpem.sums.connect import Network, along_a_tree, connect, connect_workers
+from vpem.sums.connect import Network, along_a_tree, connect, connect_workers, way_of
 from vpem.sums.consensus import ConsensusSum, consensus_error_bound, rounds_needed
-from vpem.sums.counted import add_vectors
 from vpem.sums.forecast import communication, labels_sent
 from vpem.sums.quantizer import ITEM
 from vpem.sums.server import IN_FLIGHT
 from vpem.terms.features import FeatureTerms
 from vpem.terms.rows import CHUNK_BYTES
-from vpem.terms.statistics import Message
 from vpem.terms.units import Scaling
 
 EXPONENTIAL = 20
@@ -62,8 +60,23 @@ EAGER = 1 << 16
 HANDSHAKE = 2
 """Latencies that this takes."""
 
-WIDEST = 256
-"""Features of the block whose flops a second are measured, at most."""
+HANDLED = 4e-4
+"""Processor seconds in which a member of a study sends a message, or takes one in."""
+
+PADDED, PADDED_NUMBER = 3.5e-5, 2.5e-9
+"""Processor seconds of a mask between two parties, and of each number under it."""
+
+PAIRED = 5e-5
+"""Processor seconds in which two parties agree on keys for their masks."""
+
+LINKED, KEPT_OF_PAIR = 1 << 18, 500
+"""Bytes that a member keeps for a link to another, and for keys that it shares with one."""
+
+USED = CHUNK_BYTES + CHUNK_BYTES // 2
+"""Bytes that kernels work with, beside the rows."""
+
+WIDEST, MOST_COMPONENTS = 256, 64
+"""Features of the block, and components, whose flops a second are measured, at most."""
 
 TRIAL_FLOPS = 2e7
 """Of one measurement."""
@@ -95,6 +108,11 @@ class Work:
     n_factors: int = 0
 
     @property
+    def samples(self) -> float:
+        """Rows of all batches."""
+        return self.n_samples * self.n_sums
+
+    @property
     def flops(self) -> float:
         """Of an E-step and M-step with full covariances.
 
@@ -109,9 +127,7 @@ class Work:
 
 def message_size(n_components: int, n_features: int) -> int:
     """Numbers of a worker's statistics with full covariances, and of its log-likelihood."""
-    blocks, units = Blocks.one(n_features), Scaling.none(n_features)
-    terms = FeatureTerms(np.zeros((1, n_features)), blocks, "full", scaling=units)
-    return Message(terms, np.zeros((n_components, n_features))).size
+    return n_components * (1 + n_features + n_features * (n_features + 1) // 2) + 1
 
 
 Rates = tuple[float, float]
@@ -121,7 +137,7 @@ adds to others in memory."""
 
 def measure_rates(width: int, n_components: int) -> Rates:
     """Measure this machine, on rows of so many features (at most `WIDEST`) that are drawn."""
-    width = max(1, min(width, WIDEST))
+    width, n_components = max(1, min(width, WIDEST)), min(n_components, MOST_COMPONENTS)
     one = Work(1, n_components, width, (1, n_components), ITEM)
     n_samples = max(64, int(TRIAL_FLOPS / one.flops))
     rng = np.random.default_rng(0)
@@ -158,10 +174,10 @@ def iteration_time(
 
     ``work`` is that of the busiest agent, ``sent`` what `vpem.sums.forecast.communication` says,
     and ``ahead`` the rounds of small sums that come before that of the rows and are not in it;
-    without ``rates`` this machine's are measured. It returns seconds ``computing``, ``latency``,
-    ``transfer`` and, of a whole ``iteration``; and what they are made of: ``flops`` and
-    ``additions`` of the busiest, its ``bytes``, the ``latencies`` one after the other, and
-    ``chunks`` of rows.
+    without ``rates`` this machine's are measured. It returns seconds ``computing``, ``handling``
+    of messages, ``masking``, ``latency``, ``transfer`` and, of a whole ``iteration``; and what
+    they are made of: ``flops`` and ``additions`` of the busiest, its ``bytes``, ``messages`` and
+    ``pads`` (masks with one other), the ``latencies`` one after the other, and ``chunks`` of rows.
     """
     computed, added = rates or measure_rates(work.width, work.n_components)
     one: Report = sent["batch"] if "batch" in sent else sent["iteration"]
@@ -182,9 +198,14 @@ def iteration_time(
     waits = ahead + work.n_sums * (n_rounds * flights * ways + others + agreed) + agreed
     flops, additions = work.n_sums * work.flops, work.n_sums * n_values * most
     computing = flops / computed + additions / added
+    handled = 2 * work.n_sums * most * chunks
+    pads = (parties_of(network) - 1) * work.n_sums if network.agents.masks is not None else 0.0
+    handling = handled * HANDLED
+    masking = pads * (chunks * PADDED + n_values * PADDED_NUMBER)
     n_bytes = round(work.n_sums * n_bytes)
     latency, transfer = link.latency * waits, link.transfer(n_bytes)
-    longer, shorter = sorted((computing, latency + transfer), reverse=True)
+    working = computing + handling + masking
+    longer, shorter = sorted((working, latency + transfer), reverse=True)
     return {
         "bandwidth": link.bandwidth,
         "one_way_latency": link.latency,
@@ -195,10 +216,49 @@ def iteration_time(
         "latencies": waits,
         "chunks": chunks,
         "bytes": n_bytes,
+        "messages": handled,
+        "pads": pads * chunks,
         "computing": computing,
+        "handling": handling,
+        "masking": masking,
         "latency": latency,
         "transfer": transfer,
         "iteration": longer + shorter / flights,
+    }
+
+
+def parties_of(network: Network) -> int:
+    """Agents that hold something: each pair of them shares keys, where sums are masked."""
+    return sum(len(columns) > 0 for columns in network.features)
+
+
+def memory(network: Network, work: Work, data: tuple[int, int]) -> Report:
+    """Foretell the bytes that a fit needs of ``data``, so many rows and columns altogether.
+
+    Of an ``agent``, the busiest: its rows, as they were read and as the kernels have them, chunks
+    of terms, what it keeps of its links and of each pair of keys, and what codecs work with. Of a
+    ``server``, which has what all send it at a time. Of ``one_process`` that simulates all. The
+    program itself takes about 0.1 GB besides.
+    """
+    n_agents, n_rows, itemsize = network.graph.n_agents, round(work.samples), work.itemsize
+    each = ITEM + itemsize
+    codec = 0
+    if network.compress is not None:
+        kept = network.total.kept_bytes(n_rows * work.values[1] + 1)
+        numbers = work.values[0] * (work.values[1] + 1)
+        codec = kept + WORKING * ITEM * network.total.values_per_item * numbers
+    pairs = parties_of(network) - 1 if network.agents.masks is not None else 0
+    degree = int(network.graph.degrees[:n_agents].max(initial=0))
+    server = None
+    if network.graph.has_server:
+        message = min(work.values[0] * work.values[1] * itemsize, CHUNK_BYTES // 2)
+        server = n_agents * (LINKED + message) + codec // 2
+    one_agent = n_rows * work.width * each + degree * LINKED + pairs * KEPT_OF_PAIR
+    pairs_of_all = pairs * (pairs + 1) // 2 * KEPT_OF_PAIR
+    return {
+        "agent": one_agent + USED + codec // n_agents,
+        "server": server,
+        "one_process": data[0] * data[1] * each + pairs_of_all + USED + codec,
     }
 
 
@@ -246,6 +306,12 @@ SMALL = 50
 MOST_WORK = 3e8
 """Multiplications beyond which a number of rounds, or an error, is bounded instead of found."""
 
+MOST_EXACT = 1000
+"""Agents beyond which the same holds for the error of the fit's own rounds."""
+
+MOST_LINKS = 500_000
+"""Of a graph that is planned."""
+
 MOST_PARTITIONED = 0.5
 """Share of sums in which the network is disconnected beyond which a plan warns."""
 
@@ -288,9 +354,10 @@ def plan(
     sums send the same: ``is_expected`` says that all but the setup are estimates, of faults means
     over ``n_drawn`` sums drawn as the fit draws its first ones, and ``partitioned`` is the share of
     them in which the network was disconnected, of which it warns. With ``link`` there is ``time``,
-    what an iteration takes (`iteration_time`).
+    what an iteration takes (`iteration_time`); ``memory`` is what it needs (`memory`).
     """
     settings = PlanSettings.resolve(settings, **changes)
+    check_links(graph.n_edges, graph.topology)
     n_samples = settings.n_samples or USUAL_SAMPLES
     if isinstance(partition, Partition):
         agents = partition
@@ -329,12 +396,14 @@ def plan(
         plain = settings.changed(hops=0, hubs="size")
         without_hops = _network(graph, agents, plain, "features")
         first_fit = _iteration(without_hops, agents, plain, n_samples, "features")
+    needed = memory(network, work, (n_samples, agents.n_features))
     tree, instead = along_a_tree(network), None
     if tree is not None:
         instead = _iteration(tree, agents, settings, n_samples, split)
     return {
         **network.describe("topology"),
         "n_agents": graph.n_agents,
+        "n_parties": parties_of(network),
         "n_edges": graph.n_edges,
         "agent_names": list(graph.names or agents.names),
         **network.describe("server", "edges"),
@@ -362,12 +431,25 @@ def plan(
         **_mixing(network, settings.weights),
         "communication": sent,
         "along_a_tree": instead,
+        "memory": needed,
         **time,
     }
 
 
+def check_links(n_edges: int, topology: str) -> None:
+    """Raise InputError where links are too many to be counted one by one."""
+    if n_edges > MOST_LINKS:
+        raise InputError(
+            f"a plan counts every link, at most {MOST_LINKS:,}, but the graph ({topology}) has "
+            f"{n_edges:,}; take fewer agents, or a topology with fewer links, such as star or "
+            "small-world"
+        )
+
+
 def _network(graph: Graph, partition: Partition, settings: PlanSettings, split: str) -> Network:
     sums = settings.into(SumSettings)
+    if graph.n_agents > MOST_EXACT and way_of(graph, sums).has_rounds and sums.consensus == "auto":
+        sums = sums.changed(consensus="rounds")  # whose error is bounded where it would take long
     if check_choice("split", split, SPLITS) == "features":
         if sums.hubs == "size":
             return connect(graph, partition, sums)
@@ -438,7 +520,7 @@ def _sent(
     for row in range(settings.n_components):
         place = row % network.graph.n_agents
         total.agree("flooding", ROW_BYTES + ITEM * work.width, place)
-    add_vectors(total, np.zeros((network.graph.n_agents, message_size(1, work.width))), "setup")
+    total.begin("setup", 1, message_size(1, work.width), ITEM)
     return sent | {"setup": ledger.summary(), "labels": Ledger(network.graph).summary()}
 
 

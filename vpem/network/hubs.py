@@ -9,6 +9,7 @@ import heapq
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,22 +145,23 @@ def warn_of_one(graph: Graph, hubs: Sequence[Hub], hops: int) -> None:
         )
 
 
+@lru_cache(maxsize=4)
 def diameter(graph: Graph) -> int:
     """Hops between the two nodes farthest apart in a connected graph; 0 for a single node.
 
     Along the links of a directed graph, where there and back may differ.
     """
-    if graph.is_directed:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import shortest_path
-
-        source, target = graph.arcs
-        shape = (graph.n_agents, graph.n_agents)
-        matrix = csr_array((np.ones(len(source)), (source, target)), shape=shape)
-        return int(shortest_path(matrix, unweighted=True).max())
+    if graph.is_directed:  # a search from each: bounds need links that lead both ways
+        n, (source, target) = graph.n_agents, graph.arcs
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))])
+        indices = target[np.argsort(source, kind="stable")].astype(np.int32)
+        steps, queue = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
+        starts = indptr.astype(np.int32)
+        return max(hops_from(starts, indices, node, steps, queue) for node in range(n))
     return int(eccentricities(graph, only_diameter=True).max())
 
 
+@lru_cache(maxsize=4)
 def eccentricities(graph: Graph, *, only_diameter: bool = False) -> NDArray[np.intp]:
     """Return the hops (n_nodes,) from each node of a connected graph to the one farthest from it.
 
@@ -263,7 +265,7 @@ def charge_features(
             values[node] += widths[node]
         if messages[node]:
             parent = routes.parent[node]
-            size = values[node] * n_samples * itemsize
+            size = int(values[node]) * n_samples * itemsize
             ledger.send("setup", 0, links=[link], times=messages[node])
             ledger.grow("setup", size, links=[link])
             if routes.depth[parent]:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from vpem.checks import AnyArray
 from vpem.network.graph import Graph
 from vpem.network.schema import LARGEST_COUNT, Array, As, Report, Schema, Stateful
 
@@ -22,6 +23,10 @@ LATE = 1
 Nodes = int | NDArray[np.intp]
 
 Links = slice | Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]
+
+
+MOST_WHOLE = 1 << 62
+"""Bytes of a ledger up to which all is counted in whole numbers; beyond, to 16 digits."""
 
 
 class Ledger(Stateful):
@@ -41,14 +46,16 @@ class Ledger(Stateful):
         self._messages = np.zeros(shape, dtype=np.int64)
         self._bytes = np.zeros(shape, dtype=np.int64)
         self._rounds = np.zeros(len(KINDS), dtype=np.int64)
+        self._most = 0  # bytes that there may be at most
 
     def link(self, source: Nodes, target: Nodes) -> NDArray[np.intp]:
         """Number of the directed link between two neighbours, or numbers (n,) of several."""
         numbers = self.sources * self.n_nodes + self.targets  # ascending
         keys = np.asarray(source) * self.n_nodes + target
-        if not np.isin(keys, numbers).all():
+        places = np.asarray(np.searchsorted(numbers, keys))
+        if not np.array_equal(numbers.take(places, mode="clip"), keys):
             raise KeyError(f"nodes {source} and {target} are not neighbours")
-        return np.asarray(np.searchsorted(numbers, keys))
+        return places
 
     def among(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Mark the directed links between some nodes."""
@@ -71,12 +78,26 @@ class Ledger(Stateful):
         """
         row = KINDS.index(kind)
         self._messages[row, links] += times
-        self._bytes[row, links] += np.multiply(times, size)
         self._rounds[row] += rounds
+        most = int(np.max(times, initial=0)) * int(np.max(size, initial=0))
+        self._expect(most * self._bytes[row, links].size)
+        self._bytes[row, links] += np.multiply(times, self._counted(size))
 
     def grow(self, kind: str, size: int | NDArray[np.integer], links: Links = slice(None)) -> None:
         """Add payload to messages that are counted already."""
-        self._bytes[KINDS.index(kind), links] += size
+        row = KINDS.index(kind)
+        self._expect(int(np.max(size, initial=0)) * self._bytes[row, links].size)
+        self._bytes[row, links] += self._counted(size)
+
+    def _expect(self, more: int) -> None:
+        """Be ready to count so many bytes more."""
+        self._most += more
+        if self._most > MOST_WHOLE:
+            self._bytes = self._bytes.astype(np.float64)
+
+    def _counted(self, size: int | NDArray[np.integer]) -> AnyArray:
+        """Return sizes in the type in which bytes are counted, which may be larger than whole."""
+        return np.asarray(size, dtype=self._bytes.dtype)
 
     def schema(self) -> dict[str, Schema]:
         """Counts of all kinds that checkpoints hold."""
@@ -90,18 +111,21 @@ class Ledger(Stateful):
 
     def add(self, other: Ledger) -> None:
         self._messages += other._messages
-        self._bytes += other._bytes
+        self._expect(other._most)
+        self._bytes = self._bytes + other._bytes
         self._rounds += other._rounds
 
     def times(self, count: int) -> Ledger:
         many = copy(self)
-        many._messages, many._bytes = self._messages * count, self._bytes * count
+        many._expect(self._most * (count - 1))
+        many._messages, many._bytes = self._messages * count, many._bytes * count
         many._rounds = self._rounds * count
         return many
 
     def charge(self, kind: str, other: Ledger) -> None:
         """Count all that another ledger of the same graph has counted as of one kind."""
         row = KINDS.index(kind)
+        self._expect(other._most)
         self._messages[row] += other._messages.sum(axis=0)
         self._bytes[row] += other._bytes.sum(axis=0)
         self._rounds[row] += other._rounds.sum()
@@ -142,13 +166,13 @@ class Ledger(Stateful):
         high = np.maximum(self.sources, self.targets)
         pairs, number = np.unique(low * self.n_nodes + high, return_inverse=True)
         sent, received, n_sent, n_received = (
-            np.bincount(ends, counts, self.n_nodes).astype(np.int64)
+            np.bincount(ends, counts, self.n_nodes)
             for counts in (sizes, messages)
             for ends in (self.sources, self.targets)
         )
         busiest_link = None
         on_link, count, *of_kinds = (
-            np.bincount(number, values, len(pairs)).astype(np.int64)
+            np.bincount(number, values, len(pairs))
             for values in (sizes, messages, *self._bytes)
         )
         if len(pairs) and self.messages:
@@ -172,15 +196,15 @@ class Ledger(Stateful):
             "rounds": self.rounds,
             "by_kind": {kind: self.of_kind(kind) for kind in KINDS},
             "by_agent": {
-                "messages_sent": n_sent.tolist(),
-                "bytes_sent": sent.tolist(),
-                "messages_received": n_received.tolist(),
-                "bytes_received": received.tolist(),
+                "messages_sent": _whole(n_sent),
+                "bytes_sent": _whole(sent),
+                "messages_received": _whole(n_received),
+                "bytes_received": _whole(received),
             },
             "by_link": {
-                "messages": count.tolist(),
+                "messages": _whole(count),
                 "bytes": {
-                    kind: sent_by.tolist()
+                    kind: _whole(sent_by)
                     for kind, sent_by in zip(KINDS, of_kinds, strict=True)
                     if sent_by.any()
                 },
@@ -188,3 +212,8 @@ class Ledger(Stateful):
             "busiest_link": busiest_link,
             "busiest_agent": busiest_agent,
         }
+
+
+def _whole(values: NDArray[np.float64]) -> list[int]:
+    """Return whole numbers, which may be larger than NumPy's."""
+    return list(map(int, values.tolist()))

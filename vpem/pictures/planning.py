@@ -85,6 +85,12 @@ def _along_a_tree(report: Report) -> str:
     return f"--sum tree{'' if report['compress'] else ', exact'}: {cost} an iteration"
 
 
+def _keys(report: Report) -> str | None:
+    n = report["n_parties"]
+    pairs = n * (n - 1) // 2
+    return f"{pairs:,} pairs of parties agree on keys for masks" if report["secure_sum"] else None
+
+
 PLANNED: Lines = {
     "graph": lambda report: stated(
         f"{{topology}}, {{n_agents:{'agent' if report['split'] == 'features' else 'worker'}}}, "
@@ -103,6 +109,15 @@ PLANNED: Lines = {
     "sum": how_summed,
     "disconnected": _disconnected,
     "or": _along_a_tree,
+    "keys": _keys,
+    "memory": lambda report: ", ".join(
+        f"{size(n_bytes)} {who}"
+        for who, n_bytes in zip(
+            ("an agent", "the server", "one process that simulates all"),
+            report["memory"].values(), strict=True,
+        )
+        if n_bytes is not None
+    ),
 }  # fmt: skip
 """What `vpem.fits.plan.plan` reports of a network; means are rounded."""
 
@@ -124,6 +139,10 @@ MIXING: dict[str, tuple[str, Lines]] = {
 
 TIME: Lines = {
     "computing": "{flops:.3g} flops, {additions:.3g} additions, at this machine's rates",
+    "handling": "{messages:.4g} messages sent or taken in one after the other",
+    "masking": lambda time: (
+        f"{time['pads']:.4g} masks, one for each other party and chunk" if time["pads"] else None
+    ),
     "latency": "{latencies:.4g} times one way, in sequence, {chunks:chunk} of rows",
     "transfer": lambda time: f"{size(time['bytes'])} over the busiest link",
     "iteration": lambda time: "chunks are computed while others are sent" * (time["chunks"] > 2),

@@ -54,6 +54,9 @@ MOST_LOOKED_AT = 2000
 MOST_OPERATOR_VALUES = 5e7
 """Above this many values (agents times hubs) the operator is not formed, its error is bounded."""
 
+MOST_FORMED = 1e9
+"""Multiplications beyond which it is not formed either, where rounds are run one by one."""
+
 NOISE_PER_GAP = 1.5
 """Acceleration stays stable while ``sqrt(1 - rate^2)`` is at least this times ``sqrt(omega)``."""
 
@@ -237,6 +240,8 @@ class ConsensusSum(ByChunks, _OverHubs):
         n_hubs = self._layout.n_hubs
         n_agents = self._layout.n_agents
         formed = n_agents * n_hubs <= MOST_OPERATOR_VALUES
+        if path == "rounds":  # the error alone would be read off it
+            formed = formed and self.n_rounds * mixing.nnz * n_hubs <= MOST_FORMED
         self.operator: Doubles | None = None
         """The B x B matrix C, or None where it is too large to form."""
         if formed or path == "operator":

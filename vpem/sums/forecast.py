@@ -24,7 +24,7 @@ from vpem.sums.sum import DECISION_BYTES, Scalars
 MOST_DRAWN = 500
 """Sums whose faults are drawn for a mean."""
 
-MOST_STATES = 3e7
+MOST_STATES = 5e6
 """Links and agents of all rounds of the sums that are drawn, unless one sum alone has more."""
 
 MOST_RUN = 5e3
