@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard vpem/_core/*.pyx vpem/_core/*.pxd vpem/_core/simd/*)
 
-.PHONY: help demo test golden processors crossings typers sanitize lint bench site docs pictures wheel clean
+.PHONY: help demo test golden processors crossings typers engines sanitize lint bench site docs pictures wheel clean
 
 help:
 	@echo "make demo   build in $(VENV) and show what it does on real data"
@@ -14,6 +14,7 @@ help:
 	@echo "make processors  the numeric tests as other processors run them (half a minute)"
 	@echo "make crossings  options that may not change an answer, crossed (a minute)"
 	@echo "make typers  the command line with the oldest typer allowed, and with the newest"
+	@echo "make engines  the tests of frameworks' engines, with all that these need (some minutes)"
 	@echo "make sanitize  the kernels' tests, stopping at any wrong access (gcc; ten minutes)"
 	@echo "make lint   ruff, mypy, cython-lint"
 	@echo "make bench  time kernels, peers, scaling (see benchmarks/README.md)"
@@ -86,6 +87,13 @@ typers: $(VENV)/with-test
 	    tests/test_cli_help.py tests/test_cli_options.py \
 	    tests/test_rules.py; \
 	done
+
+# Frameworks that place workers: large, so that other tests leave out those that are not there.
+engines: $(VENV)/with-test $(VENV)/with-engines
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n0 tests/test_clusters.py
+
+$(VENV)/with-engines: $(VENV)/with-dask $(VENV)/with-ray
+	@touch $@
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
 SANITIZED := build/sanitize

@@ -346,6 +346,7 @@ LACKING = {
     "experts set it, in Python": {"fedem": "floor", "imputation": "alpha memory"},
     "a recipe is given observations that were dealt out": {"imputation": "workers"},
     "each worker adds all of the noise to its own rows": {"fedem": "colluding release_epsilon"},
+    "an estimator is given rows that a framework has; the shell, --scheduler": {"rows": "client"},
     "an option of some models": {"saem": """
         covariance_type n_components reg_covar curve effects parameters alpha eta
     """},

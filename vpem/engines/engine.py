@@ -73,6 +73,9 @@ class Engine:
     signs : MemberSigns or None
         How processes prove who they are, where others pass on what they say; None: they have no
         identity apart from that of the user who started them all.
+    in_order : bool
+        Whether what agents have is added agent by agent, as one process does, whichever process
+        each lives in: totals have the same bits over any number of processes.
     outlast : Outlast or None
         What is known of masked sums where these go on without a process that is lost; None: they
         need all. `iallreduce`, which all of them go by, then raises FewerError as one is lost.
@@ -91,6 +94,7 @@ class Engine:
     copies: int = 0
     open: bool = True
     signs: MemberSigns | None = None
+    in_order: bool = False
     outlast: Outlast | None = None
 
     def __init__(self) -> None:

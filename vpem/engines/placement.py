@@ -378,6 +378,15 @@ class Placement:
             return local_flags
         return self.allreduce(local_flags.astype(np.uint8), "max").astype(np.bool_)
 
+    def in_order(self, values: Floats) -> NDArray[np.float64]:
+        """Return the sum (1, P) of what agents have, (n, P), as one process with all finds it."""
+        parts = self.gather(dict(zip(self.own.tolist(), values, strict=True)), -1)
+        total = np.empty((1, values.shape[1]))
+        if parts is not None:
+            total[...] = np.ones((1, self.n_agents)) @ np.stack([*parts.values()])
+        self.engine.bcast_array(total)
+        return total
+
     def add_up(
         self, values: Floats, *, columns: int | None = None, announced: bool = False
     ) -> NDArray[np.float64]:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem.checks import AnyArray, Doubles, Extremes, Floats, Indices, Mask
+from vpem.checks import BLOCK_VALUES, AnyArray, Doubles, Extremes, Floats, Indices, Mask
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, Setting
-from vpem.files.matrix import select_rows
+from vpem.files.matrix import FileMatrix, select_rows
 from vpem.network.codecs import Codec, Natural
 from vpem.network.masks import FEWEST
 from vpem.network.partition import Blocks, Workers
@@ -44,6 +44,7 @@ from vpem.terms.rows import Rows, arrange_rows
 from vpem.terms.units import (
     Points,
     Reach,
+    RunningMoments,
     Scaling,
     deviations_of,
     exponents_of,
@@ -541,6 +542,46 @@ class UsedRows(LocalRows):
             mass = float(run.stop - run.start) if heavy is None else float(heavy.sum())
             parts.append(HeldPart(rows.slice_rows(run), heavy, mass))
         return parts
+
+    def moments(self, X: Floats | FileMatrix) -> RunningMoments:
+        """Return moments of all rows, of which X (m, d) are here, as one process adds them up.
+
+        It takes them in blocks, of which some begin in one process and end in another.
+        """
+        step = max(1, BLOCK_VALUES // max(X.shape[1], 1))
+        first = min(-self.rows.start % step, len(X))
+        last = len(X) - (len(X) - first) % step
+        mass = self.n_samples if self.every_weight is None else self.every_weight.sum()
+        share = (np.ones(len(X)) if self.weights is None else self.weights) / float(mass)
+        whole = [
+            RunningMoments.of_rows(X[at : at + step], share[at : at + step])
+            for at in range(first, last, step)
+        ]
+        ends = [[X[begin:end], share[begin:end]] for begin, end in ((0, first), (last, len(X)))]
+        # How rows lie in memory decides in which order they are added up.
+        turned = X[:2].strides[0] < X[:2].strides[1] if len(X) else None
+        parts = self.holders.engine.gather([turned, whole, *ends])
+        moments, begun = RunningMoments(X.shape[1]), list[list[Any]]()
+
+        def finish(at_least: int) -> None:
+            if sum(len(rows) for rows, _ in begun) >= at_least:
+                rows, shares = map(np.concatenate, zip(*begun, strict=True))
+                moments.add_rows(np.asfortranarray(rows) if turned else rows, shares)
+                begun.clear()
+
+        for turned, some, head, tail in parts or ():
+            if turned is None:
+                continue
+            begun.append(head)
+            finish(step)
+            for one in some:
+                moments.add_moments(*one)
+            begun.append(tail)
+        if begun:
+            finish(0)
+        found = [moments.weight, moments.mean, moments.squares]
+        moments.weight, moments.mean, moments.squares = self.holders.engine.bcast(found)
+        return moments
 
 
 class SharedRows:

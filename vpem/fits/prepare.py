@@ -413,6 +413,8 @@ def units_of(
     """
     bounded = settings.eigenvalue_ratio is not None
     hubs = sharing(blocks, settings.covariance_type, settings.scale, bounded)
+    if rows.holders.engine.in_order and not misses and isinstance(rows, UsedRows):
+        return Scaling.standardize(*rows.moments(X).joined(), hubs)
     if misses:
         return Scaling.standardize(*observed_moments(X, row_weights, rows.add), hubs)
     return Scaling.standard(X, row_weights, rows.add, hubs)

@@ -585,7 +585,7 @@ class _OverRows:
         trials = self.trials * data.weights if len(data.weights) else self.trials
         filled = np.flatnonzero(np.diff(data.bounds))
         potentials = np.zeros((len(data.runs), len(trials)))  # of each worker's rows
-        if len(filled) < MANY_WORKERS:
+        if np.count_nonzero(np.diff(data.ends, prepend=0)) < MANY_WORKERS:
             for worker in filled:
                 potentials[worker] = trials[:, data.runs[worker]].sum(axis=1)
         else:
@@ -604,7 +604,7 @@ class _OverRows:
         values[np.arange(len(sums)), self.data.own] = sums
         summed = add_vectors(total, values.reshape(len(sums), n_workers * n_trials), "setup")
         left: Doubles = np.asarray(total.roots.bcast(summed[0]))
-        return left.reshape(n_workers, n_trials).T
+        return np.ascontiguousarray(left.reshape(n_workers, n_trials).T)
 
     def keep(self, trial: int, chosen: Sequence[int]) -> None:
         data = self.data

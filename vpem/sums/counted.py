@@ -475,6 +475,19 @@ class AtServer(Sum):
         units = np.broadcast_to(self.exponents, received.shape[1:])
         return self.holders.add(vectors, who=senders, exponents=units, announced=True)[None]
 
+    def in_order(self, values: Doubles) -> Doubles:
+        """Add vectors of agents (n, P) at the first process, in the agents' order: (1, P)."""
+        objection = self.objection and self.objection.among(1)
+        if objection is not None and objection.raised:
+            values = np.zeros_like(values)
+            values[:1, -1] = np.nan
+        with set_topic(self.holders.engine, self.charge):
+            total: Doubles = self.holders.in_order(values)
+        if objection is not None:
+            objection.heard = bool(np.isnan(total[0, -1]))
+        self.traffic.add(self.charge, 0, values.nbytes + total.nbytes * self.holders.engine.copies)
+        return total
+
     @property
     def _opens(self) -> bool:
         """Whether each masked vector has a tag of its own, and is opened by keys of all senders."""
@@ -524,4 +537,6 @@ def add_vectors(
     total.begin(kind, 1, values.shape[1], values.itemsize)
     if total.mix is not None:
         return total.mix @ values
+    if total.ordered:
+        return total.server.in_order(values)
     return total.reduce(values[:, None], slice(0, 1))[:, 0]

@@ -108,6 +108,7 @@ class ServerSum(ByChunks, AtServer):
         if holders.engine.size == 1 and holders.masks is None:
             # Nothing has to be waited for between terms and responsibilities.
             self.mix = np.ones((1, self.n_senders))
+        self.ordered = holders.engine.in_order and holders.masks is None
         if not holders.apart:
             return
         self.values_per_item = IN_FLIGHT * (int(np.bincount(holders.ranks).max()) + 1)

@@ -166,6 +166,8 @@ class Sum(Stateful):
 
     objection: Objection | None = None
     """To what the last sum came to, where it goes with the one under way."""
+    ordered = False
+    """Whether agents' vectors are added in their order, whichever process they live in."""
     at_server = False
     """Whether it is taken at one place, from which all hear it (`vpem.sums.counted.AtServer`)."""
     server: AtServer

@@ -54,12 +54,22 @@ class RunningMoments:
 
     def add_rows(self, rows: Floats, share: Doubles) -> None:
         """Add rows (m, d) of some shares (m,) of all."""
-        of_all = share.sum()
+        self.add_moments(*self.of_rows(rows, share))
+
+    @staticmethod
+    def of_rows(rows: Floats, share: Doubles) -> tuple[float, Doubles, Doubles]:
+        """Return what rows weigh, their mean, and squares about it; 0 where they weigh nothing."""
+        of_all = float(share.sum())
+        if of_all <= 0:
+            return 0.0, np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
+        own_mean = share @ rows.astype(np.float64, copy=False) / of_all
+        return of_all, own_mean, share @ np.square(rows - own_mean)
+
+    def add_moments(self, of_all: float, own_mean: Doubles, squares: Doubles) -> None:
+        """Add what `of_rows` returns of some rows to those before."""
         if of_all > 0:
-            # Of some rows about their own mean, and then with those before.
-            own_mean = share @ rows.astype(np.float64, copy=False) / of_all
             step = own_mean - self.mean
-            self.squares += share @ np.square(rows - own_mean)
+            self.squares += squares
             self.squares += np.square(step) * (self.weight * of_all / (self.weight + of_all))
             self.mean += step * (of_all / (self.weight + of_all))
             self.weight += of_all

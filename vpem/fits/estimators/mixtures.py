@@ -37,6 +37,7 @@ from vpem.fits.estimators.base import (
     with_settings,
     workers_of,
 )
+from vpem.fits.estimators.clusters import OverClusters
 from vpem.fits.estimators.inference import Inferring
 from vpem.fits.fedem import FedFit, fit_fedem
 from vpem.fits.labels import KnownLabels
@@ -619,7 +620,7 @@ class VPEM(FittedByEM):
         "release_epsilon": "it is for features; a fit of rows has epsilon",
     },
 )
-class DistributedGaussianMixture(FittedByEM):
+class DistributedGaussianMixture(OverClusters, FittedByEM):
     """Gaussian mixture of rows that workers hold: distributed EM.
 
     On a star, the EM of `sklearn.mixture.GaussianMixture` on pooled rows, iteration by iteration;
@@ -661,12 +662,15 @@ class DistributedGaussianMixture(FittedByEM):
         dtype = np.float64 if privacy.is_asked else data.dtype
         settings = self._settings(FitSettings, seed=seed, dtype=dtype, **self._start(data))
         fit = fit_em(data, workers, network, settings, privacy=privacy, **known)
-        self._take(fit, data.dtype)
-        self.workers_ = workers
-        self._holders = workers.names
-        self.graph_ = network.graph
-        self.mixtures_ = fit.mixtures
+        self._take_rows(fit, data.dtype)
         return fit
+
+    def _take_rows(self, fit: RowFit, dtype: np.dtype[np.floating]) -> None:
+        self._take(fit, dtype)
+        self.workers_ = fit.workers
+        self._holders = fit.workers.names
+        self.graph_ = fit.network.graph
+        self.mixtures_ = fit.mixtures
 
 
 @with_settings(

@@ -1,0 +1,226 @@
+"""Rows of a Dask DataFrame or Array: fits by the workers that have them, and lazy predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from vpem.errors import InputError, Setting
+from vpem.fits.estimators.base import OnGraph, Rows
+from vpem.fits.settings import PrivacySettings
+from vpem.records import setting
+from vpem.settings import FitSettings, SumSettings
+
+if TYPE_CHECKING:
+    from vpem.engines.cluster import DaskCluster
+
+    Base: Any
+else:
+    Base = OnGraph
+
+ANSWER = 10.0
+"""Seconds in which a scheduler answers."""
+
+
+class DaskRows:
+    """Partitions of a Dask DataFrame, Series or Array."""
+
+    def __init__(self, X: Any, client: Any = None) -> None:
+        self._client = client
+        self.counts: Sequence[float] = [np.nan] * X.npartitions
+        if hasattr(X, "chunks"):
+            if X.ndim > 1 and X.numblocks[1] > 1:
+                X = X.rechunk({1: -1})
+            self.counts = X.chunks[0]
+        self._collection = X
+        self.like = X._meta
+        if hasattr(X, "chunks"):
+            self.like = np.empty((0, *X.shape[1:]), X.dtype)
+        self.parts = list(np.ravel(X.to_delayed()))
+
+    def cluster(self) -> DaskCluster:
+        """Return the workers, those first that have the first partitions already."""
+        from distributed import Client, default_client, futures_of
+
+        from vpem.engines.cluster import DaskCluster
+
+        client = self._client
+        try:
+            if isinstance(client, str):
+                client = Client(client, timeout=ANSWER)
+            client = client or default_client()
+        except OSError:
+            raise InputError(
+                f"no scheduler of Dask answers at {client}; start one (dask scheduler), or name "
+                "another with ", Setting("client"),
+            ) from None  # fmt: skip
+        except ValueError:
+            raise InputError(
+                "there is no Dask cluster: make a distributed.Client first, or name its scheduler "
+                "with ", Setting("client"),
+            ) from None  # fmt: skip
+        self._client, cluster = client, DaskCluster(client)
+        places: dict[str, list[int]] = {}
+        for key, holders in client.who_has(futures_of(self._collection)).items():
+            if isinstance(key, tuple):
+                for holder in holders:
+                    places.setdefault(holder, []).append(key[1])
+        cluster.names.sort(key=lambda name: np.mean(places.get(name, len(self.parts))))
+        return cluster
+
+    def apply(self, model: Any, method: str, dtype: Any, *shape: int) -> Any:
+        """Return what a fitted model says of rows, as a lazy Array."""
+        import dask
+        import dask.array as da
+
+        known = dask.delayed(bare(model))
+        call = dask.delayed(partial(_call, method), pure=True)
+        return da.concatenate([
+            da.from_delayed(call(known, part), shape=(count, *shape), dtype=dtype)
+            for part, count in zip(self.parts, self.counts, strict=True)
+        ])  # fmt: skip
+
+    def totals(self, model: Any, weights: DaskRows | None) -> tuple[float, float]:
+        """Return the sum of log-likelihoods of all rows, and what these weigh."""
+        import dask
+
+        heavy = [None] * len(self.parts) if weights is None else weights.parts
+        known, call = dask.delayed(bare(model)), dask.delayed(_total)
+        found: Any = dask.compute(
+            *(call(known, part, one) for part, one in zip(self.parts, heavy, strict=True))
+        )
+        total, used = np.array(found).sum(axis=0).tolist()
+        return total, used
+
+
+def bare(model: Any) -> Any:
+    """Return a fitted estimator with nothing but what it predicts by."""
+    bare = copy(model)
+    for name in ("fit_", "client", "trace_", "history_", "workers_"):
+        vars(bare).pop(name, None)
+    return bare
+
+
+def _call(method: str, model: Any, part: Any) -> Any:
+    if not len(part):
+        part, empty = np.zeros((1, model.n_features_in_)), True
+        return getattr(model, method)(part)[:0] if empty else None
+    return getattr(model, method)(part)
+
+
+def _total(model: Any, part: Any, weights: Any) -> tuple[float, float]:
+    return model._scores(part, weights)[1:] if len(part) else (0.0, 0.0)
+
+
+def collection_of(X: Any, client: Any = None) -> DaskRows | None:
+    """Return the partitions of a collection of a framework; None of anything else."""
+    home = type(X).__module__.partition(".")[0]
+    if home == "dask" and hasattr(X, "to_delayed"):
+        return DaskRows(X, client)
+    return None
+
+
+class OverClusters(Base):
+    """Estimator of rows that also fits collections of a framework."""
+
+    client: object = setting(
+        None,
+        "The distributed.Client whose workers fit a Dask DataFrame or Array, or the address of its "
+        "scheduler, ``tcp://HOST:PORT``. None: the client made last.",
+    )
+
+    def fit(self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit to rows, also to those of a Dask DataFrame or Array at the workers that have them.
+
+        Parameters
+        ----------
+        X : array of shape (M, d), data frame, Dataset, or Dask DataFrame or Array
+            One row per sample; a dataset brings names of features and weights of rows. Every
+            partition of a collection is a worker, and no row leaves the processes of its cluster.
+        y : ignored
+            Present by scikit-learn's convention.
+        sample_weight : array of shape (M,), optional
+            Weight of each row; of a collection one in the same partitions.
+
+        Returns
+        -------
+        object
+            This estimator.
+
+        Raises
+        ------
+        InputError
+            A ValueError, if the data or a parameter cannot be used.
+        NumericalError
+            If a computation has no finite answer.
+        StalledError
+            If the framework, or the last of its workers, is gone.
+        """
+        rows = collection_of(X, self.client)
+        if rows is None:
+            fitted: Self = super().fit(X, y, sample_weight)
+            return fitted
+        from vpem.fits.clusters import Recipe, fit_over
+
+        self._refuse_on_clusters()
+        checks: Any = {"dtype": [np.float64, np.float32], "ensure_all_finite": False}
+        like = validate_data(self, rows.like, reset=True, ensure_min_samples=0, **checks)
+        seed, lines = self._seed(), self._lines()
+        settings = self._settings(FitSettings, seed=seed, **self._start(like))
+        sums, privacy = self._settings(SumSettings, seed=seed), self._settings(PrivacySettings)
+        recipe = Recipe(rows.like, self._given_names, settings, sums, privacy)
+        fit = fit_over(rows, recipe, collection_of(sample_weight), lines)
+        self._take_rows(fit, like.dtype)
+        if lines is not None:
+            lines.end(fit)
+        return self
+
+    def predict(self, X: Rows) -> Any:
+        """Most responsible component of each row, shape (M,); of a collection a lazy array."""
+        rows = collection_of(X)
+        return super().predict(X) if rows is None else rows.apply(self, "predict", np.intp)
+
+    def predict_proba(self, X: Rows) -> Any:
+        """Responsibilities of each row, shape (M, K); of a collection a lazy array."""
+        rows = collection_of(X)
+        if rows is None:
+            return super().predict_proba(X)
+        return rows.apply(self, "predict_proba", self._dtype, len(self.weights_))
+
+    def score_samples(self, X: Rows) -> Any:
+        """Log-likelihood of each row, in nats, shape (M,); of a collection a lazy array."""
+        rows = collection_of(X)
+        if rows is None:
+            return super().score_samples(X)
+        return rows.apply(self, "score_samples", self._dtype)
+
+    def _scores(self, X: Rows, sample_weight: Any = None) -> Any:
+        """Return what the base class does; of a collection no log-likelihoods of its rows."""
+        rows = collection_of(X)
+        if rows is None:
+            return super()._scores(X, sample_weight)
+        check_is_fitted(self, "mixture_")
+        return np.empty(0), *rows.totals(self, collection_of(sample_weight))
+
+    def _refuse_on_clusters(self) -> None:
+        """Raise InputError where a parameter has no meaning for partitions of a collection."""
+        if self.workers != 1:
+            raise InputError(
+                Setting("workers"), " are the partitions of X; leave it out, or call repartition"
+            )
+        if self.graph != "star":
+            raise InputError(
+                Setting("graph"), " joins workers, but those of a framework are at one place, "
+                "where sums are exact; leave it out",
+            )  # fmt: skip
+        if self.secure_sum:
+            raise InputError(
+                Setting("secure_sum"), " hides workers' rows from each other, but all of a "
+                "framework are its user's; leave it out",
+            )  # fmt: skip
