@@ -7,6 +7,7 @@ import pytest
 
 from vpem import VPEM, DistributedGaussianMixture, InputError, load
 from vpem.errors import VpemWarning
+from vpem.files.checkpoints import read_state, write_state
 from vpem.fits.selection.bootstrap import ENOUGH, Resampling, check_components
 from vpem.fits.selection.trials import Cell, Problem
 
@@ -167,6 +168,13 @@ def test_a_model_of_a_file_has_the_errors_of_its_fit(tmp_path):
     ours, theirs = (one.bootstrap(X, n_replicates=3) for one in (load(tmp_path / "m.h5"), model))
     assert np.array_equal(ours.estimates["means"], theirs.estimates["means"])
     assert ours.standard_errors["means"] == pytest.approx(theirs.standard_errors["means"])
+    with pytest.raises(InputError, match="the model was fitted to other rows"):
+        load(tmp_path / "m.h5").bootstrap(X[:50], n_replicates=3)
+    # A row at the border of those that are trimmed counts in part.
+    trimmed = fitted(X, 2, trim=0.03)
+    trimmed.save(tmp_path / "t.h5")
+    for one in (trimmed, load(tmp_path / "t.h5")):
+        assert len(one.bootstrap(X, n_replicates=3).standard_errors["weights"]) == 2
 
 
 def test_the_test_stops_at_the_first_that_is_not_rejected():
@@ -246,6 +254,16 @@ def test_the_command(capsys, tmp_path, monkeypatch):
         "was 'weighted', now it is 'parametric'"
         in run(capsys, *kept, "--kind", "parametric").sentence
     )
+    # Replicates from before, by other weights of rows, are not taken with these.
+    np.savetxt("w.csv", np.column_stack([X, np.arange(len(X)) % 2 + 1]), header="a,b,c,w",
+               delimiter=",", comments="")  # fmt: skip
+    weighed = ("bootstrap", "w.csv", "--sample-weight", "w", "-j", 1, "--state", "w_state.h5")
+    weighed += ("--covariance", "diag", "--replicates", 2)
+    done(capsys, *weighed)
+    state = read_state("w_state.h5")
+    del state["facts"]["weights of rows"]
+    write_state("w_state.h5", state)
+    assert "weights of rows was None, now" in run(capsys, *weighed).sentence
     done(capsys, "fit", "x.csv", "--agents", 3, "--covariance", "diag", "-o", "m.h5")
     of_file = ("bootstrap", "x.csv", "--agents", 3, "--replicates", 5, "--model", "m.h5", "--json")
     of_file = done(capsys, *of_file, "-j", 1).json

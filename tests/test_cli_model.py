@@ -307,6 +307,7 @@ def test_scores_along_directions_and_their_plane(capsys, tmp_path, monkeypatch):
     for words, reason in (
         (("predict", "m.h5", "d.h5", "--directions", 2), "from 0 to 1"),
         (("predict", "o.h5", "d.h5", "--directions", 1), "differ in no direction"),
+        (("plot", "o.h5", "d.h5", "--kind", "projection", "--directions", 1), "in no direction"),
         (("predict", "c.h5", "d.h5", "--directions", 1), "those of a mixture"),
         (("predict", "t.h5", "d.h5", "--directions", 1), "of Gaussian features alone"),
         (("plot", "c.h5", "d.h5", "--kind", "projection", "--directions", 1), "of a mixture, not"),

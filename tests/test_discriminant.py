@@ -157,7 +157,9 @@ def test_in_a_shell(tmp_path, monkeypatch, capsys):
     assert np.mean(np.array(found["classes"]).astype(int) == Y) == evaluated["accuracy"]
     refused = run(capsys, *f"{line} --folds 51".split())
     assert "of these there are fewer: 0 (50 rows), 1 (50 rows), 2 (50 rows)" in refused.sentence
-    assert "--noise: it belongs to one mixture" in run(capsys, *line.split(), "--noise").sentence
+    for option in ("--noise", "--factors 1", "--fix weights", "--penalty lasso"):
+        said = run(capsys, *line.split(), *option.split()).sentence
+        assert f"{option.split()[0]}: it belongs to one mixture" in said
     assert (
         "has no labels" in run(capsys, *["discriminant", "d.csv", "--covariance", "diag"]).sentence
     )

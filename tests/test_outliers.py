@@ -12,6 +12,7 @@ from scipy.stats import multivariate_normal
 from sklearn.datasets import load_iris
 
 from vpem import VPEM, InputError, NumericalError, connect, fit_vpem, make_graph, read_model
+from vpem.fits.spread_rows import describe_score
 from vpem.network.partition import from_lists
 from vpem.terms.decomposed import within_ratio
 
@@ -238,6 +239,23 @@ def test_rows_are_trimmed_exactly_and_ties_alike():
     scores = [one.mixture.score_samples(ties) for one in (found, wanted)]
     np.testing.assert_allclose(*scores, rtol=1e-9)
     assert found.total_weight == pytest.approx(142)
+
+
+@each(("trim", "weights"), [(0.105, None), (0.103, W), (0.107, W)])
+def test_a_row_at_the_border_counts_in_part_in_scores_too(trim, weights, tmp_path):
+    model = VPEM(2, agents=2, random_state=0, trim=trim).fit(X, sample_weight=weights)
+    model.save(tmp_path / "m.h5", force=True)
+    fit, stored = model.fit_, read_model(tmp_path / "m.h5")
+    assert fit.total_weight % 1  # a row is trimmed in part
+    assert model.score(X, sample_weight=weights) == pytest.approx(fit.log_likelihood, rel=1e-9)
+    said = describe_score(stored, X, "refuse", weights)
+    assert said["bic"] == pytest.approx(fit.bic, rel=1e-9)
+    assert said["n_trimmed"] == (model.predict(X) == -1).sum()
+    # Of other rows, more of which are odd, all at or above the threshold count.
+    rows = np.vstack([X, np.full((5, 4), 40.0)])
+    scores = model.score_samples(rows)
+    kept = model.predict(rows) != -1
+    assert model.score(rows) == pytest.approx(scores[kept].mean(), rel=1e-9)
 
 
 @each("odd", ODD)

@@ -20,6 +20,7 @@ from vpem import (
     three_step,
 )
 from vpem.errors import InputError, NotConvergedWarning, VpemWarning
+from vpem.fits.spread_rows import describe_score
 from vpem.network.partition import from_lists
 from vpem.pictures.page import contents_of
 from vpem.pictures.saved import EvaluationData, read_saved
@@ -455,6 +456,33 @@ def test_errors_of_covariates_in_any_units():
     net = connect(make_graph("star", 1), from_lists([range(5)], 5))
     mixture = fit_vpem(both, net, kinds=kinds, n_components=2, seed=0).mixture
     assert np.isnan(logit_errors(mixture, both)[1]).tolist() == [False, True, True]
+
+
+def test_errors_of_covariates_by_labels_that_the_fit_was_given(tmp_path):
+    X, z, *_ = drawn(200)
+    labels = (X.mean(axis=1) > 0.8).astype(int)
+    rows, kinds = np.column_stack([X, z]), Kinds(("gaussian",) * 3 + ("covariate",))
+    net = connect(make_graph("star", 1), from_lists([range(4)], 4))
+    known = np.where(np.arange(len(labels)) % 2, labels, -1)
+    fit = fit_vpem(rows, net, kinds=kinds, n_components=2, seed=0, labels_for_fit=known)
+    mixture = fit.mixture
+    # Where all labels are known, of a plain logit: sum p (1 - p) x x'.
+    x, (b0, b1) = np.column_stack([np.ones(len(z)), z]), logit_coefficients(mixture)[1]
+    p = 1 / (1 + np.exp(-b0 - b1 * z))
+    plain = np.sqrt(np.diag(np.linalg.inv((x * (p * (1 - p))[:, None]).T @ x)))
+    errors = [logit_errors(mixture, rows, None, one)[1] for one in (None, -1.0 + 0 * z, known)]
+    every = [logit_errors(mixture, rows, None, one)[1] for one in (labels, np.eye(2)[labels])]
+    for one in every:
+        np.testing.assert_allclose(one, plain, rtol=1e-8)
+    np.testing.assert_array_equal(errors[0], errors[1])
+    assert (plain < errors[2]).all()
+    assert (errors[2] < errors[0]).all()
+    for wrong in (labels + 1, labels[:-1], np.eye(3)[labels], -np.eye(2)[labels]):
+        with pytest.raises(InputError, match="labels must be a component from 0 to 1"):
+            logit_errors(mixture, rows, None, wrong)
+    fit.save(tmp_path / "m.h5")
+    with pytest.warns(VpemWarning, match="those without the labels that the fit was given"):
+        describe_score(read_model(tmp_path / "m.h5"), rows, "refuse")
 
 
 def test_the_command_refuses_in_a_sentence(home, capsys):

@@ -219,7 +219,7 @@ ROWS: tuple[Row, ...] = (
     *(Row(_of_classes, name, (
         ": it belongs to one mixture, but each class has its own; give each class a vpem fit, or "
         "leave it out",
-    )) for name in ("noise", "trim")),
+    )) for name in ("noise", "trim", "n_factors", "penalty", "fix")),
     Row(_of("saem"), "spread", (
         ": parameters that --random does not name are fixed, without any spread; leave it out",
     )),
@@ -353,7 +353,7 @@ def of_command(command: str, known: Mapping[str, list[Rule]]) -> dict[str, list[
 
 def why_never(command: str, setting: str) -> Sentence | None:
     """Return why a command lacks a setting, where no algorithm of it can have that."""
-    rows = [row for row in ROWS if row.setting == setting]
+    rows = [row for row in ROWS if row.setting in (setting, f"n_{setting}")]  # --factors
     known = {"command": command}
     algorithms = [known | {"algorithm": one} for one in OF_COMMANDS.get(command, ())]
     reasons = [next((row.why for row in rows if row.when(one)), None) for one in algorithms]

@@ -247,6 +247,8 @@ def bootstrap(
         facts = facts_of(problem) | {"algorithm": "bootstrap", "bootstrap": what}
         facts |= {"covariance": fits.covariance_type, "starts": fits.n_init}
         facts["model"] = out.model and file_digest(out.model)
+        if what == "weighted" and problem.sample_weight is not None:
+            facts["weights of rows"] = "numbers of copies"  # once they only scaled what was drawn
         record = Record(out.state, facts, out.force, task.engine, "bootstrap")
         fit = None
         if task.engine.apart:

@@ -76,6 +76,22 @@ def weighed(
     return float(weights @ scores), used
 
 
+def weighed_kept(
+    mixture: Any, scores: NDArray[np.float64], there: NDArray[np.bool_], sample_weight: Any,
+    trim: float, slopes: Any = 0.0,
+) -> tuple[float, float]:  # fmt: skip
+    """Return `weighed` scores, with slopes added, of rows of which a part ``trim`` is left out."""
+    if mixture.outliers != "trimmed" or not trim:
+        there = there & mixture.counts_rows(scores)
+    else:
+        weights = np.ones(len(scores))
+        if sample_weight is not None:
+            weights = check_weights(np.asarray(sample_weight), len(scores))
+        sample_weight = weights * mixture.shares_of_rows(scores, trim, weights)
+        there = there & (sample_weight > 0)
+    return weighed(np.where(there, scores + slopes, 0.0), there, sample_weight)
+
+
 Used = tuple[NDArray[np.float64] | None, NDArray[np.intp] | None, int, NDArray[np.intp] | None]
 """Weights of rows that are used, their numbers (None: all), how many of all; which of those here,
 if not all."""

@@ -20,7 +20,7 @@ from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, agree, for_each
 from vpem.errors import InputError, Setting, VpemWarning
 from vpem.files.results import StoredClustering
-from vpem.fits.prepare import weighed
+from vpem.fits.prepare import weighed_kept
 from vpem.network.graph import make_graph
 from vpem.network.ledger import Ledger
 from vpem.network.masks import FEWEST
@@ -323,9 +323,11 @@ def describe_score(
         scores, there = X.posteriors(mixture)[1], X.seen()
     else:
         scores, there = mixture.score_samples(X, missing=missing), rows_with_values(X, missing)
-    n_seen, there = int(there.sum()), there & mixture.counts_rows(scores)
-    trimmed = {"n_trimmed": n_seen - int(there.sum())} if mixture.outliers == "trimmed" else {}
-    total, used = weighed(np.where(there, scores + slopes, 0.0), there, sample_weight)
+    n_seen, kept, trim = int(there.sum()), there & mixture.counts_rows(scores), 0.0
+    trimmed = {"n_trimmed": n_seen - int(kept.sum())} if mixture.outliers == "trimmed" else {}
+    if trimmed and isinstance(stored.options.get("trim"), float):
+        trim = stored.options["trim"]
+    total, used = weighed_kept(mixture, scores, there, sample_weight, trim, slopes)
     stated = stored.report.get("n_parameters") if "discriminant" in stored.report else None
     free = stated if type(stated) is int and stated > 0 else mixture.n_parameters
     coefficients, effects = None if mixture.n_components < 2 else logit_coefficients(mixture), {}
@@ -335,6 +337,9 @@ def describe_score(
     elif coefficients is not None:
         found = {"coefficients": coefficients}
         errors = {"coefficients": logit_errors(mixture, X, sample_weight)}
+        if stored.report.get("labels_for_fit"):
+            said = "errors of covariates are those without the labels that the fit was given"
+            warnings.warn(VpemWarning(f"{said}; vpem.logit_errors takes these"), stacklevel=2)
         names = [stored.feature_names[j] for j in mixture.kinds.columns_of("covariate")]
         effects = {"names": names, "estimates": found, "standard_errors": errors}
         effects = {"covariates": effects | inference(found, errors)}

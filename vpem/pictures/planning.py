@@ -286,6 +286,10 @@ GRID_FROM = 3
 """Covariance types from which on a table has a column for each, where hops are the same."""
 
 
+JUDGED_APART = ("s.e.", "to best, s.e.")
+"""What there is to say of held-out rows beside their log-likelihood."""
+
+
 def _grid(report: Report) -> Iterator[Table]:
     """Yield the criterion by components and covariance type, and the best three models."""
     criterion, cells, name = report["criterion"], report["cells"], CRITERIA[report["criterion"]]
@@ -317,15 +321,17 @@ def _grid(report: Report) -> Iterator[Table]:
     ]  # fmt: skip
     # The best is first even where others have the same value.
     order = sorted(sound_ones, key=lambda at: (sign * cells[at][criterion], at != report["best"]))
-    three = [
-        (_named(report, at), form.format(cells[at][criterion]),
-         form.format(cells[at][criterion] - cells[order[0]][criterion]),
-         f"{cells[at]['relative_entropy']:.4f}" if "relative_entropy" in cells[at] else "-",
-         _status(cells[at]))
-        for at in order[:3]
-    ]  # fmt: skip
-    about = (name, "difference", "rel. entropy")
-    yield Table(three, ("model", *about, "status"), "The best three", about)
+    about: Lines = {
+        name: lambda cell: form.format(cell[criterion]),
+        "difference": lambda cell: form.format(cell[criterion] - cells[order[0]][criterion]),
+        "rel. entropy": "{relative_entropy:.4f}",
+    }
+    if criterion == "heldout":
+        about = {name: COLUMNS["held-out"], **{one: COLUMNS[one] for one in JUDGED_APART}}
+    columns: Lines = {"model": "{named}", **about, "status": _status}
+    three = [dict(lines_of(cells[at] | {"named": _named(report, at)}, columns)) for at in order[:3]]
+    lines = [[one.get(head, "-") for head in columns] for one in three]
+    yield Table(lines, list(columns), "The best three", list(about))
 
 
 def tables_of_selection(report: Report) -> Iterator[Table]:

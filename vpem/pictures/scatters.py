@@ -485,6 +485,9 @@ def draw_projection(
         if not hasattr(saved, "mixture"):
             raise InputError(Setting("directions"), f" are those of a mixture, not {saved.holds}")
         found = saved.mixture.directions(directions)
+        if not len(found[1]):
+            nowhere = "components differ in no direction; leave out "
+            raise InputError(nowhere, Setting("directions"))
     parts = saved.parts()
     X, labels = rows_to_scatter(saved, parts, rows, notes)
     along = in_a_plane(saved, None, notes)

@@ -116,6 +116,21 @@ class OutlierMixture(Mixture):
             )  # fmt: skip
         return kept
 
+    def shares_of_rows(self, scores: Doubles, trim: float, weights: Doubles) -> Doubles:
+        """Return which part counts (M,) of rows of such log-likelihoods and weights.
+
+        If less than the weight of a row is missing from a part ``trim`` of all, or beyond it, the
+        row at the border counts in part, as it does in a fit.
+        """
+        kept = self.counts_rows(scores).astype(np.float64)
+        more = trim * weights.sum() - weights[kept == 0].sum()
+        side = (kept == (more > 0)) & (weights > 0)
+        if abs(more) > ROUNDING and side.any():
+            border = scores[side].min() if more > 0 else scores[side].max()
+            part = more / weights[side & (scores == border)].sum()
+            kept[side & (scores == border)] -= part if abs(part) < 1 else 0.0
+        return kept
+
     def terms_of(self, values: Doubles, there: Mask) -> tuple[Floats, Doubles | float]:
         if not there.all():
             raise InputError(

@@ -163,6 +163,9 @@ class Inferring:
         if fit is None:  # the model is from a file
             model.set_params(init=self.mixture_, n_init=1)
             fit = clone(model).set_params(max_iter=0).fit(X, sample_weight=sample_weight).fit_
+            then = self._stored.report
+            figures = (then.get(name) for name in ("log_likelihood", "total_weight"))
+            check_rows("the model", *figures, fit.log_likelihood, fit.total_weight)
         elif fit.labels_for_fit is not None:
             raise InputError(
                 "the bootstrap takes fits without labels of rows, which refits would not have; "
@@ -172,10 +175,13 @@ class Inferring:
         cell = Cell(fit.mixture.n_components, 0, fit.mixture.covariance_type)
         resampling = Resampling(problem, cell, fit, kind, model.random_state)
         judged = problem.held(0).judge(fit, None)
-        each = judged.log_likelihood / judged.weight
+        total, weight = judged.log_likelihood, judged.weight
+        if fit.mixture.outliers == "trimmed":  # a row at the border counts in part
+            _, total, weight = self._scores(X, sample_weight)
+        each = total / weight
         if getattr(self, "weight_concentration_prior_type", None) in WEIGHT_PRIORS:
             each = fit.log_likelihood  # a posterior's own, not that of its mean
-        check_rows("the model", fit.log_likelihood, fit.total_weight, each, judged.weight)
+        check_rows("the model", fit.log_likelihood, fit.total_weight, each, weight)
         return bootstrap_errors(resampling, n_replicates, level, n_jobs)
 
     def _anew(self: Any) -> Any:

@@ -42,7 +42,7 @@ from vpem.fits.estimators.inference import Inferring
 from vpem.fits.fedem import FedFit, fit_fedem
 from vpem.fits.labels import KnownLabels
 from vpem.fits.likely_hubs import connect_by_likelihood
-from vpem.fits.prepare import weighed
+from vpem.fits.prepare import weighed_kept
 from vpem.fits.results import Fit, MixtureResult, RowFit
 from vpem.fits.rows import fit_em, fit_next
 from vpem.fits.settings import PrivacySettings
@@ -195,8 +195,8 @@ class FittedMixture(DensityMixin, OnGraph):
         mixture, data = self._fitted(X)
         missing = self.missing
         scores = mixture.score_samples(data, missing=missing)
-        there = rows_with_values(data, missing) & mixture.counts_rows(scores)
-        total, used = weighed(np.where(there, scores, 0.0), there, sample_weight)
+        there, trim = rows_with_values(data, missing), getattr(self, "trim", 0.0)
+        total, used = weighed_kept(mixture, scores, there, sample_weight, trim)
         return scores.astype(data.dtype, copy=False), total, used
 
     def score(self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None) -> float:

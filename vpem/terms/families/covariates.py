@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from vpem.checks import Doubles, Floats, Indices, Mask, check_weights
 from vpem.errors import InputError
@@ -249,7 +250,9 @@ def logit_coefficients(mixture: Any) -> Doubles | None:
     return None
 
 
-def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) -> Doubles:
+def logit_errors(
+    mixture: Any, X: Floats, sample_weight: Doubles | None = None, labels: ArrayLike | None = None
+) -> Doubles:
     """Return standard errors of `logit_coefficients`, from their observed information.
 
     Other parameters count as known. The information is that of the logit less that of the labels,
@@ -264,6 +267,9 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
         The rows it was fitted to, features (nan where they are missing) and covariates.
     sample_weight : ndarray of shape (M,), optional
         Weight of each row.
+    labels : ndarray of shape (M,) or (M, K), optional
+        Known components of rows that the fit was given, from 0, and -1 where none is known; or
+        probabilities, and nan.
 
     Returns
     -------
@@ -273,7 +279,7 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     Raises
     ------
     InputError
-        If the mixture has no covariates, or these are no rows or weights for it.
+        If the mixture has no covariates, or these are no rows, weights or labels for it.
     """
     from scipy.special import softmax
 
@@ -282,6 +288,8 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
         raise InputError("this model has no covariates")
     columns = mixture.kinds.columns_of(Covariate.name)
     rows = mixture.predict_proba(X, missing="marginalize")
+    if labels is not None:
+        rows = _by_labels(rows, np.asarray(labels, dtype=np.float64))
     z = np.asarray(X, dtype=np.float64)[:, columns]
     weights = check_weights(np.ones(len(z)) if sample_weight is None else sample_weight, len(z))
     centre = np.average(z, axis=0, weights=weights)
@@ -305,3 +313,19 @@ def logit_errors(mixture: Any, X: Floats, sample_weight: Doubles | None = None) 
     lost = abs(move @ ways[:, ~known]).max(axis=1, initial=0.0)
     variances[lost > UNKNOWN * abs(move).max(axis=1, initial=0.0)] = np.nan
     return np.vstack([np.zeros(at.shape[1]), np.sqrt(variances).reshape(at[1:].shape)])
+
+
+def _by_labels(rows: Doubles, labels: Doubles) -> Doubles:
+    """Responsibilities (M, K) where some components are known, as in a fit."""
+    n, k = rows.shape
+    labels = np.where(np.isnan(labels), -1, labels) if labels.ndim == 1 else labels
+    if labels.shape == (n,) and np.isin(labels, np.arange(-1, k)).all():
+        labels = np.where(labels[:, None] < 0, np.nan, labels[:, None] == np.arange(k))
+    if labels.shape != (n, k) or (labels < 0).any():
+        raise InputError(
+            f"labels must be a component from 0 to {k - 1}, or -1, for each of {n} rows, or their "
+            f"probabilities of shape {(n, k)}"
+        )
+    both = rows * labels
+    total = both.sum(axis=1, keepdims=True)
+    return np.where(total > 0, both / np.where(total > 0, total, 1.0), rows)
