@@ -10,9 +10,9 @@ variances, and weights ``n_k``, and minimises
 
 within a family, hub by hub. So it has whatever a free M-step has: rows or features that are spread,
 weights, missing values. What is common is common to components, never to hubs: shapes and
-orientations of different features have nothing in common, and volumes that hubs shared would need
-another sum over hubs inside every M-step. As the floor is inside ``S_k``, families hold exactly,
-and no covariance is singular.
+orientations of different features have nothing in common, and volumes of hubs change by different
+factors in other units. As the floor is inside ``S_k``, families hold exactly, and no covariance is
+singular.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ def factorise(mixture: Mixture, dtype: DTypeLike) -> Factors:
         inverse = np.where(good, 1.0 / safe, 0.0)
         for copy, logs in enumerate(np.log(safe)):
             log_dets[copy] = sum_features(blocks, logs)
-        for copy in np.flatnonzero(~good.all(axis=1)):
-            failed[copy] = sum_features(blocks, ~good[copy]) > 0
+        for at in np.flatnonzero(~good.all(axis=1)):
+            failed[at] = sum_features(blocks, ~good[at]) > 0
     return Factors(
         np.ascontiguousarray(mixture.means, dtype=dtype),
         np.ascontiguousarray(inverse, dtype=dtype),

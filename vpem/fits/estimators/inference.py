@@ -164,8 +164,8 @@ class Inferring:
             model.set_params(init=self.mixture_, n_init=1)
             fit = clone(model).set_params(max_iter=0).fit(X, sample_weight=sample_weight).fit_
             then = self._stored.report
-            figures = (then.get(name) for name in ("log_likelihood", "total_weight"))
-            check_rows("the model", *figures, fit.log_likelihood, fit.total_weight)
+            found = fit.log_likelihood, fit.total_weight
+            check_rows("the model", then.get("log_likelihood"), then.get("total_weight"), *found)
         elif fit.labels_for_fit is not None:
             raise InputError(
                 "the bootstrap takes fits without labels of rows, which refits would not have; "
