@@ -90,9 +90,9 @@ typers: $(VENV)/with-test
 
 # Frameworks that place workers: large, so that other tests leave out those that are not there.
 engines: $(VENV)/with-test $(VENV)/with-engines
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n0 tests/test_clusters.py
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n0 tests/test_clusters.py tests/test_nvflare.py
 
-$(VENV)/with-engines: $(VENV)/with-dask $(VENV)/with-ray
+$(VENV)/with-engines: $(VENV)/with-dask $(VENV)/with-ray $(VENV)/with-nvflare
 	@touch $@
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.

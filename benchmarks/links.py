@@ -178,7 +178,7 @@ def main(words: list[str]) -> None:
         links = [word for word in words if "," in word] or ["100Mbit,30ms"]
         for n_parties in [int(word) for word in words if word.isdigit()] or [3, 10, 30]:
             for link in links:
-                for case in PARTIES[int(os.environ.get("FROM", 0)):]:
+                for case in PARTIES[int(os.environ.get("FROM", 0)) :]:
                     print(json.dumps(over_tls(n_parties, link, case)), flush=True)
         return
     if words[:1] == ["--rank"]:

@@ -92,7 +92,9 @@ def test_rounds_of_many_hubs_are_bounded_and_not_run(multiplied):
 
 def test_the_diameter_of_a_directed_graph_is_that_of_all_shortest_paths():
     around = [(i, (i + 1) % 40) for i in range(40)]
-    graph = from_edges([*around, *((i, (7 * i + 3) % 40) for i in range(0, 40, 9))], 40, directed=True)
+    graph = from_edges(
+        [*around, *((i, (7 * i + 3) % 40) for i in range(0, 40, 9))], 40, directed=True
+    )
     source, target = graph.arcs
     matrix = csr_array((np.ones(len(source)), (source, target)), shape=(40, 40))
     assert diameter(graph) == shortest_path(matrix, unweighted=True).max() > 3

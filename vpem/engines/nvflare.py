@@ -99,12 +99,12 @@ class Site:
         workspace, folder = collab.workspace, Path(collab.workspace.get_root_dir(), PLACE)
         job = Path(workspace.get_run_dir(collab.fl_ctx.get_job_id()))
         words = [self._command, "--study", f"{self._study}.toml"]
-        table: dict[str, Any] = {}
-        with suppress(OSError, tomllib.TOMLDecodeError):  # which the command reports
-            table = tomllib.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+        own: Any = None
+        with suppress(OSError, ValueError):  # which the command reports
+            own = tomllib.loads((folder / OPTIONS).read_text(encoding="utf-8")).get(self._command)
         if (folder / OPTIONS).exists():
             words += ["--config", OPTIONS]
-        if self._command in WITH_MODEL and "output" not in table.get(self._command, {}):
+        if self._command in WITH_MODEL and not (isinstance(own, dict) and "output" in own):
             words += ["--output", str(job / f"{self._study}.h5")]
         with (job / "vpem.log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -126,7 +126,9 @@ class Site:
         """Let another site begin a stream; False while no process here waits for it."""
         site = collab.caller
         others = [number for one, number, theirs in [*self._streams] if theirs and one == site]
-        if site not in self._sites or number in others or len(others) >= MOST:
+        if site not in self._sites or type(number) is not int or number in others:
+            return False
+        if len(others) >= MOST:
             return False
         line = socket(AF_UNIX)
         try:

@@ -172,8 +172,7 @@ class Ledger(Stateful):
         )
         busiest_link = None
         on_link, count, *of_kinds = (
-            np.bincount(number, values, len(pairs))
-            for values in (sizes, messages, *self._bytes)
+            np.bincount(number, values, len(pairs)) for values in (sizes, messages, *self._bytes)
         )
         if len(pairs) and self.messages:
             most = int(on_link.argmax())

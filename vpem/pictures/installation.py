@@ -44,6 +44,7 @@ EXTRAS = {
     "mpi4py": ("mpi4py", "mpi", "--engine mpi"),
     "dask": ("dask.dataframe", "dask", "Dask collections, --engine dask"),
     "distributed": ("distributed", "dask", "--engine dask"),
+    "nvflare": ("nvflare", "nvflare", "--engine nvflare"),
     "ray": ("ray.data", "ray", "Ray datasets, --engine ray"),
     "cryptography": ("cryptography.x509", "secure", "--secure-sum, --engine tls"),
     "mnemonic": ("mnemonic", "tls", "fingerprints in words"),
