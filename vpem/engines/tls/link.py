@@ -307,10 +307,12 @@ class Link:
                 self._make_room()
                 if message is not None:
                     self._arrived(message)
-                if message is not None or unacknowledged >= 1 << 20:
+                much = unacknowledged >= 1 << 20
+                if message is not None or much:
                     unacknowledged = 0
                     self._owing = True
-                    self._wake.set()
+                    if much or self.here.carrier is None:  # or with what is sent next: see `tick`
+                        self._wake.set()
 
     def _arrived(self, message: TaggedMessage) -> None:
         """Hand a message on, or hear from it that the member ends."""
@@ -336,6 +338,8 @@ class Link:
         connection = self.connection
         if connection is None:
             return
+        if self._owing:
+            self._wake.set()
         if connection.heard != self._heard:
             self._heard = connection.heard
             self.silent = 0.0

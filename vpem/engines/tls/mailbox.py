@@ -102,7 +102,7 @@ class Post:
         """Why this member has ended."""
         self._note = note
         self._tell = tell
-        self._listen, self._carrier = listen, carrier
+        self._listen, self.carrier = listen, carrier
         self._changed = threading.Condition()
         self._boxes: dict[tuple[int, int], deque[TaggedMessage]] = defaultdict(deque)
         self._asked: set[tuple[int, int]] = set()
@@ -131,8 +131,8 @@ class Post:
         """Begin to listen, if others can dial this member; links are opened when first needed."""
         this_member = self.roster.members[self.rank]
         where = self._listen or this_member.door
-        if self._carrier is not None:
-            self._listener = door_in(self._carrier)
+        if self.carrier is not None:
+            self._listener = door_in(self.carrier)
         elif isinstance(where, socket.socket):
             self._listener = where
         elif where is not None:
@@ -364,7 +364,7 @@ class Post:
     def _opener(self, other: int) -> Callable[[], Awaitable[Line]] | None:
         """Return what opens a connection to a member, or None if that is its part."""
         rank, members = self.rank, self.roster.members
-        this_member, member, folder = members[rank], members[other], self._carrier
+        this_member, member, folder = members[rank], members[other], self.carrier
         passer = None if member.address is not None else self._passer
         hidden = member.address is None and (passer is None or this_member.address is not None)
         alike = (this_member.address is None) == (member.address is None)
