@@ -167,11 +167,15 @@ def test_what_an_authority_has_revoked_is_refused(root, below, tmp_path):
 # ---- links ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def hosts():
+    return Authority("Server Hosting")
+
+
 @pytest.fixture
-def mixed(root, below, tmp_path):
+def mixed(root, below, hosts, tmp_path):
     """A study of a server and a party with authorities of their own, and one that is pinned."""
     roster, identities, sockets = a_study(tmp_path)
-    hosts = Authority("Server Hosting")
     roster = with_member(roster, "hub", certificate=hosts.der, subject="hub.org")
     roster = with_member(roster, "lab", certificate=root.der, subject=HOST)
     identities["hub"] = hosts.issue(tmp_path / "hub", "hub", "hub.org", key=rsa_key())
@@ -218,21 +222,24 @@ def _again(roster, sockets):
     return {"hub": socket.create_server(roster.members[0].address)}
 
 
-def impostors(root, below, folder):
+def impostors(root, below, hosts, folder):
     """Yield whose place is taken, by what, and what members say."""
     other = partial(below.issue, folder)
     yield "lab", other("lab", "vpem.clinic.org"), "it is for vpem.clinic.org, not for vpem.lab.org"
     yield "lab", Authority("Hospital Root").issue(folder, "lab", HOST), "does not lead to"
     yield "hub", root.issue(folder, "hub", "hub.org"), "does not lead to CN=Server Hosting"
+    yield "hub", hosts.issue(folder, "hub", "other.hub.org"), "it is for other.hub.org, not for hub"
 
 
-def test_an_impostor_gets_no_link_by_whatever_authority(mixed, root, below, tmp_path, monkeypatch):
+def test_an_impostor_gets_no_link_by_whatever_authority(
+    mixed, root, below, hosts, tmp_path, monkeypatch
+):
     """Valid certificates of other names, and of other authorities for the right name."""
     roster, identities, sockets = mixed
     monkeypatch.setattr("vpem.engines.tls.mailbox.identity_error", lambda *_: "")
     monkeypatch.setattr("vpem.engines.tls.mailbox.LINGER", (0.2, 0.2))
     # All whom any of these authorities vouches for pass TLS; what they are is looked at then.
-    for who, impostor, sentence in impostors(root, below, tmp_path / "evil"):
+    for who, impostor, sentence in impostors(root, below, hosts, tmp_path / "evil"):
         said = []
         sockets = _again(roster, sockets)
         with posts(roster, identities | {who: impostor}, sockets, 1.5, tell=said.append) as made:
@@ -318,8 +325,12 @@ def test_a_member_joins_by_its_authority_and_leaves(heart, root, below, monkeypa
     ask = "party", "request", "heart.toml", "--as", "lab", "--features", "a,b"
     assert "give that authority's with --authority FILE" in run(capsys, *ask).err
     shown = done(capsys, *ask, "--authority", "roots.pem").out
-    assert "any certificate for   vpem.lab.org" in shown
-    assert "issued by             CN=Hospital Root" in shown
+    assert "certificates for   vpem.lab.org" in shown
+    assert "by authority       CN=Hospital Root" in shown
+    for words in ((), ("lab.crt",)):  # what is there, and not what others pin
+        found = done(capsys, "party", "show", *words).out
+        assert "issued by     CN=Hospital Issuing" in found
+        assert "for           vpem.lab.org" in found
     request = (lab / "lab.request").read_text()
     for old, new in (
         ('subject = "vpem.lab.org"', 'subject = "vpem.clinic.org"'),

@@ -173,6 +173,25 @@ def test_what_is_not_foretold_is_said(tmp_path, monkeypatch, capsys):
     assert "--matrix" in refused.err
 
 
+def test_a_federation_has_its_connections_already(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    done(capsys, "party", "init", "--name", "hub")
+    options = "--engine nvflare --topology star --hops 0 -k 2 --align ids --accelerate none"
+    done(capsys, "study", "init", "heart", *options.split())
+    for name in PARTIES:
+        done(capsys, "party", "init", "--name", name)
+        done(capsys, "party", "request", "heart.toml", "--as", name, "--features", name)
+        done(capsys, "study", "approve", f"{name}.request", "--yes")
+    page = done(capsys, "study", "show", "heart.toml", "--matrix", "--json").json
+    ways = {one["opens"]: one for one in page["connections"]}
+    assert set(ways) == {"hub", *PARTIES}
+    assert {(one["listens"], one["address"]) for one in ways.values()} == {
+        ("NVFlare's server", None)
+    }
+    assert ways["hub"]["bytes_in_all"] == page["total"]["in_all"]
+    assert "its own" in done(capsys, "study", "show", "heart.toml", "--matrix").out
+
+
 def test_a_relay_is_dialled_by_all_who_have_no_address(tmp_path, capsys):
     options = {"topology": "cycle", "hops": 0, "components": 2, "rounds": 5}
     addresses = dict.fromkeys(PARTIES) | {"clinic": ("clinic.org", 443)}

@@ -7,6 +7,7 @@ in both directions, without what TLS adds. Kinds of messages are the ledger's an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from operator import add
 from textwrap import wrap
@@ -27,6 +28,9 @@ from vpem.records import Table
 from .options import Agreed, agreed_before
 
 PROTOCOL = "TLS 1.3 over TCP"
+
+OF_NVFLARE = "NVFlare's server"
+"""To which the sites of a federation are connected already, each by its own client."""
 
 MOST_NAMES = 8
 """Of members who open connections of one kind: JSON has all."""
@@ -103,6 +107,8 @@ def _forecast(
 def matrix_of(context: Any, study: Study, n_samples: int | None) -> Report:
     """Return the connections of a study, by who opens them, and what passes over each."""
     roster, rows = study.roster, n_samples or USUAL_SAMPLES
+    if study.carried:
+        roster = replace(roster, relay=Member(OF_NVFLARE, b""))
     first, *others = roster.members
     parties = [one for one in roster.members if one.holds]
     passes: dict[Way, list[int]] = {}
@@ -146,7 +152,7 @@ def tables_of_matrix(report: Report) -> Iterator[Table]:
         counts = (one["bytes_an_iteration"], one["bytes_in_all"])
         shown = ("-" if count is None else size(count) for count in counts)
         numbers = ", ".join(as_ranges(one["content"]))
-        row = (one["listens"], one["address"], one["protocol"], *shown, numbers)
+        row = (one["listens"], one["address"] or "its own", one["protocol"], *shown, numbers)
         alike.setdefault(row, []).append(one["opens"])
     rows = [(shorten(names, MOST_NAMES), *cells) for cells, names in alike.items()]
     title = f"Connections of {report['study']}, edition {report['edition']}"

@@ -76,7 +76,8 @@ def card(first: Report, about: Report, title: str = "") -> Table:
         first["brings"] = brings if about["data"] else "no data"
         first["dialled at"] = about["address"] or "-"
         title = title or f"{about['name']} asks to be in {about['study']}"
-    facts = {"any certificate for": about.get("subject"), "issued by": about.get("authority")}
+    facts = {"certificates for": about.get("subject"), "by authority": about.get("authority")}
+    facts |= {"for": about.get("hosts"), "issued by": about.get("issuer")}
     facts |= {"valid until": about["valid_until"][:10], "fingerprint": [mark[:32], mark[32:]]}
     facts |= {"in words": in_words(about), "before": before and f"{before[:32]}..."}
     return facts_in(first | facts, title)
@@ -164,10 +165,10 @@ def show_identity(
 
         names = [] if file else identities.identities_in(Path())
         files = [identities.read_identity(Path(), name).certificate for name in names]
-        members = (identities.member_of(one) for one in ([file] if file else files))
         if file is not None and file.suffix == ".request":
-            members = (identities.read_request(one).member for one in [file])
-        abouts = [one.describe() for one in members]
+            abouts = [identities.read_request(file).member.describe()]
+        else:
+            abouts = [*map(identities.describe_certificate, [file] if file else files)]
         if not abouts:
             raise InputError("there is no key here; make one by 'vpem party init --name ...'")
         if json:

@@ -30,7 +30,7 @@ from vpem.engines.tls.trust import (
     validity,
     written_address,
 )
-from vpem.errors import FileError, InputError, Setting, VpemWarning
+from vpem.errors import FileError, InputError, Setting, VpemWarning, printable
 from vpem.files.hdf5 import atomic_write
 from vpem.files.json_text import as_toml
 from vpem.files.opening import PathLike, open_regular
@@ -196,6 +196,17 @@ def member_of(
     content = read_certificate(certificate)
     at, door = (None if one is None else address_of(one) for one in (address, listen))
     return Member(common_name(content), content, at, holds, listen=door)
+
+
+def describe_certificate(file: Path) -> Report:
+    """Return what a certificate (PEM) says as plain values; an authority may have issued it."""
+    with suppress(ValueError):
+        leaf = certificates_in(_content(file).decode("ascii", "replace"))[0]
+        if is_issued(leaf):
+            hosts = printable(", ".join(hosts_of(leaf)))[:120]
+            about = {"issuer": names_of(leaf)[1][:120], "hosts": hosts}
+            return Member(file.stem, leaf).describe() | about
+    return member_of(file).describe()
 
 
 def key_of(identity: Identity) -> Any:
