@@ -348,7 +348,7 @@ def tree(app: typer.Typer, makers: dict[str, Maker], path: tuple[str, ...] = ())
 
 PRINTERS = {
     "fit": "commands.model:show_fit", "data": "commands.data:show_data",
-    "study": "study.study:show_file", "request": "study.party:show_request",
+    "study": "study.study:print_study", "request": "study.party:show_request",
     "certificate": "study.party:show_identity", "log": "study.party:log",
     "budget": "study.party:budget",
 }  # fmt: skip

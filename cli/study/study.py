@@ -298,16 +298,23 @@ def show_file(
 
     Example: vpem study show heart.toml --matrix --samples 20000
     """
+    if not page.matrix:
+        print_study(file, json)
+        return
+    with Screen():
+        from vpem.files.studies.study import read_study
+
+        from .matrix import matrix_of, tables_of_matrix
+
+        report = matrix_of(context, read_study(file), page.samples)
+        print_json(report) if json else show(*tables_of_matrix(report))
+
+
+def print_study(file: Path, json: bool) -> None:
     with Screen() as screen:
         from vpem.files.studies.study import read_study
 
         study = read_study(file)
-        if page.matrix:
-            from .matrix import matrix_of, tables_of_matrix
-
-            report = matrix_of(context, study, page.samples)
-            print_json(report) if json else show(*tables_of_matrix(report))
-            return
         (print_json if json else show_study)(study.describe())
         warn_of_refusals(study, screen)
 
