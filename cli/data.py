@@ -331,7 +331,8 @@ def read_one(
     for one in paths:
         refuse_shared_stdin(one, where)
     here = [one for one in paths if str(one) != STDIN and as_address(one) is None]
-    reads("DATA", *(file.path for file in find_files(here)))
+    inside = {file.path for file in find_files(here)}.difference(map(str, here))
+    reads("DATA", *sorted(inside))
     options = {"on_disk": where.engine.apart, **options}
     dataset = read_data(path, table, kept=model_table, **options)
     if tell is not None:

@@ -320,9 +320,8 @@ class ProgressLine:
 
 
 def _of_size(path: object, before: str = " of ") -> str:
-    with suppress(OSError):
-        return f"{before}{size(os.path.getsize(str(path)))}"
-    return ""
+    name = str(path)  # a folder, or an address, may be none
+    return f"{before}{size(os.path.getsize(name))}" if os.path.isfile(name) else ""
 
 
 def clock(seconds: float) -> str:

@@ -202,12 +202,13 @@ REFUSED = {
     "c.parquet has bool in column 'y', where .*b.parquet has int64": {
         "a.parquet": {**A, "y": pa.nulls(3)}, "b.parquet": {**A, "y": [1, 2, 3]},
         "c.parquet": {**A, "y": [True, False, True]}},
-    "is text, but .*a.parquet is Parquet; name files of one kind": {
+    r"all text: \S*README.md is text, \S*a.parquet is parquet": {
         "a.parquet": A, "README.md": "words,more\n1,2\n"},
     "is a Delta table, whose log": {"a.parquet": A, "_delta_log/0.json": "{}"},
     "is a Hudi table": {"a.parquet": A, ".hoodie/x": "{}"},
     "b.parquet cannot be read as Parquet": {"a.parquet": A, "b.parquet": "PAR1 and no more"},
-    "b.parquet is in no folder k=..., as .*a.parquet is": {"k=1/a.parquet": A, "z/b.parquet": A},
+    r"of \S*b.parquet and \S*a.parquet only one is in a folder k=": {
+        "k=1/a.parquet": A, "z/b.parquet": A},
     "is a folder, not a file, and has no files of rows": {"_a.parquet": A, "b.parquet": ""},
     "has no rows": {"a.parquet": {"x": pa.array([], pa.float64())}},
 }  # fmt: skip
@@ -400,7 +401,7 @@ def test_a_store_is_read_as_a_folder(lakes, store, capsys):
     )
     for path, sentence in {
         "bucket/none": "does not exist", "nobucket/x": "does not exist",
-        "bucket/parquet/*.csv": "has no files of rows", "bucket": "; name files of one kind",
+        "bucket/parquet/*.csv": "has no files of rows", "bucket": "all Feather or all text",
     }.items():  # fmt: skip
         refused = run(capsys, "fit", store(path), "-k", "2")
         assert refused.code == 2

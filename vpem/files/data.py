@@ -199,25 +199,18 @@ def _local(path: Any) -> Iterator[tuple[list[Stored], str, bool]]:
 
 def _kind_of(files: Sequence[Stored], table: TableSettings) -> str:
     """Return the format of files, which are tables of one if they are several."""
-    first, kind = files[0], ""
+    kinds = dict[str, str]()
     for file in files:
-        one = "parquet" if file.system else format_of(file.path, file.source, table.encoding)
-        if len(files) > 1 and one in ("hdf5", "npy", "npz"):
-            raise InputError(
-                f"give one dataset, got {len(files)} files; add ", Setting("parties", True),
-                f" if each is one party's: {file.source} is {NAMES[one]}, and only files of a "
-                "table (Parquet, Feather, CSV) follow one another",
-            )  # fmt: skip
-        if one != (kind := kind or one):
-            raise FileError(
-                f"{first.source} is {NAMES[kind]}, but {file.source} is {NAMES[one]}; name files "
-                "of one kind, such as '*.parquet'"
-            )
+        kind = "parquet" if file.system else format_of(file.path, file.source, table.encoding)
+        kinds.setdefault(kind, file.source)
+    if len(kinds) > 1 or (len(files) > 1 and not {*kinds} <= {"parquet", "arrow", "text"}):
+        listed = ", ".join(f"{source} is {kind}" for kind, source in kinds.items())
+        raise InputError(
+            f"give one dataset, got {len(files)} files; add ", Setting("parties", True),
+            " if each is one party's, or name files of one table, all Parquet, all Feather or all "
+            f"text: {listed}",
+        )  # fmt: skip
     return kind
-
-
-NAMES = {"hdf5": "HDF5", "npy": "an array of NumPy", "npz": "an archive of NumPy",
-         "text": "text", "parquet": "Parquet", "arrow": "Feather or Arrow"}  # fmt: skip
 
 
 def _frame(file: Stored, kind: str, table: TableSettings) -> LazyFrame:

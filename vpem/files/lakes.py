@@ -17,8 +17,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from vpem.errors import FileError, InputError, VpemError
-from vpem.files.opening import PathLike, open_regular
+from vpem.errors import FileError, InputError
+from vpem.files.opening import PathLike, damaged
 from vpem.files.temporaries import spooled
 
 if TYPE_CHECKING:
@@ -51,10 +51,8 @@ class Stored:
         """Open it where any part of it is read."""
         import pyarrow as pa
 
-        if self.system is not None:
-            return self.system.open_input_file(self.path)
-        open_regular(self.path).close()  # which says what else it is
-        return pa.OSFile(self.path)
+        here = self.system is None
+        return pa.OSFile(self.path) if here else self.system.open_input_file(self.path)
 
     def state(self) -> tuple[int, object]:
         """Return its size and when it was written to."""
@@ -103,7 +101,7 @@ def _files_of(path: PathLike) -> Sequence[Stored]:
     if os.path.isdir(name):
         from pyarrow.fs import LocalFileSystem
 
-        with reaching(name):
+        with damaged(f"{name} cannot be read", OSError):
             return [Stored(one, one) for one in _inside(LocalFileSystem(), name.rstrip("/"), name)]
     if not glob.has_magic(name) or os.path.lexists(name):
         return [Stored(name, name)]
@@ -138,7 +136,7 @@ def _inside(system: Any, root: str, source: str, pattern: str = "") -> list[str]
 
 
 def _elsewhere(address: str) -> list[Stored]:
-    from pyarrow import fs
+    from pyarrow import ArrowException, fs
 
     scheme, _, rest = address.partition("://")
     if re.match(r"[^/]*:[^/]*@", rest) or SECRET.search(address):
@@ -149,7 +147,7 @@ def _elsewhere(address: str) -> list[Stored]:
     if scheme in ("http", "https"):
         raise FileError(f"{address} is not read over the web; download the file first")
     patience = f"{'&' if '?' in address else '?'}retry_limit_seconds=15" if scheme[0] == "g" else ""
-    with reaching(address):
+    with damaged(f"{address} cannot be reached", (ArrowException, OSError)):
         system, path = fs.FileSystem.from_uri(address + patience)
         root, pattern = path, ""
         if "*" in path:
@@ -170,23 +168,9 @@ def within_reach(files: Sequence[Stored]) -> Iterator[tuple[list[Stored], bool]]
         for place, file in enumerate(files):
             if file.system is None:
                 continue
-            with reaching(file.source), file.open() as stream:
+            with damaged(f"{file.source} cannot be read", OSError), file.open() as stream:
                 if stream.read(4) != b"PAR1":
                     stream.seek(0)
                     copy = spooled(stream, file.source, PurePosixPath(file.path).name)
                     ours[place] = replace(file, path=str(stack.enter_context(copy)), system=None)
         yield ours, ours != [*files]
-
-
-@contextmanager
-def reaching(where: str) -> Iterator[None]:
-    """Turn what is raised where a file cannot be reached into FileError."""
-    from pyarrow import ArrowException
-
-    try:
-        yield
-    except VpemError:
-        raise
-    except (OSError, ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise FileError(f"{where} cannot be reached: {reason[:300]}") from error

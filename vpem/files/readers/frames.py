@@ -67,6 +67,15 @@ def blank_marks(X: Floats, table: TableSettings, columns: Sequence[int] | None =
     return X
 
 
+def refuse_marks(table: TableSettings, source: str) -> None:
+    """Raise InputError where numbers of what stays on disk stand for missing values."""
+    if marked_numbers(table):
+        raise InputError(
+            Setting("na"), f" changes values, which are read from disk of {source}; raise the "
+            "memory limit",
+        )  # fmt: skip
+
+
 def with_features(names: Sequence[str]) -> Setting:
     """Return the setting that names these features, or if they are many the setting alone."""
     plain = len(names) <= 6 and not any("," in name or '"' in name for name in names)

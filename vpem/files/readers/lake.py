@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from vpem.checks import Floats, check_memory, extremes, read_float
-from vpem.errors import FileError, InputError, Setting, shorten
+from vpem.errors import FileError, InputError, Setting
 from vpem.files.arrow import decoded, fill_column, is_numeric, is_text, plain_kind
-from vpem.files.datasets import Dataset, names_apart
+from vpem.files.datasets import Dataset
 from vpem.files.lakes import Stored
 from vpem.files.matrix import FileMatrix
 from vpem.files.opening import damaged
-from vpem.files.readers.frames import LazyFrame, ReadOptions, choose, marked_numbers, refuse_large
+from vpem.files.readers.frames import LazyFrame, ReadOptions, choose, refuse_large, refuse_marks
 from vpem.files.readers.tabular import FAILURES, dataset_of, noted_in, nothing_left
 
 HEAD = 100_000
@@ -36,18 +36,16 @@ Columns = list[pa.ChunkedArray]
 
 
 def dataset_of_parts(
-    files: Sequence[Stored],
-    frames: Sequence[LazyFrame],
-    source: str,
-    options: ReadOptions,
+    files: Sequence[Stored], frames: Sequence[LazyFrame], source: str, options: ReadOptions
 ) -> Dataset:
     """Return a dataset of files whose rows follow one another, on disk beyond the memory limit."""
-    limit, known = options.memory_limit, frames[0].parts is not None
-    lenient = options.table.features is not None or options.columns is not None
+    limit, chosen = options.memory_limit, (options.table.features, options.columns)
+    lenient = chosen != (None, None)
     frame = frame_of_parts(files, frames, source, lenient)
+    known = frames[0].parts is not None and len({*frame.names}) == len(frame.names)
     n_bytes = sum(file.state()[0] for file in files) // 2
-    if known:
-        choice = choose(names_apart(frame.names, source), options, source)
+    if known and limit is not None:
+        choice = choose(frame.names, options, source)
         numbers = [n for n in choice.features if is_numeric(plain_kind(frame.kinds[n]))]
         n_bytes = sum(one.n_rows for one in frames) * len(numbers) * 8
     if limit is None or 2 * n_bytes <= limit:
@@ -74,12 +72,10 @@ def with_folders(files: Sequence[Stored], frames: Sequence[LazyFrame]) -> Sequen
     """Add a column for each key of folders, unless files have one of that name."""
     every = [file.folders for file in files]
     for file, own in zip(files, every, strict=True):
-        if own.keys() != every[0].keys():
-            key = min(own.keys() ^ every[0].keys())
-            one, other = (file, files[0]) if key in own else (files[0], file)
+        for key in own.keys() ^ every[0].keys():
             raise InputError(
-                f"{other.source} is in no folder {key}=..., as {one.source} is; file all of a "
-                "table alike"
+                f"of {file.source} and {files[0].source} only one is in a folder {key}=...; file "
+                "all of a table alike"
             )
     for key in (one for one in every[0] if one not in frames[0].names):
         words = [None if own[key] == NO_VALUE else own[key] for own in every]
@@ -121,9 +117,9 @@ def _with_value(frame: LazyFrame, value: pa.Scalar, name: str) -> LazyFrame:
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return a type that has the values of both, None where there is none."""
-    if not pa.types.is_null(one) and not pa.types.is_null(other) and one != other:
-        one, other = plain_kind(one), plain_kind(other)
-    both = [pa.schema([("x", kind)]) for kind in (one, other)]
+    if pa.null() in (one, other):
+        return other if one == pa.null() else one
+    both = [pa.schema([("x", plain_kind(kind))]) for kind in (one, other)]
     with suppress(pa.ArrowException):
         return pa.unify_schemas(both, promote_options="permissive").field("x").type
     return None
@@ -168,15 +164,10 @@ class _JoinedFrames:
         kind, first = pa.null(), self.frames[0]
         for number, own in enumerate(kinds):
             frame = self.frames[min(number, len(self.frames) - 1)]
-            both = _common(kind, own)
-            if (
-                both is None
-                and not strict
-                and frame.parts is None
-                and is_text(own) != is_text(kind)
-            ):
-                return None
+            both = kind if own == kind else _common(kind, own)
             if both is None:
+                if not strict and frame.parts is None and is_text(own) != is_text(kind):
+                    return None
                 raise unlike(frame, f"{own} in column {name!r}, where", first, kind)
             if both != kind:
                 kind, first = both, frame
@@ -206,14 +197,17 @@ class _JoinedFrames:
 
         named = [self.names[n] for n in columns]
         read = [*zip(*read_all(as_text), strict=True)]
-        kinds = [self._kind(*one) for one in zip(named, map(_types, read), strict=True)]
+        kinds = [
+            self._kind(name, [one.type for one in pieces])
+            for name, pieces in zip(named, read, strict=True)
+        ]
         if None in kinds:  # in one file such columns would be text
             texts = {n for n, kind in zip(columns, kinds, strict=True) if kind is None}
             read = [*zip(*read_all(sorted({*as_text, *texts})), strict=True)]
         return [self._together(*one) for one in zip(named, read, strict=True)]
 
     def _together(self, name: str, pieces: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-        kind = self._kind(name, _types(pieces), strict=True)
+        kind = self._kind(name, [one.type for one in pieces], strict=True)
         with damaged(f"{self.frame.source}: column {name!r}", FAILURES):
             same = [
                 one if one.type == kind
@@ -246,10 +240,6 @@ class _JoinedFrames:
         return [self._together(self.names[n], one).slice(0, HEAD) for n, one in every]
 
 
-def _types(pieces: Sequence[pa.ChunkedArray]) -> list[pa.DataType]:
-    return [one.type for one in pieces]
-
-
 def _on_disk(joined: _JoinedFrames, options: ReadOptions, limit: int) -> Dataset:
     """Return a dataset whose features stay in the files: those that the first rows show."""
     frame, names = joined.frame, joined.names
@@ -257,19 +247,14 @@ def _on_disk(joined: _JoinedFrames, options: ReadOptions, limit: int) -> Dataset
     judged = replace(options, memory_limit=None, keep_constant=True, profiles=None)
     head = dataset_of(replace(frame, read=joined.read_head), judged)
     places, left_out = [names.index(name) for name in head.feature_names], head.left_out
-    if marked_numbers(options.table):
-        raise InputError(
-            Setting("na"), f" changes values, which are read from disk of {source}; raise the "
-            "memory limit",
-        )  # fmt: skip
+    refuse_marks(options.table, source)
     kinds = {names[n]: plain_kind(frame.kinds[n]) for n in places}
-    words = [one for one, kind in kinds.items() if not (is_numeric(kind) or pa.types.is_null(kind))]
-    if words:
-        raise InputError(
-            f"{source}: {shorten(map(repr, words))} is text, which becomes codes or numbers in "
-            "memory alone; leave it out with ", Setting("drop", words[0]),
-            ", or raise the memory limit",
-        )  # fmt: skip
+    for name, kind in kinds.items():
+        if not is_numeric(kind) and kind != pa.null():
+            raise InputError(
+                f"{source}: {name!r} is text, which becomes codes or numbers in memory alone; "
+                "leave it out with ", Setting("drop", name), ", or raise the memory limit",
+            )  # fmt: skip
     if not (choice.chosen or options.keep_constant):
         low, high = extremes(head.X)
         alike = [n for n, same in zip(places, low >= high, strict=True) if same]
@@ -337,10 +322,10 @@ class _Reader:
                     elif column.null_count == len(column):
                         to[:, place] = np.nan
                     else:
+                        name = self.joined.names[self.columns[place]]
                         raise InputError(
-                            f"{self.joined.frame.source}: column "
-                            f"{self.joined.names[self.columns[place]]!r} has {column.type} from "
-                            f"row {start + done} on (counted from 0), but numbers before"
+                            f"{self.joined.frame.source}: column {name!r} has numbers, but from "
+                            f"row {start + done} (counted from 0) on {column.type}"
                         )
                 done += len(to)
 

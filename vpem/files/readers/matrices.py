@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpem.checks import AnyArray, Floats, Labels, no_measurement, read_int, row_blocks
-from vpem.errors import FileError, InputError, Setting, did_you_mean
+from vpem.errors import FileError, InputError, did_you_mean
 from vpem.files.datasets import (
     ENCODING,
     VERSION,
@@ -52,9 +52,9 @@ from vpem.files.readers.frames import (
     check_fields,
     choose,
     labels_of_columns,
-    marked_numbers,
     only_guesses,
     refuse_large,
+    refuse_marks,
     take_counts,
     warn_of_guesses,
     warn_of_marks,
@@ -189,11 +189,8 @@ def dataset_of_matrix(
             warn_of_guesses(dataset.source, left_out, called, [called[n] for n in chosen])
         if options.columns is None:
             warn_of_marks(dataset.source, X, [dataset.feature_names[n] for n in features])
-    elif marked_numbers(table):
-        raise InputError(
-            Setting("na"), f" changes values, which are read from disk of {dataset.source}; raise "
-            "the memory limit",
-        )  # fmt: skip
+    else:
+        refuse_marks(table, dataset.source)
     partition, kinds = dataset.partition, dataset.kinds
     if partition is not None and features != list(range(dataset.n_features)):
         agents, names = partition.agent_of[features], list(partition.names)
