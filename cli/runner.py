@@ -110,13 +110,15 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
     )
 
     def saver(self, run: CommandRun) -> FileSaver | None:
-        if self.checkpoint is None:
+        where = run.where
+        if self.checkpoint is None or (where.shares_state and not where.speaks):
             return None
         from vpem.files.checkpoints import EVERY, FileSaver
 
         return FileSaver(
             self.checkpoint, every=self.checkpoint_every or EVERY, force=run.out.force,
-            engine=run.engine, resume="if-any" if self.resume_if_any else self.resume,
+            engine=None if where.shares_state else run.engine,
+            resume="if-any" if self.resume_if_any else self.resume,
             gone_on=run.where.gone_on,
         )  # fmt: skip
 

@@ -12,19 +12,21 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vpem.errors import InputError, shorten
-from vpem.records import ENGINES, Settings, beside, off, rule, setting, unless, unset
+from vpem.errors import InputError, Setting, shorten
+from vpem.records import ENGINES, FRAMEWORKS, Settings, beside, off, rule, setting, unless, unset
 
 from .display import fail
 from .names import name_of
 from .outputs import reads, writes, written
 
 if TYPE_CHECKING:
+    from vpem.engines.cluster import ClusterEngine, Ticket
     from vpem.engines.engine import Engine
     from vpem.engines.placement import Placement
     from vpem.files.checkpoints import FileSaver
@@ -84,6 +86,9 @@ class Where:
         from vpem.engines.engine import Engine
 
         return Engine()
+
+    shares_state = False
+    """Whether the first process keeps the state of a run for all, which have it alike."""
 
     def agree(self, context: Any) -> None:
         """Raise InputError where processes were given different options, before any work."""
@@ -365,10 +370,106 @@ class Job(Where):
         return code
 
 
+class Placed(Job):
+    """A command in this process and at workers of a framework, who run the same words."""
+
+    shares_state = True
+
+    engine: ClusterEngine
+
+    def __init__(self, word: str, engine: ClusterEngine, leave: ExitStack) -> None:
+        super().__init__(engine)
+        self.word, self._leave = word, leave
+        signal.signal(signal.SIGTERM, terminate)
+
+    def agree(self, context: Any) -> None:
+        """All have the same words and variables."""
+
+    def prepare(self, settings: EngineSettings) -> None:
+        from vpem._core.threads import share_processors, whereabouts
+
+        share_processors(self.engine.allgather(whereabouts()))
+        self.screen.silent = self.engine.rank > 0
+
+    def keep(self, saver: FileSaver | None) -> Any:
+        from vpem.fits.clusters import Led
+
+        return Led(self.engine, inner=saver)
+
+    def close(self) -> None:
+        self._leave.close()
+
+    def fail(self, error: Exception, sentence: str | None) -> int:
+        """Tell others why this process ends, and report it here, in the first."""
+        from vpem.engines.tls.faults import Parted
+
+        code = getattr(error, "exit_code", 2)
+        if sentence is None:
+            code, sentence = 1, f"{type(error).__name__}: {error} (a defect of vpem)"
+        ending = error if isinstance(error, Parted) else Parted("", sentence, code)
+        with suppress(Parted):
+            self._leave.__exit__(type(ending), ending, None)
+        if self.speaks and code == 1:
+            raise error
+        return fail(sentence, code)
+
+    def interrupted(self, code: int) -> int:
+        ending = KeyboardInterrupt("it was interrupted")
+        with suppress(KeyboardInterrupt):
+            self._leave.__exit__(KeyboardInterrupt, ending, None)
+        return fail(INTERRUPTED, code)
+
+
+def join_placed(word: str, ticket: Ticket) -> None:
+    """Join the run of a command that another process has placed here."""
+    from vpem.engines.cluster import joined
+
+    leave = ExitStack()
+    join(Placed(word, leave.enter_context(joined(ticket)), leave))
+
+
+def place(settings: EngineSettings, screen: Screen) -> Placed:
+    """Have workers of a framework run this command, too; this process leads them."""
+    import secrets
+
+    from vpem.engines.cluster import FRAMEWORKS, door, issue, joined, run_command
+    from vpem.fits.clusters import FIT, identify
+
+    cluster = FRAMEWORKS[settings.engine].at(settings.scheduler, settings.ranks)
+    names = cluster.names[: settings.ranks]
+    if len(names) < (settings.ranks or 1):
+        raise InputError(
+            f"there are {len(names)} workers, but ", Setting("ranks", settings.ranks or 1),
+            " are to take part; start more",
+        )  # fmt: skip
+    variables = {name: value for name, value in os.environ.items() if name[:5] == "VPEM_"}
+    with ExitStack() as leave:
+        listener, address = door(cluster.host)
+        leave.callback(listener.close)
+        leave.callback(cluster.stop)
+        tickets = issue([FIT, *names], address, identify, secrets.token_hex(16))
+        for ticket in tickets[1:]:
+            own = variables | {"OMP_NUM_THREADS": str(cluster.threads(ticket.rank))}
+            cluster.start(ticket.rank, run_command, ticket, words, own, os.getcwd())
+        screen.say(f"waiting for {len(names)} worker{'s' * (len(names) > 1)} of {settings.engine}")
+        engine = leave.enter_context(joined(tickets[0], listener, cluster))
+        where = Placed(settings.engine, engine, leave.pop_all())
+    join(where)
+    return where
+
+
+words: list[str] = []
+"""What this command was given."""
+
 APART = beside(
     " is for processes of their own; add --engine mpi, or --study FILE", engine="simulator"
 )
-RANKS = unless(" is for processes of their own; add --engine mpi", engine="mpi")
+RANKS = unless(
+    " is for processes of their own; add --engine mpi, dask or ray", engine=("mpi", *FRAMEWORKS)
+)
+PLACED = unless(
+    " is for frameworks that place workers; add --engine dask, or ray", engine=FRAMEWORKS
+)
 SHARDS_OF_ROWS = beside(
     " have the features of one hub each, but with {split=rows} every worker's model has all "
     "features; leave it out",
@@ -394,12 +495,18 @@ class EngineSettings(Settings, heading="Running", kept=False):
         "simulator: one process holds all agents. mpi: each agent is a rank of its own, or some "
         "share one (mpiexec -n 5 {command} ... --engine mpi; needs vpem[mpi]). tls: each party "
         "runs this command on its own machine (see --study). nvflare: so does the job of NVFlare "
-        "that 'vpem study job' writes.",
-        choices=("simulator", "mpi", *ENGINES),
+        "that 'vpem study job' writes. dask, ray: workers of a cluster run this command, too, on "
+        "the same files (see --scheduler; need vpem[dask], vpem[ray]).",
+        choices=("simulator", "mpi", *ENGINES, *FRAMEWORKS),
         idle=[
             beside(f" {one} is for members of a study; add --study FILE", engine=one, study=None)
             for one in ENGINES
         ],
+    )
+    scheduler: str | None = unset(
+        "With --engine dask: address of the scheduler, tcp://HOST:8786; with --engine ray: of the "
+        "head, HOST:6379. Default: workers on this machine alone.",
+        idle=PLACED,
     )
     study: Path | None = unset(
         "Take part in this study (.toml; see 'vpem study'), which says who the parties are and "
@@ -422,7 +529,10 @@ class EngineSettings(Settings, heading="Running", kept=False):
         file="written",
     )
     ranks: int | None = unset(
-        "With --engine mpi: how many ranks there must be.", least=1, idle=RANKS
+        "With --engine mpi: how many ranks there must be; with dask or ray: how many workers take "
+        "part. Default: all that are there.",
+        least=1,
+        idle=RANKS,
     )
     timeout: float | None = unset(
         "End, naming the rank or member, when one has not answered for so many seconds. Default: "
@@ -444,6 +554,8 @@ def where_of(settings: EngineSettings, screen: Screen) -> Where:
     where = joined()
     if settings.engine == "mpi" and where.word != "mpi":
         where = join_job()
+    elif settings.engine in FRAMEWORKS and where.word != settings.engine:
+        where = place(settings, screen)
     elif settings.engine == "simulator":
         if launched():
             screen.print_note(

@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from vpem.errors import InputError, Setting, brief, check_choice, did_you_mean, printable, warn
 
+FRAMEWORKS = ("dask", "ray")
+"""Who places the workers of a command, which all run it."""
 ENGINES = ("tls", "nvflare")
 """How members of a study reach each other: over links of their own, or inside a job of NVFlare."""
 

@@ -11,11 +11,17 @@ became of it.
 
 from __future__ import annotations
 
+import logging
+import os
+import platform
 import ssl
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from socket import socket
 from tempfile import TemporaryDirectory
@@ -27,13 +33,23 @@ from vpem.engines.tls.faults import Unheard
 from vpem.engines.tls.mailbox import Post
 from vpem.engines.tls.server import listening
 from vpem.engines.tls.trust import Identity, Member, Roster
-from vpem.errors import VpemError
+from vpem.errors import InputError, Setting, VpemError
+from vpem.network.messages import decode, encode
 
 LOOK_EVERY = 0.5
 """Seconds between questions to the framework what became of the workers."""
 
 SILENCE = 60.0
 """Seconds without a sign of life after which a worker is lost that the framework still has."""
+
+ANSWER = 10.0
+"""Seconds in which a scheduler answers."""
+
+LEAVE = 2.0
+"""Seconds in which workers whose run is over end by themselves."""
+
+TICKET = "_VPEM_TICKET"
+"""Variable that says that the ticket comes by standard input."""
 
 
 class Cluster(Protocol):
@@ -71,14 +87,12 @@ class Ticket:
     names: list[str]
     certificates: list[bytes]  # DER, by rank
     address: tuple[str, int]  # of the first
-    seats: list[int]  # rank of each agent
     key: bytes  # PEM
 
 
 def issue(
     names: Sequence[str],
     address: tuple[str, int],
-    seats: Sequence[int],
     make: Callable[[], tuple[bytes, bytes]],
     run: str,
 ) -> list[Ticket]:
@@ -86,7 +100,7 @@ def issue(
     made = [make() for _ in names]
     certificates = [certificate for certificate, _ in made]
     return [
-        Ticket(run, rank, list(names), certificates, address, list(seats), key)
+        Ticket(run, rank, list(names), certificates, address, key)
         for rank, (_, key) in enumerate(made)
     ]
 
@@ -96,6 +110,7 @@ class ClusterEngine(TlsEngine):
 
     open = True
     in_order = True
+    first_holder = 1
 
 
 @contextmanager
@@ -108,7 +123,7 @@ def joined(
     """
     names, run = ticket.names, ticket.run
     members = tuple(
-        Member(name, certificate, None if rank else ticket.address, holds=rank in ticket.seats)
+        Member(name, certificate, None if rank else ticket.address, holds=rank > 0)
         for rank, (name, certificate) in enumerate(zip(names, ticket.certificates, strict=True))
     )
     over = threading.Event()
@@ -126,7 +141,7 @@ def joined(
         roster = Roster(run, "the run", 1, members)
         post = Post(roster, Identity(names[ticket.rank], shown, key), listen=listener)
         engine = ClusterEngine(post, roster, None)
-        engine.seats = ticket.seats
+        engine.seats = None
         # Others dial the first, which waits for them as long as the framework does.
         post.timeout = SILENCE if ticket.rank else None
         post.start()
@@ -138,7 +153,8 @@ def joined(
             yield engine
             engine.barrier()
         except BaseException as error:
-            engine.announce_end(str(error) or type(error).__name__)
+            code = getattr(error, "exit_code", 2)
+            engine.announce_end(str(error) or type(error).__name__, code=code)
             raise
         finally:
             over.set()
@@ -151,8 +167,60 @@ def door(host: str, at: tuple[str, int] | None = None) -> tuple[socket, tuple[st
     return listener, (at[0] if at and at[0] else host, listener.getsockname()[1])
 
 
+def run_command(
+    ticket: Ticket, words: Sequence[str], variables: dict[str, str], folder: str
+) -> None:
+    """Run a command of the shell as a process of a run, in a task of the framework.
+
+    Its standard input is the ticket. StalledError with its last words if it fails by itself.
+    """
+    if not os.path.isdir(folder):
+        raise InputError(
+            f"there is no folder {folder} on {platform.node()}: workers run the command where it "
+            "was given, on the same files; share the folder with all machines"
+        )
+    done = subprocess.run(
+        [sys.executable, "-m", "vpem", *words], input=encode(asdict(ticket)), cwd=folder,
+        env=os.environ | variables | {TICKET: "stdin"}, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, start_new_session=True, check=False,
+    )  # fmt: skip
+    if done.returncode not in (0, 3):
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["without a word"]
+        name = ticket.names[ticket.rank]
+        raise StalledError(f"{name} has ended with code {done.returncode}: {said[-1]}")
+
+
+def inherited() -> Ticket | None:
+    """Return the ticket that `run_command` gave this process, if it did; it is read once."""
+    if os.environ.pop(TICKET, None) is None:
+        return None
+    about = decode(sys.stdin.buffer.read())
+    return Ticket(**about | {"address": tuple(about["address"])})
+
+
 class DaskCluster:
     """Workers of Dask that a ``client`` knows."""
+
+    @classmethod
+    def at(cls, address: str | None, n_workers: int | None) -> DaskCluster:
+        """Return workers of a scheduler, or of a cluster of threads of this process."""
+        from distributed import Client, LocalCluster
+
+        logging.getLogger("distributed").setLevel(logging.ERROR)
+        if address is None:
+            count = n_workers or os.cpu_count() or 1
+            local = LocalCluster(
+                n_workers=count, threads_per_worker=1, processes=False, dashboard_address=None
+            )
+            return cls(Client(local, set_as_default=False))
+        try:
+            client = Client(address, timeout=ANSWER, set_as_default=False)
+        except OSError:
+            raise InputError(
+                f"no scheduler of Dask answers at {address}; start one (dask scheduler), or name "
+                "another with ", Setting("scheduler"),
+            ) from None  # fmt: skip
+        return cls(client)
 
     def __init__(self, client: Any, lost: Sequence[str] = ()) -> None:
         from distributed.comm import get_local_address_for
@@ -200,8 +268,100 @@ class DaskCluster:
         return None
 
     def stop(self) -> None:
+        futures, until = list(self._futures.values()), time.monotonic() + LEAVE
+        while time.monotonic() < until and not all(one.done() for one in futures):
+            time.sleep(0.02)
         with suppress(Exception):  # the scheduler may be gone
-            self.client.cancel(list(self._futures.values()), force=True)
+            self.client.cancel([one for one in futures if not one.done()], force=True)
 
     def remaining(self, lost: Sequence[str]) -> DaskCluster:
         return DaskCluster(self.client, (*self._lost, *lost))
+
+
+class RayCluster:
+    """Processes of Ray, of which every machine has as many as its processors allow."""
+
+    @classmethod
+    def at(cls, address: str | None, n_workers: int | None) -> RayCluster:
+        """Return processes of a cluster, or of one of this machine."""
+        import ray
+
+        if not ray.is_initialized():
+            try:
+                ray.init(
+                    address=address, include_dashboard=None if address else False,
+                    num_cpus=None if address else n_workers, log_to_driver=False,
+                    configure_logging=False,
+                )  # fmt: skip
+            except ConnectionError:
+                raise InputError(
+                    f"no head of Ray answers at {address}; start one (ray start --head), or name "
+                    "another with ", Setting("scheduler"),
+                ) from None  # fmt: skip
+        return cls()
+
+    def __init__(self, lost: Sequence[str] = ()) -> None:
+        import ray
+
+        self._lost = tuple(lost)
+        self._nodes: dict[str, str] = {}
+        for node in ray.nodes():
+            for number in range(int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0):
+                name = f"{node['NodeName']}/{number}"
+                if name not in self._lost:
+                    self._nodes[name] = node["NodeID"]
+        self.names = list(self._nodes)
+        self.host = str(ray.util.get_node_ip_address())
+        self._calls: dict[str, Any] = {}
+
+    def threads(self, rank: int) -> int:
+        return 1
+
+    def bring(self, rank: int, parts: Sequence[Any]) -> Any:
+        return list(parts)
+
+    def start(self, rank: int, work: Callable[..., None], *args: Any) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        name = self.names[rank - 1]
+        where = NodeAffinitySchedulingStrategy(self._nodes[name], soft=False)
+        task: Any = ray.remote(_fetching)
+        placed = task.options(num_cpus=1, max_retries=0, scheduling_strategy=where)
+        self._calls[name] = placed.remote(work, args)
+
+    def look(self) -> VpemError | None:
+        import ray
+
+        for name, call in self._calls.items():
+            if not ray.wait([call], timeout=0)[0]:
+                continue
+            try:
+                ray.get(call)
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, VpemError):
+                    return error.cause
+                return StalledError(f"the worker {name} of Ray: {error.cause!r}")
+            except ray.exceptions.RayError:
+                return Unheard(name, f"the worker {name} of Ray is gone")
+        return None
+
+    def stop(self) -> None:
+        import ray
+
+        for call in self._calls.values():
+            with suppress(Exception):  # the head may be gone
+                ray.cancel(call, recursive=False)
+
+    def remaining(self, lost: Sequence[str]) -> RayCluster:
+        return RayCluster((*self._lost, *lost))
+
+
+def _fetching(work: Callable[..., None], args: Sequence[Any]) -> None:
+    """Call a function, with values in place of what refers to them, in a task of Ray."""
+    import ray
+
+    work(*(ray.get(one) if isinstance(one, list) else one for one in args))
+
+
+FRAMEWORKS: dict[str, Any] = {"dask": DaskCluster, "ray": RayCluster}

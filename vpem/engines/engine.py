@@ -57,6 +57,8 @@ class Engine:
     seats : sequence of int or None
         Processes that have one agent each, in the agents' order, and are called as these are
         already; others have none. None: agents are spread evenly over all.
+    first_holder : int
+        The first process that has agents, where those before have none.
     topic : str
         Kind of what is exchanged at present, as ledgers call it; "alignment" of parties' rows, and
         "agreement" where processes agree on how to go on. See `set_topic`.
@@ -88,6 +90,7 @@ class Engine:
     timeout: float | None = None
     crowded: bool = False
     seats: Sequence[int] | None = None
+    first_holder: int = 0
     topic: str = ""
     watch: Callable[[str, int], None] | None = None
     limit: Callable[[Sequence[int], int, Sequence[str]], None] | None = None

@@ -176,8 +176,10 @@ class Placement:
                     "parties are the agents, one each"
                 )
             return cls(engine, engine.seats)
-        used = min(engine.size, n_agents)
+        used = min(engine.size - engine.first_holder, n_agents)
         ends = (np.arange(used + 1) * n_agents) // max(used, 1)
+        if engine.first_holder:
+            return cls(engine, np.repeat(engine.first_holder + np.arange(used), np.diff(ends)))
         engine.names[:] = [f"rank {rank} (no agent)" for rank in range(engine.size)]
         for rank, (begin, end) in enumerate(
             zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)

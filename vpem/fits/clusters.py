@@ -74,6 +74,7 @@ class Recipe:
 
     like: Any
     names: list[str] | None
+    n_parts: int
     settings: FitSettings
     sums: SumSettings
     privacy: PrivacySettings
@@ -86,8 +87,7 @@ class Recipe:
         **more: Any,
     ) -> RowFit:
         """Fit to partitions, of which this process has its own; all call it together."""
-        assert engine.seats is not None
-        n = len(engine.seats)
+        n = self.n_parts
         place = Placement.evenly(engine, n)
         here = {agent: at for at, agent in enumerate(place.own.tolist())}
         read = for_each(place, range(n), lambda agent: self.read(parts[here[agent]]))
@@ -150,9 +150,8 @@ def fit_over(rows: Partitions, recipe: Recipe, weights: Partitions | None, callb
             raise InputError("there are no workers that could take part; start some")
         ends = (np.arange(len(names) + 1) * n // len(names)).tolist()
         runs = [slice(*pair) for pair in pairwise(ends)]
-        seats = np.repeat(np.arange(1, len(names) + 1), np.diff(ends)).tolist()
         listener, address = door(cluster.host)
-        tickets = issue([FIT, *names], address, seats, _identity, secrets.token_hex(16))
+        tickets = issue([FIT, *names], address, identify, secrets.token_hex(16))
         saver: Led | None = None
         try:
             for rank, run in enumerate(runs, 1):
@@ -165,7 +164,9 @@ def fit_over(rows: Partitions, recipe: Recipe, weights: Partitions | None, callb
                 return recipe.fit(engine, [], None if weights is None else [], saver=saver,
                                   callback=callback)  # fmt: skip
         except Unheard as error:
-            lost, kept = error, None if saver is None else saver.kept
+            lost = error
+            if saver is not None and recipe.settings.batch_size is None:
+                kept = saver.kept
         except Parted as error:
             raise _cause(error, cluster) from None
         finally:
@@ -177,7 +178,8 @@ def fit_over(rows: Partitions, recipe: Recipe, weights: Partitions | None, callb
         warn(f"{lost}; its partitions go to the others, and the fit goes on")
 
 
-def _identity() -> tuple[bytes, bytes]:
+def identify() -> tuple[bytes, bytes]:
+    """Make a certificate (DER) and its key (PEM) for one run."""
     key, pem = make_key()
     return make_certificate("vpem", key, days=30), pem
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 else:
     Base = OnGraph
 
-ANSWER = 10.0
-"""Seconds in which a scheduler answers."""
-
 
 class DaskRows:
     """Partitions of a Dask DataFrame, Series or Array."""
@@ -46,26 +43,21 @@ class DaskRows:
 
     def cluster(self) -> DaskCluster:
         """Return the workers, those first that have the first partitions already."""
-        from distributed import Client, default_client, futures_of
+        from distributed import default_client, futures_of
 
         from vpem.engines.cluster import DaskCluster
 
         client = self._client
+        if isinstance(client, str):
+            client = DaskCluster.at(client, None).client
         try:
-            if isinstance(client, str):
-                client = Client(client, timeout=ANSWER)
             client = client or default_client()
-        except OSError:
-            raise InputError(
-                f"no scheduler of Dask answers at {client}; start one (dask scheduler), or name "
-                "another with ", Setting("client"),
-            ) from None  # fmt: skip
         except ValueError:
             raise InputError(
                 "there is no Dask cluster: make a distributed.Client first, or name its scheduler "
                 "with ", Setting("client"),
             ) from None  # fmt: skip
-        self._client, cluster = client, DaskCluster(client)
+        cluster = DaskCluster(client)
         places: dict[str, list[int]] = {}
         for key, holders in client.who_has(futures_of(self._collection)).items():
             if isinstance(key, tuple):
@@ -174,7 +166,7 @@ class OverClusters(Base):
         seed, lines = self._seed(), self._lines()
         settings = self._settings(FitSettings, seed=seed, **self._start(like))
         sums, privacy = self._settings(SumSettings, seed=seed), self._settings(PrivacySettings)
-        recipe = Recipe(rows.like, self._given_names, settings, sums, privacy)
+        recipe = Recipe(rows.like, self._given_names, len(rows.parts), settings, sums, privacy)
         fit = fit_over(rows, recipe, collection_of(sample_weight), lines)
         self._take_rows(fit, like.dtype)
         if lines is not None:
