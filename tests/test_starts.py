@@ -11,7 +11,6 @@ from vpem import (
     VPEM,
     FedEM,
     InputError,
-    NotConvergedWarning,
     VpemWarning,
     connect,
     fit_vpem,
@@ -26,7 +25,7 @@ from vpem.network.partition import contiguous, evenly, from_lists
 from vpem.settings import INITS
 from vpem.steps import starts
 from vpem.steps.row_sampling import RowStream
-from vpem.steps.starts import ANNEALING, SMALL_RUN, SMALL_RUNS, draw_start
+from vpem.steps.starts import SMALL_RUN, SMALL_STARTS, SMALL_TOLERANCE, draw_start
 from vpem.sums.connect import connect_workers
 from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
@@ -370,24 +369,31 @@ def test_farthest_takes_the_row_least_similar_to_any_before(topology):
 SMALL = {"n_components": 3, "init": "small-em", "seed": 2, "n_threads": 1}
 
 
+def annealed(mixture, powers, X, network, others):
+    """EM by densities to a power, which are those of wider components."""
+    for power in powers:
+        wider = sum(np.linalg.slogdet(one)[1] for one in mixture.covariance_blocks)
+        weights = mixture.weights**power * np.exp((1 - power) / 2 * wider)
+        hot = replace(
+            mixture, weights=weights / weights.sum(), covariances=mixture.covariances / power
+        )
+        mixture = fit_vpem(X, network, **others | {"init": hot, "max_iter": 1}).mixture
+    return mixture
+
+
 def test_small_em_goes_on_from_the_best_of_short_runs(overlapping):
     X, network = overlapping(8, 160, 6), network_of("star")
-    terms, stream = terms_of(X, network), RowStream(np.random.default_rng([2, 0]), None, len(X))
-    total, others = network.total.counted_on(Ledger(network.graph)), SMALL | {"n_init": 1}
-    drawn = [draw_start(one, terms, total, 3, stream)[0] for one in SMALL_RUNS]
+    others = SMALL | {"n_init": 1}
+    short = {"max_iter": SMALL_RUN, "tol": SMALL_TOLERANCE, "accelerate": "squarem"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warm = drawn[0] = fit_vpem(X, network, **others | {"init": "kmeans", "max_iter": 0}).mixture
-        for power in ANNEALING:  # densities to a power are those of wider components
-            wider = sum(np.linalg.slogdet(one)[1] for one in warm.covariance_blocks)
-            weights = warm.weights**power * np.exp((1 - power) / 2 * wider)
-            hot = replace(
-                warm, weights=weights / weights.sum(), covariances=warm.covariances / power
-            )
-            warm = fit_vpem(X, network, **others | {"init": hot, "max_iter": 1}).mixture
-        drawn.append(warm)
+        start = fit_vpem(X, network, **others | {"init": "kmeans", "max_iter": 0}).mixture
+        assert [name for name, _ in SMALL_STARTS[0]] == ["kmeans"] * 3
         runs = [
-            fit_vpem(X, network, **others | {"init": one, "max_iter": SMALL_RUN}) for one in drawn
+            fit_vpem(
+                X, network, **others | short | {"init": annealed(start, powers, X, network, others)}
+            )
+            for _, powers in SMALL_STARTS[0]
         ]
     scores = [run.log_likelihood for run in runs]
     assert len({round(score, 6) for score in scores}) == 3
@@ -396,6 +402,9 @@ def test_small_em_goes_on_from_the_best_of_short_runs(overlapping):
     assert fit.history[0, 0] / len(X) == pytest.approx(max(scores), rel=1e-8)
     best = fit_vpem(X, network, **SMALL | {"init": start.mixture})
     np.testing.assert_allclose(fit.mixture.means, best.mixture.means, rtol=1e-5)
+    # Every sum is counted: those of the start in the kind of the fit's, up and down.
+    rounds = [one.communication["by_kind"]["server"]["rounds"] for one in (fit, best, *runs)]
+    assert rounds[0] == sum(rounds[1:]) + 2 * sum(len(powers) for _, powers in SMALL_STARTS[0])
 
 
 def test_small_em_leaves_degenerate_runs_to_others():
@@ -424,16 +433,24 @@ def test_small_em_by_features_and_rows_in_one_place_is_the_same(overlapping):
     )
 
 
-def test_small_em_counts_the_sums_of_short_runs(overlapping):
-    """Ten sums of every run, and one of what it is worth; up to the server and down."""
-    X, network = overlapping(8, 160, 6), network_of("star")
-    with pytest.warns(NotConvergedWarning):
-        sent = {
-            init: fit_vpem(X, network, **SMALL | {"init": init, "max_iter": 5, "tol": 0.0})
-            for init in ("kmeans", "small-em")
-        }
-    rounds = {init: fit.communication["by_kind"]["server"]["rounds"] for init, fit in sent.items()}
-    assert rounds == {"kmeans": 2 * 6, "small-em": 2 * (6 + 3 * (SMALL_RUN + 1) + len(ANNEALING))}
+def test_short_runs_look_at_some_of_many_rows(overlapping, monkeypatch):
+    X, network = overlapping(8, 400, 6), network_of("star")
+    whole = fit_vpem(X, network, **SMALL)
+    monkeypatch.setattr(starts, "SMALL_SAMPLE", 130)
+    some = fit_vpem(X, network, **SMALL)
+    assert some.log_likelihood == pytest.approx(whole.log_likelihood, abs=0.1)
+    assert some.communication["bytes"] < 0.7 * whole.communication["bytes"]
+    cycle = connect(make_graph("cycle", 6), contiguous(6, 6), hops=0, n_rounds=60)
+    assert fit_vpem(X, cycle, **SMALL).log_likelihood == pytest.approx(
+        some.log_likelihood, rel=1e-4
+    )
+    # A row that weighs twice is two in the same place.
+    weights = np.where(np.arange(400) % 3 == 0, 2.0, 1.0)
+    fits = [
+        fit_vpem(X, network, sample_weight=weights, **SMALL),
+        fit_vpem(np.repeat(X, weights.astype(int), axis=0), network, **SMALL),
+    ]
+    assert fits[0].log_likelihood == pytest.approx(fits[1].log_likelihood, rel=1e-9)
 
 
 def test_small_em_resumes_to_the_bit(overlapping):

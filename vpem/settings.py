@@ -298,10 +298,10 @@ class FitSettings(MixtureSettings, PriorSettings, heading="Model"):
     """EM over features or rows: see `vpem.fit_vpem` and `vpem.fit_em`."""
 
     init: Any = changed(help="Start: random (shared rows), k-means++, kmeans, farthest (the row "
-        "least similar to any chosen before), or small-em: the best of ten iterations of EM from "
-        "kmeans, from a random start, and from kmeans annealed (of features that are not Gaussian, "
-        "from a second random start). With --secure-sum over rows k-means++ takes means of groups "
-        "of rows, and random and farthest are refused.",
+        "least similar to any chosen before), or small-em: the best of short runs from kmeans, as "
+        "it is and annealed, and, if they all become degenerate, from random starts (of features "
+        "that are not Gaussian, from kmeans and two random starts). With --secure-sum over rows "
+        "k-means++ takes means of groups of rows, and random and farthest are refused.",
         choices=(*INITS, SMALL_EM))
     n_factors: int = setting(0, "Number of factors that hubs share, by which features of different "
         "hubs may correlate within a component; 0: none. EM with factors is slow without "

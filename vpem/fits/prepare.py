@@ -39,7 +39,7 @@ from vpem.records import Sentence, refused, sentence
 from vpem.rules import LASSO_OF_FULL
 from vpem.settings import INITS, MAP, SMALL_EM, FitSettings, KmeansSettings, MixtureSettings
 from vpem.steps.accelerate import Acceleration, parse_acceleration
-from vpem.steps.starts import GivenStart
+from vpem.steps.starts import SMALL_RUN, SMALL_TOLERANCE, GivenStart
 from vpem.sums.connect import Network, connect_workers
 from vpem.sums.partial import Presence
 from vpem.terms.density import Density
@@ -535,6 +535,22 @@ def acceleration_of(
         )),
     )  # fmt: skip
     return replace(acceleration, noisy=network.compress is not None)
+
+
+def short_runs(
+    settings: FitSettings, network: Network, *, over_rows: bool = False
+) -> tuple[FitSettings, Acceleration | None]:
+    """Return the settings of short runs from starts, and how they are accelerated, if they can be.
+
+    Where there can be no longer steps, they are EM as it is.
+    """
+    tolerance = max(settings.tol, SMALL_TOLERANCE)
+    short = settings.changed(max_iter=SMALL_RUN, batch_size=None, tol=tolerance, accelerate=None)
+    try:
+        longer = short.changed(accelerate="squarem")
+        return longer, acceleration_of(longer, network, over_rows=over_rows)
+    except InputError:
+        return short, None
 
 
 def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:

@@ -39,6 +39,7 @@ from vpem.fits.prepare import (
     network_of_all,
     prepare,
     restart_numbers,
+    short_runs,
     started,
     units_of,
 )
@@ -66,7 +67,14 @@ from vpem.steps.recovery import Saver
 from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import ROW_BYTES, RowStream
 from vpem.steps.runs import DRAWN, Progress, Recovery, Run, kept_of_mixtures, refuse_trace
-from vpem.steps.starts import ANNEALING, SMALL_RUN, SMALL_RUNS, GivenStart, Tell, held_of, teller
+from vpem.steps.starts import (
+    SMALL_STARTS,
+    GivenStart,
+    Tell,
+    best_of_short_runs,
+    held_of,
+    teller,
+)
 from vpem.sums.connect import Network
 from vpem.sums.partial import HeardByNeighbours
 from vpem.sums.sum import Sum
@@ -89,12 +97,13 @@ class RowRestart:
 
     def __init__(
         self,
+        network: Network,
         terms: WorkerTerms,
         used: UsedRows,
         runs: Kept[Run],
         restart: Restart,
     ) -> None:
-        self.terms, self.used = terms, used
+        self.network, self.terms, self.used = network, terms, used
         self.restart = restart
         self.total = restart.total
         self.runs = runs
@@ -203,18 +212,23 @@ class RowRestart:
         return self._at_clusters(clusters, centres), centres, rows
 
     def _small_em(self, settings: FitSettings) -> Started:
-        """Return the best of some starts after a few iterations of each."""
-        drawn = [(self._drawn(init), self.roots) for init in SMALL_RUNS]
-        found = []
-        for powers, (start, roots) in [*(((), one) for one in drawn), (ANNEALING, drawn[0])]:
-            starts, shifts, rows = start
-            short = settings.changed(max_iter=len(powers) + SMALL_RUN, batch_size=None)
-            step = OverRows(self.terms, self.total, roots, shifts)
-            run = iterate(step, starts, short, draw_row=self.stream.draw, powers=powers)
-            run.judge(self.terms.whole, self.total)
-            found.append((run, roots, shifts, rows))
-        best, self.roots, shifts, rows = max(found, key=lambda one: self.runs.rank(one[0]))
-        return best.mixtures, shifts, rows
+        """Return the best of short runs from some starts."""
+        short, pace = short_runs(settings, self.network, over_rows=True)
+
+        def draw(init: str) -> tuple[Started, list[FeatureTerms]]:
+            return self._drawn(init), self.roots
+
+        def run(drawn: tuple[Started, list[FeatureTerms]], powers: Sequence[float]) -> Run:
+            (starts, shifts, _), roots = drawn
+            found = iterate(
+                OverRows(self.terms, self.total, roots, shifts), starts, short,
+                draw_row=self.stream.draw, accelerate=pace, powers=powers,
+            )  # fmt: skip
+            found.judge(self.terms.whole, self.total)
+            return found
+
+        best, (start, self.roots) = best_of_short_runs(SMALL_STARTS, draw, run, self.runs.rank)
+        return best.mixtures, *start[1:]
 
     def _at_clusters(self, clusters: Lloyd, shifts: NDArray[np.float64]) -> list[Mixture]:
         """Parameters of clusters, by one sum of statistics about points that all know."""
@@ -340,7 +354,7 @@ def fit_em(
         restarts = Restarts(
             saver, ledger, numbers, settings.seed, settings.max_iter, runs, callback
         )
-        start = partial(RowRestart, terms, used, runs)
+        start = partial(RowRestart, network, terms, used, runs)
         run, start_rows = restarts.best(
             total, lambda one: start(one).run(began_at, prepared.rows, settings, pace)
         )

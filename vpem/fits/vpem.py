@@ -37,6 +37,7 @@ from vpem.fits.prepare import (
     refuse_first,
     refuse_with_kinds,
     restart_numbers,
+    short_runs,
     started,
     units_of,
 )
@@ -55,13 +56,14 @@ from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import RowStream
 from vpem.steps.runs import Progress, Run, kept_of_mixtures, refuse_trace
 from vpem.steps.starts import (
-    ANNEALING,
-    SMALL_RUN,
-    SMALL_RUNS,
+    SMALL_STARTS,
+    SMALL_STARTS_OF_KINDS,
     GivenStart,
     Tell,
+    best_of_short_runs,
     draw_start,
     held_of,
+    short_sample,
     start_at_labels,
     teller,
 )
@@ -421,12 +423,7 @@ class _Attempts:
         if isinstance(init, str):
             tell = teller(self.callback)
             if init == SMALL_EM:
-                drawn = [self._drawn(one, restart.total, stream, tell) for one in SMALL_RUNS]
-                if self.prepared.kinds is None:
-                    drawn.append(drawn[0])
-                    return self._best(drawn, SMALL_RUN, restart.total, stream, ANNEALING)
-                drawn.append(self._drawn(SMALL_RUNS[-1], restart.total, stream, tell))
-                return self._best(drawn, SMALL_RUN, restart.total, stream)
+                return self._small_em(restart.total, stream, tell)
             return self._drawn(init, restart.total, stream, tell)
         rows = self.prepared.rows
         assert rows is not None
@@ -440,28 +437,34 @@ class _Attempts:
         clusters = draw_start(init, terms, total, n_components, stream, tell)
         return self._best_of_categories(clusters, total, stream)
 
-    def _best(
-        self,
-        starts: Sequence[Drawn],
-        n_iter: int,
-        total: Sum,
-        stream: RowStream,
-        powers: Sequence[float] = (),
-    ) -> Drawn:
-        """Return the best of these starts after a few iterations, and its rows.
+    def _small_em(self, total: Sum, stream: RowStream, tell: Tell | None) -> Drawn:
+        """Return the best of short runs, over some of many rows, and the rows of its start."""
+        terms, network, draws = self.terms, self.network, stream
+        settings, pace = short_runs(self.settings, network)
+        count = short_sample(settings.n_components, terms.widest)
+        if count < terms.n_samples and network.compress is None:
+            # Compressed sums keep something of each of all rows.
+            numbers, draws = stream.sample(count)
+            terms = terms.select_rows(numbers, draws.row_weights)
 
-        The last is annealed before, by ``powers`` as for `vpem.steps.em.iterate`.
-        """
+        def run(drawn: Drawn, powers: Sequence[float]) -> Run:
+            found = em.fit(
+                terms, total, drawn[0], settings, draw_row=draws.draw, accelerate=pace,
+                powers=powers,
+            )  # fmt: skip
+            found.judge(terms, total)
+            return found
+
+        groups = SMALL_STARTS if self.prepared.kinds is None else SMALL_STARTS_OF_KINDS
+        best, (_, rows) = best_of_short_runs(
+            groups, lambda init: self._drawn(init, total, stream, tell), run, self.runs.rank
+        )
+        return best.mixture, rows
+
+    def _best(self, starts: Sequence[Drawn], n_iter: int, total: Sum, stream: RowStream) -> Drawn:
+        """Return the best of these starts after a few iterations, and its rows."""
         short = self.settings.changed(max_iter=n_iter, batch_size=None)
-        longer = short.changed(max_iter=n_iter + len(powers))
-        runs = [
-            em.fit(self.terms, total, one, short, draw_row=stream.draw) for one, _ in starts[:-1]
-        ]
-        last = starts[-1][0]
-        runs.append(em.fit(self.terms, total, last, longer, draw_row=stream.draw, powers=powers))
-        if self.settings.init == SMALL_EM:
-            for run in runs:
-                run.judge(self.terms, total)
+        runs = [em.fit(self.terms, total, one, short, draw_row=stream.draw) for one, _ in starts]
         best = max(range(len(runs)), key=lambda number: self.runs.rank(runs[number]))
         return runs[best].mixture, starts[best][1]
 

@@ -127,16 +127,18 @@ def iterate(
     of the run that this one goes on from, in its last iteration. ``draw_row`` is the next row of
     the stream shared by all agents, for re-initialising collapsed components.
 
-    In the first iterations responsibilities are those of densities to one of ``powers`` (Gaussian
-    features only), and log-likelihoods of no use (deterministic annealing: Ueda and Nakano 1998).
+    Before the first iteration are as many as there are ``powers`` (Gaussian features only), in
+    which responsibilities are those of densities to one of these (deterministic annealing: Ueda and
+    Nakano 1998); they are not in the history.
 
     Of what is tried beyond M-steps (`vpem.steps.accelerate`) iterations whose sum was lost count
     among ``max_iter``, and have no entry in the history.
     """
     run = Run(list(starts), step.over_rows, last=last)
     loop = Loop(step, run, settings, draw_row, accelerate, callback, saver)
-    loop.powers = powers
     loop.begin(starts)
+    for power in powers:
+        loop.anneal(power)
     last = None
     while last is None:
         loop.iterate()
@@ -182,7 +184,6 @@ class Loop(Stateful):
                 accelerate, step.roots, total, step.over_rows, step.local, run.mixture
             )
         self.factors: list[Factors] = []
-        self.powers: Sequence[float] = ()
         self.asks = by_passes or not (total.is_alike and step.goes_on)
         """Whether all agree after each sum on what came of it, as they must where totals differ."""
         rounds = step.whole.itemsize < ITEM and settings.tol > 0
@@ -357,16 +358,41 @@ class Loop(Stateful):
             saver.place.inside("iteration").refuse(expected, str(self.iteration))
         check_length(self.iteration, self.settings.max_iter)
 
+    def anneal(self, power: float) -> None:
+        """Take an M-step by responsibilities of densities to a power; nothing ends there."""
+        step, run, before = self.step, self.run, self.run.mixtures
+        mixtures = [replace(one, weights=one.weights**power) for one in before]
+        factors = [one.tempered(power) for one in self.factors]
+        try:
+            found = self.take_sum(mixtures, factors, "estep")
+        except PartitionedError:
+            return
+        if found is not None:
+            self.move_to(*maximize(step.roots, before, found[1], step.total.silent))
+            if isinstance(self.pace, Accelerated):
+                self.pace.kept = run.mixtures  # to which another process may object
+
+    def move_to(self, updated: Sequence[Mixture], counts: list[Doubles]) -> bool:
+        """Go on from an M-step; whether components had collapsed, where all agree after each sum.
+
+        Elsewhere it shows in the next sum.
+        """
+        roots = self.step.roots
+        if self.asks:
+            found = self.reinitialiser.check(roots, updated, counts, self.iteration)
+            return self.take(found)
+        self.run.mixtures, self.factors = self.reinitialiser.prepared(roots, updated)
+        self.counts = counts
+        self.object()
+        return False
+
     def advance(self) -> None:
         """Take a sum and, unless it is lost or the network is disconnected, an M-step."""
         step, run, pace, total = self.step, self.run, self.pace, self.step.total
         iteration = self.iteration + 1
-        before, mixtures, factors = run.mixtures, run.mixtures, self.factors
-        for power in self.powers[iteration - 1 : iteration]:
-            mixtures = [replace(one, weights=one.weights**power) for one in mixtures]
-            factors = [one.tempered(power) for one in factors]
+        before, factors = run.mixtures, self.factors
         try:
-            found = self.take_sum(mixtures, factors, "estep")
+            found = self.take_sum(before, factors, "estep")
         except PartitionedError as error:
             self.iteration = iteration
             note_partition(run.partitions, iteration, error)
@@ -395,15 +421,10 @@ class Loop(Stateful):
         check_finite(log_likelihoods if silent is None else log_likelihoods[~silent], iteration)
         updated, counts = maximize(step.roots, before, statistics, total.silent)
         small = run.record_iteration(
-            step.whole, total, log_likelihoods, self.settings, self.callback, self.agree_to_stop
-        )
-        again = False
-        if self.asks:
-            again = self.take(self.reinitialiser.check(step.roots, updated, counts, iteration))
-        else:
-            run.mixtures, self.factors = self.reinitialiser.prepared(step.roots, updated)
-            self.counts = counts
-            self.object()
+            step.whole, total, log_likelihoods, self.settings, self.callback, self.agree_to_stop,
+            small,
+        )  # fmt: skip
+        again = self.move_to(updated, counts)
         undisturbed = not again and silent is None and pace.tried == "step"
         self.conclude(small, undisturbed=undisturbed)
         if again:

@@ -174,17 +174,20 @@ class Run:
         settings: FitSettings,
         callback: Callable[[Progress], None] | None,
         agree_to_stop: Callable[[], None],
+        small: bool | None = None,  # if that is known
     ) -> bool:
         """Record log-likelihoods (R,) of the roots; whether they changed by less than tol."""
         before = self.before(terms, log_likelihoods)
-        change = None if before is None else (log_likelihoods - before) / terms.total_weight
-        small = self.is_small(terms, log_likelihoods, settings.tol)
+        if small is None:
+            small = self.is_small(terms, log_likelihoods, settings.tol)
         self.history.append(log_likelihoods)
         self.bytes_sent.append(total.bytes_sent)
         agree_to_stop()
         if callback is not None:
             mean = mean_over_roots(log_likelihoods) / terms.total_weight
-            moved = None if change is None else mean_over_roots(change)
+            moved = None
+            if before is not None:
+                moved = mean_over_roots((log_likelihoods - before) / terms.total_weight)
             callback(Progress(len(self.history), mean, moved))
         return small
 
@@ -201,13 +204,15 @@ class Run:
         They may be within so many roundings ``more``, and be ``recorded`` (1) already.
         """
         before = self.before(terms, log_likelihoods, recorded)
-        if before is None or np.isinf(log_likelihoods).any():
+        if before is None:
             return False
-        change = np.abs(log_likelihoods - before) / terms.total_weight
-        rounding = (
-            terms.resolution * np.abs(log_likelihoods) / terms.total_weight if tol > 0 else 0.0
-        )
-        return bool((change < np.maximum(tol, rounding) + more * rounding).all())
+        weight, resolution = terms.total_weight, terms.resolution if tol > 0 else 0.0
+        for now, last in zip(log_likelihoods.tolist(), before.tolist(), strict=True):
+            rounding = resolution * abs(now) / weight
+            # Never where one is infinite or unknown.
+            if not abs(now - last) / weight < max(tol, rounding) + more * rounding:
+                return False
+        return True
 
     def before(
         self, terms: FeatureTerms, log_likelihoods: Doubles, recorded: int = 0
@@ -478,9 +483,12 @@ class Reinitialiser:
             return {int(k): (None, str(reasons[k])) for k in np.flatnonzero(failed | few)}
         events: list[tuple[int, str, int]] = []
         for root_factors, count in zip(factors, counts, strict=True):
+            few = self._few(count)
+            if not (root_factors.failed.any() or few.any()):
+                continue
             for copy, hub in zip(*root_factors.failed.nonzero(), strict=True):
                 events.append((int(copy), "covariance", self.hubs[hub]))
-            for root, component in zip(*self._few(count).nonzero(), strict=True):
+            for root, component in zip(*few.nonzero(), strict=True):
                 # An estimate that all share is looked at in one process.
                 if root < len(self.roots):
                     events.append((int(component), "weight", self.roots[root]))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,16 +51,31 @@ ROWS_A_FEATURE = 20
 """Rows for each component and feature of the widest hub that a start looks at, whose covariances
 are to be those of all rows, but for a fifth of their deviations."""
 
-SMALL_RUNS = ("kmeans", "random")
-"""Starts of which "small-em" runs a few iterations each; the best goes on (em-EM: Biernacki, Celeux
-and Govaert 2003, section 4). From the first it runs twice, if features are Gaussian, and else from
-one start more like the last."""
+SMALL_RUN = 15
+"""Most iterations of a short run from each of the starts of "small-em"."""
 
-SMALL_RUN = 10
-"""Iterations of each."""
+SMALL_TOLERANCE = 1e-3
+"""Nats per sample by which they change least."""
 
-ANNEALING = tuple(np.geomspace(0.3, 1.0, 20)[:-1].tolist())
-"""Powers of densities in iterations before those of the second run from the first start."""
+SMALL_SAMPLE = 1600
+"""Rows that short runs look at, if they are no more than that; see `ROWS_A_FEATURE`."""
+
+
+def _annealing(hottest: float, n_steps: int) -> tuple[float, ...]:
+    """Powers of densities in so many iterations, the first that of the hottest."""
+    return tuple(np.geomspace(hottest, 1.0, n_steps + 1)[:-1].tolist())
+
+
+SMALL_STARTS = (
+    (("kmeans", ()), ("kmeans", _annealing(0.3, 19)), ("kmeans", _annealing(0.2, 19))),
+    (("random", _annealing(0.2, 10)),) * 3,
+)
+"""Starts of which "small-em" makes short runs, and powers by which they are annealed before; the
+best goes on (em-EM: Biernacki, Celeux and Govaert 2003, section 4). Of the second group only if all
+of the first become degenerate. Those with one name in a group are one start, unless at random."""
+
+SMALL_STARTS_OF_KINDS = ((("kmeans", ()), ("random", ()), ("random", ())),)
+"""The same of features that are not Gaussian, whose densities have no powers of their kind."""
 
 FARTHEST_FIRST = 0
 """Trials of a start that draws none, but takes the farthest row."""
@@ -320,6 +335,28 @@ def start_at_labels(
     return terms.start(means[0])
 
 
+Begun, Found = TypeVar("Begun"), TypeVar("Found")
+
+
+def best_of_short_runs(
+    groups: Sequence[Sequence[tuple[str, Sequence[float]]]],
+    draw: Callable[[str], Begun],
+    run: Callable[[Begun, Sequence[float]], Found],
+    rank: Callable[[Found], tuple[float, ...]],
+) -> tuple[Found, Begun]:
+    """Return the best short run by rank, and its start; of groups as in `SMALL_STARTS`."""
+    found: list[tuple[Found, Begun]] = []
+    for group in groups:
+        drawn: dict[str, Begun] = {}
+        for init, powers in group:
+            if init == "random" or init not in drawn:
+                drawn[init] = draw(init)
+            found.append((run(drawn[init], powers), drawn[init]))
+        if any(rank(one)[0] for one, _ in found):
+            break
+    return max(found, key=lambda one: rank(one[0]))
+
+
 def _variances(terms: FeatureTerms) -> Doubles:
     if terms.spread is not None:
         known: Doubles = terms.spread
@@ -399,6 +436,11 @@ def teller(callback: object) -> Tell | None:
 def sample_size(n_components: int, widest: int) -> int:
     """Rows that a start looks at if there are more."""
     return max(SAMPLE_ROWS, ROWS_A_FEATURE * n_components * widest)
+
+
+def short_sample(n_components: int, widest: int) -> int:
+    """Rows that short runs look at if there are more."""
+    return max(SMALL_SAMPLE, ROWS_A_FEATURE * n_components * widest)
 
 
 def step_of_lloyd(tell: Tell | None) -> Callable[[KMeansProgress], None] | None:
