@@ -545,12 +545,12 @@ def short_runs(
     Where there can be no longer steps, they are EM as it is.
     """
     tolerance = max(settings.tol, SMALL_TOLERANCE)
-    short = settings.changed(max_iter=SMALL_RUN, batch_size=None, tol=tolerance, accelerate=None)
+    short: Report = {"max_iter": SMALL_RUN, "batch_size": None, "tol": tolerance}
     try:
-        longer = short.changed(accelerate="squarem")
+        longer = settings.changed(**short, accelerate="squarem")
         return longer, acceleration_of(longer, network, over_rows=over_rows)
     except InputError:
-        return short, None
+        return settings.changed(**short, accelerate=None), None
 
 
 def believing(terms: FeatureTerms, settings: FitSettings) -> FeatureTerms:

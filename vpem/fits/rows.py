@@ -220,14 +220,16 @@ class RowRestart:
 
         def run(drawn: tuple[Started, list[FeatureTerms]], powers: Sequence[float]) -> Run:
             (starts, shifts, _), roots = drawn
-            found = iterate(
+            return iterate(
                 OverRows(self.terms, self.total, roots, shifts), starts, short,
                 draw_row=self.stream.draw, accelerate=pace, powers=powers,
             )  # fmt: skip
-            found.judge(self.terms.whole, self.total)
-            return found
 
-        best, (start, self.roots) = best_of_short_runs(SMALL_STARTS, draw, run, self.runs.rank)
+        def rank(run: Run) -> tuple[float, ...]:
+            run.judge(self.terms.whole, self.total)
+            return self.runs.rank(run)
+
+        best, (start, self.roots) = best_of_short_runs(SMALL_STARTS, draw, run, rank)
         return best.mixtures, *start[1:]
 
     def _at_clusters(self, clusters: Lloyd, shifts: NDArray[np.float64]) -> list[Mixture]:

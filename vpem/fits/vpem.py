@@ -56,6 +56,7 @@ from vpem.steps.restarts import Kept, Restart, Restarts
 from vpem.steps.row_sampling import RowStream
 from vpem.steps.runs import Progress, Run, kept_of_mixtures, refuse_trace
 from vpem.steps.starts import (
+    SMALL_RUN_OF_BEST,
     SMALL_STARTS,
     SMALL_STARTS_OF_KINDS,
     GivenStart,
@@ -448,17 +449,24 @@ class _Attempts:
             terms = terms.select_rows(numbers, draws.row_weights)
 
         def run(drawn: Drawn, powers: Sequence[float]) -> Run:
-            found = em.fit(
+            return em.fit(
                 terms, total, drawn[0], settings, draw_row=draws.draw, accelerate=pace,
                 powers=powers,
             )  # fmt: skip
-            found.judge(terms, total)
-            return found
+
+        def rank(run: Run) -> tuple[float, ...]:
+            run.judge(terms, total)
+            return self.runs.rank(run)
 
         groups = SMALL_STARTS if self.prepared.kinds is None else SMALL_STARTS_OF_KINDS
         best, (_, rows) = best_of_short_runs(
-            groups, lambda init: self._drawn(init, total, stream, tell), run, self.runs.rank
+            groups, lambda init: self._drawn(init, total, stream, tell), run, rank
         )
+        if pace is not None and terms is not self.terms:
+            longer = settings.changed(max_iter=SMALL_RUN_OF_BEST, tol=self.settings.tol)
+            best = em.fit(
+                self.terms, total, best.mixture, longer, draw_row=stream.draw, accelerate=pace
+            )
         return best.mixture, rows
 
     def _best(self, starts: Sequence[Drawn], n_iter: int, total: Sum, stream: RowStream) -> Drawn:

@@ -177,6 +177,8 @@ class AtServer(Sum):
     """Powers of two in which numbers are counted where sums are masked."""
     waits: Waits | None = None
     """How long messages take where links fail or agents are late; None: each a round."""
+    _all_ways: dict[bool, tuple[Indices, int]]
+    """Links up and down, and rounds, of messages of all: found once for a ledger."""
     _near: TreeWays | None = None
     """How messages travel between agents, where that matters."""
 
@@ -195,6 +197,7 @@ class AtServer(Sum):
         self.way, self.kind = ("server", "server") if tree is None else ("tree", "estep")
         self.path = None if tree is None else "tree"
         self.charge = self.kind
+        self._all_ways = {}
 
     def __setstate__(self, state: State) -> None:
         """Become a copy, also one of before sums along a tree were of this class."""
@@ -209,6 +212,7 @@ class AtServer(Sum):
 
     def counted_on(self, ledger: Ledger) -> Self:
         counted = super().counted_on(ledger)
+        counted._all_ways = {}
         if self.tree is None:
             server = ledger.n_nodes - 1
             counted._up = np.flatnonzero(ledger.targets == server)
@@ -282,10 +286,14 @@ class AtServer(Sum):
 
     def _over(self, size: int | NDArray[np.int64], who: Indices | None, *, upward: bool) -> None:
         """Count messages of one size, or one a link, over the links on the ways of some."""
-        links = self._used(self._up if upward else self._down, who)
-        if len(links):
+        known = self._all_ways if who is None and self.waits is None else {}
+        if upward not in known:
+            links = self._used(self._up if upward else self._down, who)
             source = None if upward else self.root
-            rounds = self._rounds(self._on_ways(who), self.routes.depth, source)
+            on = self._on_ways(who)
+            known[upward] = links, self._rounds(on, self.routes.depth, source) if len(links) else 0
+        links, rounds = known[upward]
+        if len(links):
             self._send(self.charge, size, links=links, rounds=rounds)
 
     def weighted(self, weights: Doubles) -> Self:

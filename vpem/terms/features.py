@@ -392,9 +392,12 @@ class FeatureTerms(RowTerms):
             return self.hold(self._updated(statistics, least))
         counts = statistics.counts
         n = self.blocks.of_feature(counts)
-        used = n > 0
         means = statistics.shifts.astype(np.float64)
-        np.add(means, statistics.first / np.where(used, n, 1.0), out=means, where=used)
+        if (used := counts > 0).all():
+            means += statistics.first / n
+        else:
+            used = self.blocks.of_feature(used)
+            np.add(means, statistics.first / np.where(used, n, 1.0), out=means, where=used)
         covariances = np.empty_like(statistics.second)
         common = (statistics.first, statistics.second, counts, self.blocks.offsets, self.reg_covar)
         if self._is_diagonal:

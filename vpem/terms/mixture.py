@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Self, cast
 
@@ -35,6 +35,7 @@ SMALLEST_DIRECTION = 1e-10
 """Eigenvalues, of at most 2, from which on components differ along a direction."""
 
 
+@cache
 def is_diagonal(covariance_type: str) -> bool:
     return covariance_type not in ("full", "tied", *DECOMPOSED) or covariance_type in ON_AXES
 
