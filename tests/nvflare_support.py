@@ -7,7 +7,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from .tls_support import at_once
+from vpem.engines.tls.engine import TlsEngine
+from vpem.engines.tls.mailbox import Post
+from vpem.engines.tls.trust import MemberSigns
+
+from .tls_support import a_study, at_once
 
 
 class CallError(Exception):
@@ -102,3 +106,23 @@ def stand_in():
             sys.modules.pop(one, None)
             if module is not None:
                 sys.modules[one] = module
+
+
+@contextmanager
+def carried(collab, folder, size, seats=None):
+    """Engines of members at sites of their own, whose links a job carries, and the job."""
+    module, facade = collab
+    names = [f"member-{number}" for number in range(size)]
+    sites = ["server", *(f"site-{number}" for number in range(1, size))]
+    holds = [name for number, name in enumerate(names) if seats is None or number in seats]
+    roster, identities, _ = a_study(folder, names, (), holds)
+    job = Job(facade, folder, {site: module.Site("heart", "fit") for site in sites})
+    where, engines, posts = dict(zip(names, sites, strict=True)), [], []
+    for name, site in where.items():
+        carrier = job.sites[site]._connect(where, job.proxies(site))
+        posts.append(Post(roster, identities[name], carrier=carrier, timeout=20.0))
+        posts[-1].start()
+        engines.append(TlsEngine(posts[-1], roster, MemberSigns(roster, identities[name])))
+        engines[-1].seats = seats
+    yield job, engines
+    at_once([post.close for post in posts])

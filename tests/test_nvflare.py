@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 
 from benchmarks.lines import free_port
-from vpem.engines.tls.engine import TlsEngine
-from vpem.engines.tls.mailbox import Post
-from vpem.engines.tls.trust import MemberSigns
+from vpem._core.threads import one_blas_thread
 from vpem.files.models import read_model
 from vpem.files.studies.study import read_study, write_job
 
+from . import over_fits, over_missing, over_sums
 from .cli_support import done, run
 from .forks import environment, interpreter
-from .nvflare_support import CallError, Job, stand_in
+from .nvflare_support import CallError, Job, carried, stand_in
 from .study_support import make_study
 from .tables import each
-from .tls_support import a_study, at_once
+from .tls_support import at_once
 
 NAMES = ("hub", "clinic", "lab")
 SITES = ("server", "site-1", "site-2")
@@ -132,24 +131,8 @@ def test_a_study_of_links_has_no_job(capsys, tmp_path, monkeypatch):
 
 @pytest.fixture
 def members(collab, tmp_path):
-    """Engines of members whose links are carried between sites, and the sites."""
-    module, facade = collab
-    roster, identities, _ = a_study(tmp_path, NAMES, ())
-    job = Job(facade, tmp_path, {name: module.Site("heart", "fit") for name in SITES})
-    where, posts = dict(zip(NAMES, SITES, strict=True)), []
-    for name, site in where.items():
-        folder = job.sites[site]._connect(where, job.proxies(site))
-        posts.append(Post(roster, identities[name], carrier=folder, timeout=20.0))
-        posts[-1].start()
-        assert posts[-1]._listener.getsockname() == str(folder / "in")
-    yield (
-        job,
-        [
-            TlsEngine(post, roster, MemberSigns(roster, identities[post.identity.name]))
-            for post in posts
-        ],
-    )
-    at_once([post.close for post in posts])
+    with carried(collab, tmp_path, 3) as made:
+        yield made
 
 
 def exchanged(engine):
@@ -315,7 +298,24 @@ def federation(tmp_path, monkeypatch):
     nvflare("poc", "stop")
 
 
-@pytest.mark.skipif(not NVFLARE.exists(), reason="needs vpem[nvflare]: a minute of its processes")
+installed = pytest.mark.skipif(not NVFLARE.exists(), reason="needs vpem[nvflare], and a minute")
+
+
+@installed
+@pytest.mark.parametrize(
+    ("suite", "size", "seats"),
+    [(over_sums, 3, None), (over_missing, 4, (1, 2, 3)), (over_fits, 4, (1, 2, 3))],
+)
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+def test_members_in_a_job_find_what_one_process_does(collab, tmp_path, suite, size, seats):
+    with carried(collab, tmp_path, size, seats) as (_, engines), one_blas_thread():
+        first, *others = at_once([partial(suite.main, engine) for engine in engines])
+    assert isinstance(first, str), first
+    assert int(first.split()[1]) > 0
+    assert all(isinstance(other, str) for other in others), others
+
+
+@installed
 def test_a_federation_finds_what_one_process_does(capsys, collab, federation, tmp_path):
     home, nvflare = federation
     _, files = make_job(collab, home)
