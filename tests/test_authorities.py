@@ -331,6 +331,9 @@ def test_a_member_joins_by_its_authority_and_leaves(heart, root, below, monkeypa
         found = done(capsys, "party", "show", *words).out
         assert "issued by     CN=Hospital Issuing" in found
         assert "for           vpem.lab.org" in found
+    (lab / "root.pem").write_bytes(root.pem)
+    words = done(capsys, "party", "show", "root.pem", "--json").json["certificates"][0]["words"]
+    assert words[:30] in " ".join(shown.split())
     request = (lab / "lab.request").read_text()
     for old, new in (
         ('subject = "vpem.lab.org"', 'subject = "vpem.clinic.org"'),

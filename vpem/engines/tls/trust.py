@@ -438,18 +438,13 @@ class MemberSigns:
 
     def __init__(self, roster: Roster, identity: Identity) -> None:
         self._roster, self._identity = roster, identity
+        self._own = next(one for one in roster.members if one.name == identity.name)
         self.run, self.about = b"", (roster.study, roster.text)
         shown = [
             f"{each.name} {fingerprint(each.certificate)} {each.subject}".rstrip()
             for each in roster.members
         ]
         self.facts = [roster.study, str(roster.edition), roster.text, *shown]
-
-    @property
-    def _own(self) -> Member:
-        rank = self._roster.rank_of(self._identity.name)
-        assert rank is not None
-        return self._roster.members[rank]
 
     def nonce(self) -> bytes:
         """Return what makes an introduction unlike any other; with an authority also the proof.

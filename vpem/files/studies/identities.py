@@ -199,13 +199,16 @@ def member_of(
 
 
 def describe_certificate(file: Path) -> Report:
-    """Return what a certificate (PEM) says as plain values; an authority may have issued it."""
+    """Return what a certificate (PEM) says as plain values; it may be or come of an authority."""
     with suppress(ValueError):
-        leaf = certificates_in(_content(file).decode("ascii", "replace"))[0]
-        if is_issued(leaf):
-            hosts = printable(", ".join(hosts_of(leaf)))[:120]
-            about = {"issuer": names_of(leaf)[1][:120], "hosts": hosts}
-            return Member(file.stem, leaf).describe() | about
+        one = certificates_in(_content(file).decode("ascii", "replace"))[0]
+        if not is_issued(one):
+            parse_authority(pem_of(one))
+        about = {
+            "issuer": names_of(one)[1][:120],
+            "hosts": printable(", ".join(hosts_of(one)))[:120],
+        }
+        return Member(file.stem, one).describe() | about
     return member_of(file).describe()
 
 
