@@ -154,7 +154,11 @@ def test_a_firewall_team_has_one_page(tmp_path, monkeypatch, capsys):
     assert {one["address"] for one in page["connections"]} == {"vpem.uni.org:8443"}
     assert page["total"]["masks"] > 0
     # Two numbers of components, each started twice, of at most 1000 iterations.
-    assert page["total"]["iterations"] == 4000
+    total = page["total"]
+    assert total["iterations"] == 4000
+    two, three = 2 * 20_000 * 12 * 8 * np.array([1, 2])  # differences of terms, there and back
+    assert abs(total["iteration"] - three) < 0.01 * three + 12 * 20_000 * 16
+    assert 2000 * (two + three) < total["in_all"] < 4004 * total["iteration"]
     assert all(one in " ".join(text.split()) for one in page["content"])
 
 

@@ -82,25 +82,33 @@ def _forecast(
     held = [width or 1 for width in widths]
     if over_rows:
         held = [held[0], *[0] * (len(parties) - 1)]
-    sent, bare = (
-        plan(graph, held, settings.changed(secure_sum=masked), split=values["split"])
-        for masked in (settings.secure_sum, False)
+    others: list[Report] = [{"secure_sum": False}, *({"n_components": k} for k in numbers[:-1])]
+    sent, bare, *less = (
+        plan(graph, held, settings.changed(**changes), split=values["split"])["communication"]
+        for changes in ({}, *others)
     )
-    sent, bare = sent["communication"], bare["communication"]
-    most, fits = int(values["max_iter"]), int(values.get("n_init") or 1) * len(numbers)
-    counted, links = {"setup": fits, "iteration": most * fits, "last": fits, "labels": 1}, []
+    most, restarts = int(values["max_iter"]), int(values.get("n_init") or 1)
+    counted = {"setup": restarts, "iteration": most * restarts, "last": restarts}
+
+    def on_link(place: int, found: Report, phase: str) -> int:
+        return round(sum(kind[place] for kind in found[phase]["by_link"]["bytes"].values()))
+
+    links: list[Report] = []
     for place, ends in enumerate(graph.edges):
-        on_link = {
-            phase: round(sum(counts[place] for counts in sent[phase]["by_link"]["bytes"].values()))
-            for phase in counted
-        }
         pair = [([*parties, study.roster.members[0]])[end] for end in ends]
-        whole = sum(count * on_link[phase] for phase, count in counted.items())
-        links.append({"between": pair, "iteration": on_link["iteration"], "in_all": whole})
+        whole = on_link(place, sent, "labels")
+        for phase, count in counted.items():
+            whole += count * sum(on_link(place, found, phase) for found in (sent, *less))
+        an_iteration = on_link(place, sent, "iteration")
+        links.append({"between": pair, "iteration": an_iteration, "in_all": whole})
     sent_out = [link for link in links if link["between"][0] is not link["between"][1]]
     total = {name: sum(link[name] for link in sent_out) for name in ("iteration", "in_all")}
     masks = round(sent["iteration"]["bytes"] - bare["iteration"]["bytes"])
-    total |= {"masks": masks, "iterations": most * fits, "is_expected": sent["is_expected"]}
+    total |= {
+        "masks": masks,
+        "iterations": most * restarts * len(numbers),
+        "is_expected": sent["is_expected"],
+    }
     return links, total
 
 
@@ -112,8 +120,8 @@ def matrix_of(context: Any, study: Study, n_samples: int | None) -> Report:
     first, *others = roster.members
     parties = [one for one in roster.members if one.holds]
     passes: dict[Way, list[int]] = {}
-    what: dict[Way, list[int]] = {}
-    content, total, agreed = list[str](), Report(), agreed_before(context, study)
+    what: dict[Way, set[int]] = {}
+    said, total, agreed = dict[str, list[str]](), Report(), agreed_before(context, study)
     for run in agreed:
         links, found = _forecast(context, study, run, rows)
         total = total or found
@@ -128,15 +136,18 @@ def matrix_of(context: Any, study: Study, n_samples: int | None) -> Report:
             if notice.to in ("first party", "parties"):  # as rows are matched
                 pairs = [(parties[0], one) for one in parties[1:]]
             if notice.kinds:
-                content.append(f"{run.command}: " * (len(agreed) > 1) + notice.text)
-                for way in dict.fromkeys(chain(*(ways_between(roster, *pair) for pair in pairs))):
-                    what.setdefault(way, []).append(len(content))
+                said.setdefault(notice.text, []).append(run.command)
+                number = list(said).index(notice.text) + 1
+                for way in chain(*(ways_between(roster, *pair) for pair in pairs)):
+                    what.setdefault(way, set()).add(number)
     table = [
         {"opens": way[0], "listens": way[1].name, "address": way[1].where, "protocol": PROTOCOL,
          "bytes_an_iteration": passes.get(way, [None])[0],
-         "bytes_in_all": passes.get(way, [None])[-1], "content": numbers}
+         "bytes_in_all": passes.get(way, [None])[-1], "content": sorted(numbers)}
         for way, numbers in what.items()
     ]  # fmt: skip
+    several = len(agreed) > 1
+    content = [f"{', '.join(who)}: " * several + text for text, who in said.items()]
     return {
         "study": study.name, "edition": study.edition, "n_samples": rows, "connections": table,
         "content": content, "total": total or None,
