@@ -91,7 +91,8 @@ def _forecast(
     counted = {"setup": restarts, "iteration": most * restarts, "last": restarts}
 
     def on_link(place: int, found: Report, phase: str) -> int:
-        return round(sum(kind[place] for kind in found[phase]["by_link"]["bytes"].values()))
+        count: float = sum(kind[place] for kind in found[phase]["by_link"]["bytes"].values())
+        return round(count)
 
     links: list[Report] = []
     for place, ends in enumerate(graph.edges):
