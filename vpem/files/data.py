@@ -222,7 +222,7 @@ def _frame(file: Stored, kind: str, table: TableSettings) -> LazyFrame:
         return text_frame(path, file.source, table, "\t" if ending == ".tsv" else ANY)
     from vpem.files.readers.tabular import arrow_frame, parquet_frame
 
-    return parquet_frame(file) if kind == "parquet" else arrow_frame(path, file.source)
+    return (parquet_frame if kind == "parquet" else arrow_frame)(file)
 
 
 def open_frame(path: str | os.PathLike[str], table: TableSettings) -> LazyFrame | None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +36,7 @@ from vpem.files.hdf5 import (
     write_file,
     write_strings,
 )
+from vpem.files.lakes import Stored
 from vpem.files.opening import PathLike, check_readable, open_unpacked, read_limit
 from vpem.files.table_settings import TableSettings
 from vpem.terms.lowrank.entries import from_matrices, from_triplets
@@ -401,7 +401,8 @@ def _lines(path: PathLike) -> Generator[tuple[int, list[str]], None, None]:
         from vpem.files.readers.tabular import arrow_frame, parquet_frame
 
         opened = parquet_frame if source.lower().endswith((".parquet", ".pq")) else arrow_frame
-        frame = opened(Path(source), source)
+        frame = opened(Stored(source, source))
+        frame = frame if frame.ranged is None else frame.ranged
         read = frame.read(range(len(frame.names)), ())
         yield 1, list(frame.names)
         for number, row in enumerate(zip(*(one.to_pylist() for one in read), strict=True), 2):

@@ -351,10 +351,11 @@ def parquet_frame(file: Stored) -> LazyFrame:
     return replace(frame, ranged=_with_range(frame, schema))
 
 
-def arrow_frame(file: Path, source: str) -> LazyFrame:
+def arrow_frame(where: Stored) -> LazyFrame:
     """Open a Feather file (version 2), which is one of Arrow."""
     from pyarrow import ipc
 
+    file, source = Path(where.path), where.source
     said = f"{source} cannot be read as Feather or Arrow"
     with damaged(said, FAILURES), open_regular(file) as stream, ipc.open_file(stream) as opened:
         schema, count = opened.schema, opened.num_record_batches
