@@ -6,7 +6,6 @@ are found by name in every file; their types may differ as numbers do.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from threading import Lock
 import numpy as np
 import pyarrow as pa
 
-from vpem.checks import Floats, check_memory, extremes, read_float
+from vpem.checks import Floats, check_memory, extremes
 from vpem.errors import FileError, InputError, Setting
 from vpem.files.arrow import decoded, fill_column, is_numeric, is_text, plain_kind
 from vpem.files.datasets import Dataset
@@ -78,14 +77,11 @@ def with_folders(files: Sequence[Stored], frames: Sequence[LazyFrame]) -> Sequen
                 "all of a table alike"
             )
     for key in (one for one in every[0] if one not in frames[0].names):
-        words = [None if own[key] == NO_VALUE else own[key] for own in every]
-        known = [word for word in words if word is not None]
-        kind, read = pa.string(), str
-        if all(re.fullmatch(r"[-+]?\d{1,18}", word) for word in known):
-            kind, read = pa.int64(), int  # type: ignore[assignment]
-        elif all(read_float(word) is not None for word in known):
-            kind, read = pa.float64(), float  # type: ignore[assignment]
-        values = [pa.scalar(None if word is None else read(word), kind) for word in words]
+        values = pa.array([None if own[key] == NO_VALUE else own[key] for own in every])
+        for kind in (pa.int64(), pa.float64()):
+            if pa.types.is_string(values.type):
+                with suppress(pa.ArrowInvalid):
+                    values = values.cast(kind)
         frames = [_with_value(*one, key) for one in zip(frames, values, strict=True)]
     return frames
 
