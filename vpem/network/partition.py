@@ -55,7 +55,7 @@ class Holdings(Shown):
             raise InputError(f"the {holder}s hold no {self.held}s; {one}")
         if not all((part[1:] > part[:-1]).all() for part in self.parts):
             raise InputError(f"the {self.held}s of each {self.holder} must be increasing")
-        if not np.array_equal(np.sort(self.order), np.arange(self.total)):
+        if not (self.in_order or np.array_equal(np.sort(self.order), np.arange(self.total))):
             raise InputError(f"each {self.held} must be held by exactly one {self.holder}")
 
     @property
