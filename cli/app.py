@@ -23,14 +23,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from vpem import __version__
 from vpem.errors import VpemError, VpemWarning
-from vpem.records import FRAMEWORKS
 
 from . import names, options
 from .display import Screen, drop_stdout
 from .names import is_flag, key_of, name_of
 from .outputs import begin
-from .session import join_job, join_placed, joined, launched
-from .session import words as given_words
+from .session import TICKET, join_job, join_placed, joined, launched
 
 HEADINGS = (
     "Options", "Data", "Individuals", "Model", "Prior", "Selection", "Bootstrap", "Network",
@@ -503,12 +501,8 @@ def _join(words: list[str]) -> None:
             chosen = table
     if chosen == "mpi":
         join_job()
-    elif chosen in FRAMEWORKS:
-        from vpem.engines.cluster import inherited
-
-        given_words[:] = words
-        if (ticket := inherited()) is not None:
-            join_placed(str(chosen), ticket)
+    elif TICKET in os.environ:
+        join_placed(str(chosen))
 
 
 def _path_in(words: list[str]) -> list[str]:

@@ -17,8 +17,8 @@ import typer
 from vpem.errors import InputError, Interrupted, Setting
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural, tables_of_fit
-from vpem.records import Settings, Table, beside, not_both, off, unset
-from vpem.settings import FitSettings, HoldingSettings
+from vpem.records import Settings, Table, beside, not_both, off, rule, unset
+from vpem.settings import FRAMEWORKS, FitSettings, HoldingSettings
 
 from .data import (
     ComponentSettings,
@@ -87,6 +87,17 @@ def _kept(value: Path | None, options: Mapping[str, Any]) -> list[Path]:
     return [*files, *map(part_of, files)]
 
 
+def _apart(given: Mapping[str, Any]) -> bool:
+    """Whether workers of a framework have states of their own."""
+    alike = given.get("split") == "rows" and given.get("batch_size") is None
+    return given.get("engine") in FRAMEWORKS and not (alike and "n_components" in given)
+
+
+APART_AT_WORKERS = rule(
+    _apart,
+    " keeps what all workers of a framework have alike, as in 'vpem fit {split=rows}' without "
+    "batches; elsewhere each has a state of its own: leave it out, or take {engine=mpi}",
+)
 WITHOUT_CHECKPOINT = beside(" needs {checkpoint=FILE}", checkpoint=None)
 
 
@@ -96,6 +107,7 @@ class CheckpointSettings(Settings, heading="Checkpoints", kept=False):
     checkpoint: Path | None = unset(
         "Keep the state of the run here, to go on with --resume if it is interrupted.",
         file=Role(writes=True, files=_kept),
+        idle=APART_AT_WORKERS,
     )
     checkpoint_every: int | None = unset(
         "Iterations from one checkpoint to the next. Default: 10.", least=1,

@@ -26,7 +26,7 @@ from .names import name_of
 from .outputs import reads, writes, written
 
 if TYPE_CHECKING:
-    from vpem.engines.cluster import ClusterEngine, Ticket
+    from vpem.engines.cluster import ClusterEngine
     from vpem.engines.engine import Engine
     from vpem.engines.placement import Placement
     from vpem.files.checkpoints import FileSaver
@@ -53,6 +53,9 @@ PASSED_ON = 0.5
 
 LAST_WORDS = 0.1
 """Seconds in which the launcher reads what was printed, before the job is ended."""
+
+TICKET = "_VPEM_TICKET"
+"""Variable that says that this process was placed by a framework (`Placed`)."""
 
 NOT_THERE = "nothing"
 """The value of an option that is not given, in comparisons."""
@@ -388,6 +391,8 @@ class Placed(Job):
     def prepare(self, settings: EngineSettings) -> None:
         from vpem._core.threads import share_processors, whereabouts
 
+        if settings.timeout is not None:
+            self.engine.wait_for(settings.timeout)
         share_processors(self.engine.allgather(whereabouts()))
         self.screen.silent = self.engine.rank > 0
 
@@ -420,11 +425,12 @@ class Placed(Job):
         return fail(INTERRUPTED, code)
 
 
-def join_placed(word: str, ticket: Ticket) -> None:
-    """Join the run of a command that another process has placed here."""
-    from vpem.engines.cluster import joined
+def join_placed(word: str) -> None:
+    """Join the run of a command that another process has placed here, by a ticket from stdin."""
+    from vpem.engines.cluster import Ticket, joined
 
-    leave = ExitStack()
+    del os.environ[TICKET]
+    ticket, leave = Ticket.unpack(sys.stdin.buffer.read()), ExitStack()
     join(Placed(word, leave.enter_context(joined(ticket)), leave))
 
 
@@ -442,7 +448,9 @@ def place(settings: EngineSettings, screen: Screen) -> Placed:
             f"there are {len(names)} workers, but ", Setting("ranks", settings.ranks or 1),
             " are to take part; start more",
         )  # fmt: skip
-    variables = {name: value for name, value in os.environ.items() if name[:5] == "VPEM_"}
+    variables = {TICKET: "stdin"} | {
+        name: value for name, value in os.environ.items() if name[:5] == "VPEM_"
+    }
     with ExitStack() as leave:
         listener, address = door(cluster.host)
         leave.callback(listener.close)
@@ -450,16 +458,13 @@ def place(settings: EngineSettings, screen: Screen) -> Placed:
         tickets = issue([FIT, *names], address, identify, secrets.token_hex(16))
         for ticket in tickets[1:]:
             own = variables | {"OMP_NUM_THREADS": str(cluster.threads(ticket.rank))}
-            cluster.start(ticket.rank, run_command, ticket, words, own, os.getcwd())
+            cluster.start(ticket.rank, run_command, ticket, sys.argv[1:], own, os.getcwd())
         screen.say(f"waiting for {len(names)} worker{'s' * (len(names) > 1)} of {settings.engine}")
         engine = leave.enter_context(joined(tickets[0], listener, cluster))
         where = Placed(settings.engine, engine, leave.pop_all())
     join(where)
     return where
 
-
-words: list[str] = []
-"""What this command was given."""
 
 APART = beside(
     " is for processes of their own; add --engine mpi, or --study FILE", engine="simulator"

@@ -163,7 +163,7 @@ def test_heavy_packages_are_loaded_when_they_are_used(house):
 def test_what_is_imported_is_what_is_required(house):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = list(project["dependencies"])
-    for extra in ("sdp", "mpi", "tls", "nvflare", "dask", "secure", "psi", "fetch"):
+    for extra in ("sdp", "mpi", "tls", "nvflare", "dask", "ray", "secure", "psi", "fetch"):
         needed += project["optional-dependencies"][extra]
     names = {"scikit-learn": "sklearn", "openmined-psi": "private_set_intersection"}
     required = {one.split(">")[0].split("[")[0].strip().lower() for one in needed}

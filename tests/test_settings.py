@@ -310,7 +310,8 @@ ALONE = {
     "labels that a fit takes, which are arguments of an estimator's fit": """
         labels_for_fit labels_at
     """,
-    "where a command runs": "engine ranks shards timeout memory_limit study member listen log",
+    "where a command runs": "engine ranks shards timeout memory_limit study member listen log "
+    "scheduler client",
     "objects that only a program has": """
         X basis callback cells chosen feature_names first_codec known_covariance ledger
         labels model model_options network observations partition problem record rng sample_weight
@@ -346,7 +347,6 @@ LACKING = {
     "experts set it, in Python": {"fedem": "floor", "imputation": "alpha memory"},
     "a recipe is given observations that were dealt out": {"imputation": "workers"},
     "each worker adds all of the noise to its own rows": {"fedem": "colluding release_epsilon"},
-    "an estimator is given rows that a framework has; the shell, --scheduler": {"rows": "client"},
     "an option of some models": {"saem": """
         covariance_type n_components reg_covar curve effects parameters alpha eta
     """},

@@ -48,9 +48,6 @@ ANSWER = 10.0
 LEAVE = 2.0
 """Seconds in which workers whose run is over end by themselves."""
 
-TICKET = "_VPEM_TICKET"
-"""Variable that says that the ticket comes by standard input."""
-
 
 class Cluster(Protocol):
     """Workers that a framework has, ``names`` of them in the order of ranks from 1."""
@@ -89,6 +86,11 @@ class Ticket:
     address: tuple[str, int]  # of the first
     key: bytes  # PEM
 
+    @classmethod
+    def unpack(cls, message: bytes) -> Ticket:
+        """Return the ticket that came by standard input."""
+        return cls(**decode(message))
+
 
 def issue(
     names: Sequence[str],
@@ -111,6 +113,10 @@ class ClusterEngine(TlsEngine):
     open = True
     in_order = True
     first_holder = 1
+
+    def wait_for(self, seconds: float) -> None:
+        """Say that a process is lost of which nothing is heard for so many seconds."""
+        self._post.timeout = self.timeout = seconds
 
 
 @contextmanager
@@ -149,7 +155,7 @@ def joined(
             threading.Thread(target=watch, args=[cluster], name="vpem watch", daemon=True).start()
         try:
             engine.barrier()
-            post.timeout = engine.timeout = SILENCE
+            engine.wait_for(SILENCE)
             yield engine
             engine.barrier()
         except BaseException as error:
@@ -181,21 +187,13 @@ def run_command(
         )
     done = subprocess.run(
         [sys.executable, "-m", "vpem", *words], input=encode(asdict(ticket)), cwd=folder,
-        env=os.environ | variables | {TICKET: "stdin"}, stdout=subprocess.DEVNULL,
+        env=os.environ | variables, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, start_new_session=True, check=False,
     )  # fmt: skip
     if done.returncode not in (0, 3):
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["without a word"]
         name = ticket.names[ticket.rank]
         raise StalledError(f"{name} has ended with code {done.returncode}: {said[-1]}")
-
-
-def inherited() -> Ticket | None:
-    """Return the ticket that `run_command` gave this process, if it did; it is read once."""
-    if os.environ.pop(TICKET, None) is None:
-        return None
-    about = decode(sys.stdin.buffer.read())
-    return Ticket(**about | {"address": tuple(about["address"])})
 
 
 class DaskCluster:

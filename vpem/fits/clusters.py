@@ -101,7 +101,7 @@ class Recipe:
         read.clear()
         row_weights = None
         if weights is not None:
-            row_weights = np.concatenate([np.empty(0), *map(np.asarray, weights)])
+            row_weights = np.concatenate([np.empty(0), *map(np.ravel, weights)])
         ends = np.cumsum([0, *counts.values()]).tolist()
         names = tuple(f"partition {number}" for number in range(n))
         workers = Workers(tuple(np.arange(*pair) for pair in pairwise(ends)), names)

@@ -1,10 +1,10 @@
-"""Rows of a Dask DataFrame or Array: fits by the workers that have them, and lazy predictions."""
+"""Rows of a Dask DataFrame or Array, or of a Ray Dataset: fits where they are, lazy predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -18,7 +18,7 @@ from vpem.records import setting
 from vpem.settings import FitSettings, SumSettings
 
 if TYPE_CHECKING:
-    from vpem.engines.cluster import DaskCluster
+    from vpem.engines.cluster import DaskCluster, RayCluster
 
     Base: Any
 else:
@@ -91,6 +91,52 @@ class DaskRows:
         return total, used
 
 
+class RayRows:
+    """Blocks of a Ray Dataset of numbers in columns."""
+
+    def __init__(self, X: Any) -> None:
+        import pyarrow as pa
+
+        schema = X.schema()
+        columns = pa.schema([*zip(schema.names, schema.types, strict=True)])
+        self.like = columns.empty_table().to_pandas()
+        self._data = X
+
+    @cached_property
+    def parts(self) -> list[Any]:
+        import ray
+
+        options = ray.data.DataContext.get_current().execution_options
+        before, options.preserve_order = options.preserve_order, True
+        try:
+            return list(self._data.to_pandas_refs())
+        finally:
+            options.preserve_order = before
+
+    def cluster(self) -> RayCluster:
+        """Return the processes of the cluster that has the blocks."""
+        from vpem.engines.cluster import RayCluster
+
+        return RayCluster()
+
+    def apply(self, model: Any, method: str, dtype: Any, *shape: int) -> Any:
+        """Return what a fitted model says of rows, as a lazy Dataset of one column."""
+        call = partial(_column, bare(model), method)
+        return self._data.map_batches(call, batch_format="pandas", batch_size=None)
+
+    def totals(self, model: Any, weights: RayRows | None) -> tuple[float, float]:
+        """Return the sum of log-likelihoods of all rows, and what these weigh."""
+        import ray
+
+        heavy = [None] * len(self.parts) if weights is None else weights.parts
+        known, call = ray.put(bare(model)), ray.remote(_total)
+        found = ray.get(
+            [call.remote(known, part, one) for part, one in zip(self.parts, heavy, strict=True)]
+        )
+        total, used = np.array(found).sum(axis=0).tolist()
+        return total, used
+
+
 def bare(model: Any) -> Any:
     """Return a fitted estimator with nothing but what it predicts by."""
     bare = copy(model)
@@ -101,21 +147,33 @@ def bare(model: Any) -> Any:
 
 def _call(method: str, model: Any, part: Any) -> Any:
     if not len(part):
-        part, empty = np.zeros((1, model.n_features_in_)), True
-        return getattr(model, method)(part)[:0] if empty else None
+        return getattr(model, method)(np.zeros((1, model.n_features_in_)))[:0]
     return getattr(model, method)(part)
 
 
+COLUMNS = {
+    "predict": "component", "predict_proba": "responsibilities", "score_samples": "log_likelihood"
+}  # fmt: skip
+"""What columns are called that methods return."""
+
+
+def _column(model: Any, method: str, part: Any) -> dict[str, Any]:
+    return {COLUMNS[method]: _call(method, model, part)}
+
+
 def _total(model: Any, part: Any, weights: Any) -> tuple[float, float]:
-    return model._scores(part, weights)[1:] if len(part) else (0.0, 0.0)
+    if not len(part):
+        return 0.0, 0.0
+    _, total, used = model._scores(part, None if weights is None else np.ravel(weights))
+    return total, used
 
 
-def collection_of(X: Any, client: Any = None) -> DaskRows | None:
+def collection_of(X: Any, client: Any = None) -> Any:
     """Return the partitions of a collection of a framework; None of anything else."""
     home = type(X).__module__.partition(".")[0]
     if home == "dask" and hasattr(X, "to_delayed"):
         return DaskRows(X, client)
-    return None
+    return RayRows(X) if home == "ray" and hasattr(X, "map_batches") else None
 
 
 class OverClusters(Base):
@@ -128,13 +186,14 @@ class OverClusters(Base):
     )
 
     def fit(self, X: Rows, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit to rows, also to those of a Dask DataFrame or Array at the workers that have them.
+        """Fit to rows, also to those of a Dask or Ray collection at the workers that have them.
 
         Parameters
         ----------
-        X : array of shape (M, d), data frame, Dataset, or Dask DataFrame or Array
-            One row per sample; a dataset brings names of features and weights of rows. Every
-            partition of a collection is a worker, and no row leaves the processes of its cluster.
+        X : array of shape (M, d), data frame, Dataset, or collection
+            One row per sample; a dataset brings names of features and weights of rows. A collection
+            is a Dask DataFrame or Array, or a Ray Dataset; every partition of it is a worker, and
+            no row leaves the processes of its cluster.
         y : ignored
             Present by scikit-learn's convention.
         sample_weight : array of shape (M,), optional
