@@ -17,8 +17,8 @@ import typer
 from vpem.errors import InputError, Interrupted, Setting
 from vpem.files.table_settings import TableSettings
 from vpem.pictures.contents import plural, tables_of_fit
-from vpem.records import Settings, Table, beside, not_both, off, rule, unset
-from vpem.settings import FRAMEWORKS, FitSettings, HoldingSettings
+from vpem.records import FRAMEWORKS, Settings, Table, beside, not_both, off, rule, unset
+from vpem.settings import FitSettings, HoldingSettings
 
 from .data import (
     ComponentSettings,

@@ -405,18 +405,16 @@ class Placed(Job):
         self._leave.close()
 
     def fail(self, error: Exception, sentence: str | None) -> int:
-        """Tell others why this process ends, and report it here, in the first."""
-        from vpem.engines.tls.faults import Parted
+        """Let others know why this process ends, and report it here."""
+        from vpem.engines.engine import StalledError
 
-        code = getattr(error, "exit_code", 2)
+        with suppress(type(error)):
+            self._leave.__exit__(type(error), error, None)
         if sentence is None:
-            code, sentence = 1, f"{type(error).__name__}: {error} (a defect of vpem)"
-        ending = error if isinstance(error, Parted) else Parted("", sentence, code)
-        with suppress(Parted):
-            self._leave.__exit__(type(ending), ending, None)
-        if self.speaks and code == 1:
             raise error
-        return fail(sentence, code)
+        if isinstance(error, StalledError):
+            sentence += "; a run with --checkpoint goes on with --resume, at any number of workers"
+        return fail(sentence, getattr(error, "exit_code", 2))
 
     def interrupted(self, code: int) -> int:
         ending = KeyboardInterrupt("it was interrupted")

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -20,6 +22,7 @@ from vpem.network.partition import from_worker_of_row
 from vpem.sums.connect import connect_workers, spread_workers
 
 from . import over_rows
+from .forks import ROOT
 from .tables import each
 from .thread_engine import QueuePost, together
 
@@ -220,3 +223,55 @@ def test_who_is_lost_is_named_and_the_fit_goes_on_with_the_same_bits():
     alone.fit(lazy.compute(scheduler="sync"))
     assert np.array_equal(model.means_, alone.means_)
     assert np.array_equal(model.history_, alone.history_)
+
+
+def shell(folder, *words):
+    """Run a command in a process of its own; its exit code and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "vpem", *map(str, words)], cwd=folder, capture_output=True,
+        text=True, timeout=300, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_workers_of_dask_run_a_command(tmp_path):
+    """Also one that goes on from a checkpoint, with other workers than began it."""
+    pytest.importorskip("distributed")
+    np.save(tmp_path / "rows.npy", rows())
+    fit = ["fit", "rows.npy", "-k", 3, "--split", "rows", "--workers", 5, "-q", "--tol", 0]
+    placed = [*fit, "--engine", "dask", "--checkpoint", "run.ckpt"]
+    code, said = shell(tmp_path, *placed, "--ranks", 2, "--max-iter", 5)
+    assert code == 0, said
+    last = ["--resume", "--max-iter", 12, "-o", "placed.h5"]
+    code, said = shell(tmp_path, *placed, "--ranks", 1, *last)
+    assert code == 0, said
+    code, said = shell(tmp_path, *fit, "--max-iter", 12, "-o", "alone.h5")
+    assert code == 0, said
+    found, wanted = (vpem.read_model(tmp_path / name) for name in ("placed.h5", "alone.h5"))
+    assert np.array_equal(found.mixture.means, wanted.mixture.means)
+    assert np.array_equal(found.history, wanted.history)
+    code, said = shell(tmp_path, *fit, "--engine", "dask", "--ranks", 2, "--max-iter", 5, "-k", 999)
+    assert code == 2, said
+    assert "999" in said
+
+
+# ---- Ray ----------------------------------------------------------------------------------------
+
+
+@quiet
+def test_ray_fits_what_one_process_does():
+    ray = pytest.importorskip("ray")
+    import pandas as pd
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        frame = pd.DataFrame(rows(), columns=["mass", "age", "dose", "time"])
+        lazy = ray.data.from_pandas([frame[:150], frame[150:170], frame[170:]])
+        model = DistributedGaussianMixture(**FEW).fit(lazy)
+        alone = DistributedGaussianMixture(**FEW, workers=model.workers_).fit(frame)
+        assert np.array_equal(model.means_, alone.means_)
+        labels = model.predict(lazy).to_pandas()["component"]
+        np.testing.assert_array_equal(labels, alone.predict(frame))
+        assert model.score(lazy) == pytest.approx(alone.score(frame))
+    finally:
+        ray.shutdown()

@@ -204,7 +204,7 @@ class DaskCluster:
         """Return workers of a scheduler, or of a cluster of threads of this process."""
         from distributed import Client, LocalCluster
 
-        logging.getLogger("distributed").setLevel(logging.ERROR)
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
         if address is None:
             count = n_workers or os.cpu_count() or 1
             local = LocalCluster(
