@@ -30,8 +30,11 @@ SETTLED = 1e-12
 MOST = 1000
 """Such iterations at most; any of them lowers what is minimised."""
 
-AGAIN = 30
+AGAIN = 15
 """The same of axes where those of the last M-step are known, from which the next goes on."""
+
+RECALLED = 5
+"""Steps of axes that say how pairs of axes depend on each other."""
 
 ON_AXES = ("VEI", "EVI")
 """Families whose orientation is that of the axes: covariances are variances."""
@@ -232,8 +235,8 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
 
     Axes D minimise ``sum_k n_k sum_j log (D^T S_k D)_jj`` (Flury 1984), with one volume the
     logarithm of ``sum_k n_k |diag(D^T S_k D)|^(1/d)``. Flury and Gautschi's algorithm turns one
-    pair of axes after the other; here all pairs turn at once, each by its own Newton step, shorter
-    where together they went uphill.
+    pair of axes after the other; here all pairs turn at once, each by its own Newton step, to which
+    limited-memory BFGS adds what the last steps tell of pairs together.
     """
     equal = family == "EVE"
     total = (shares[:, None, None] * S).sum(axis=0)
@@ -245,7 +248,9 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
     axes = found[np.argmin(_per_row(spreads, shares, equal)[0])]
     (value, weights), turned, spreads = _along(S, shares, axes, equal)
     unit = np.eye(S.shape[-1])
-    for _ in range(MOST if before is None else AGAIN):
+    past: list[tuple[Doubles, Doubles]] = []
+    last = (unit, unit)  # steps, and slopes before them
+    for number in range(MOST if before is None else AGAIN):
         weighted = weights[:, None] / spreads
         # Sums over components of what pairs (i, j) have: the part of i, and by transposing of j.
         slopes = np.einsum("ki,kij->ij", weighted, turned)
@@ -254,8 +259,13 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
         slopes, bends, less = slopes - slopes.T, bends + bends.T - 2, less + less.T
         curved = bends - 2 * less
         bends = np.maximum(np.where(curved > 0.2 * bends, curved, bends), 1e-10)
-        steps = np.clip(slopes / bends, -0.5, 0.5)
-        promised = (slopes * steps).sum()
+        if number:
+            past = [*past, (last[0], last[1] - slopes)][-RECALLED:]
+        steps = _quasi_newton(slopes, bends, past)
+        if not np.vdot(slopes, steps) > 0:
+            past, steps = [], slopes / bends
+        steps = np.clip(steps, -0.5, 0.5)
+        promised = float(np.vdot(slopes, steps))
         if not promised > SETTLED:
             break
         length = 1.0
@@ -269,9 +279,23 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
         else:
             break
         axes, ((value, weights), turned, spreads) = ahead, there
+        last = length * steps, slopes
     if equal:
         spreads = equal_volume(spreads[None], shares[None])[0]
     return np.asarray((axes * spreads[:, None]) @ axes.T)
+
+
+def _quasi_newton(slopes: Doubles, bends: Doubles, past: list[tuple[Doubles, Doubles]]) -> Doubles:
+    """Nocedal's two loops, from steps and what slopes fell by; ``bends`` are a first Hessian."""
+    step, known = slopes, [(s, y, c) for s, y in past if (c := np.vdot(s, y)) > 0]
+    parts = []
+    for s, y, product in reversed(known):
+        parts.append(np.vdot(s, step) / product)
+        step = step - parts[-1] * y
+    step = step / bends
+    for s, y, product in known:
+        step = step + s * (parts.pop() - np.vdot(y, step) / product)
+    return step
 
 
 def _along(
