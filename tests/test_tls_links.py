@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from vpem import __version__
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.dial import dial
 from vpem.engines.tls.faults import GoneOn, LeftOut, LinkTimes, Parted, Returned, Trouble, Unheard
@@ -478,7 +479,13 @@ def test_a_damaged_frame_ends_the_run_with_one_sentence(tmp_path, name):
 @pytest.mark.parametrize(
     ("differently", "right"),
     [
-        ({"version": "9.9"}, f"hub has vpem {VERSION} and lab has 9.9; all members need the"),
+        *(
+            (
+                {"version": other},
+                f"hub has vpem {VERSION} and lab has {other}; all members need the",
+            )
+            for other in ("9.9", __version__)  # the latter of before there were protocols
+        ),
         ({"name": "clinic"}, "lab, by its certificate, says that it is clinic"),
     ],
 )

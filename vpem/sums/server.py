@@ -94,7 +94,8 @@ class ServerSum(ByChunks, AtServer):
 
     @property
     def is_alike(self) -> bool:
-        return not self._alone
+        # Where sums go on without a process that is lost no numbers may be summed twice.
+        return not self._alone and self.holders.engine.outlast is None
 
     def __init__(
         self, n_blocks: int, tree: Routes | None = None, agents: Indices | None = None
