@@ -162,8 +162,9 @@ def accelerate(
         context.args = [*words, "--accelerate", USUAL_PACE]
         try:
             agree_on(context, first, commands, topology)
-        except VpemError as error:  # of the other options, too
+        except VpemError as error:
             context.args = words
+            agree_on(context, first, commands, topology)  # or it is of the other options
             why = in_options(error)
             say(f"without --accelerate {USUAL_PACE}, usual with --engine nvflare: {why}")
 
