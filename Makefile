@@ -88,11 +88,11 @@ typers: $(VENV)/with-test
 	    tests/test_rules.py; \
 	done
 
-# Frameworks that place workers: large, so that other tests leave out those that are not there.
+# Frameworks that place workers, and a server of S3: large, so that other tests leave out what is not there.
 engines: $(VENV)/with-test $(VENV)/with-engines
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n0 tests/test_clusters.py tests/test_nvflare.py
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n0 tests/test_clusters.py tests/test_nvflare.py tests/test_lakes.py
 
-$(VENV)/with-engines: $(VENV)/with-dask $(VENV)/with-ray $(VENV)/with-nvflare
+$(VENV)/with-engines: $(VENV)/with-dask $(VENV)/with-ray $(VENV)/with-nvflare $(VENV)/with-lake-test
 	@touch $@
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
