@@ -1,13 +1,14 @@
 """What a network will do before it does it: hubs, mixing, rounds, messages, bytes, and the time.
 
 How long an iteration takes is what agents compute, what they send, and what they wait for.
-The model has three parts. *Computing*: the flops of the widest hub's E-step and M-step, and the
-numbers that are added up, by rates measured on this machine. *Latency*: messages of one round are
-on their way together, so that a round takes one, or three where a large message is announced and
-requested first, as MPI does; rows that are summed in several chunks take the rounds for each
-`IN_FLIGHT` of them; and where agents do not have the same total they agree on stopping and, after
-every sum, on components that collapsed. *Transfer*: the bytes of the busiest agent by the bandwidth
-of its link. While one chunk travels the next is computed.
+The model has these parts. *Computing*: the flops of the widest hub's E-step and M-step, and the
+numbers that are added up, by rates measured on this machine. *Handling*: messages that the busiest
+sends and takes in, of which each takes a processor some time. *Masking*: masks with every other
+party. *Latency*: messages of one round are on their way together, so that a round takes one; rows
+that are summed in several chunks take the rounds for each `IN_FLIGHT` of them; and where agents do
+not have the same total they agree on stopping and, after every sum, on components that collapsed.
+*Transfer*: the bytes of the busiest agent by the bandwidth of its link. While one chunk travels the
+next is computed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from vpem._core.threads import one_blas_thread
 from vpem.checks import check_int
 from vpem.errors import InputError, VpemWarning, check_choice, warn
+from vpem.files.studies.study import MOST_MEMBERS
 from vpem.fits.likely_hubs import check_choice_of_hubs
 from vpem.fits.results import SUMMED
 from vpem.fits.rows import charge_scaling
@@ -53,12 +55,6 @@ from vpem.terms.units import Scaling
 
 EXPONENTIAL = 20
 """Flops that an exponential and its share of a row's normalisation count as."""
-
-EAGER = 1 << 16
-"""Bytes of a message above which it is announced first and sent on request."""
-
-HANDSHAKE = 2
-"""Latencies that this takes."""
 
 HANDLED = 4e-4
 """Processor seconds in which a member of a study sends a message, or takes one in."""
@@ -191,11 +187,8 @@ def iteration_time(
     terms = float(work.values[0]) * (work.values[1] + 1) * work.itemsize
     chunks = 1 if work.values[0] == 1 else _chunks(network, terms)
     flights = ceil(chunks / IN_FLIGHT)
-    messages = max(1, kinds["estep"]["messages"] + kinds["server"]["messages"])
-    size = (kinds["estep"]["bytes"] + kinds["server"]["bytes"]) / messages / chunks
-    ways = 1 + (HANDSHAKE if size > EAGER else 0)
     # Where totals differ all agree on components that collapsed after every sum, and on stopping.
-    waits = ahead + work.n_sums * (n_rounds * flights * ways + others + agreed) + agreed
+    waits = ahead + work.n_sums * (n_rounds * flights + others + agreed) + agreed
     flops, additions = work.n_sums * work.flops, work.n_sums * n_values * most
     computing = flops / computed + additions / added
     handled = 2 * work.n_sums * most * chunks
@@ -404,6 +397,7 @@ def plan(
         **network.describe("topology"),
         "n_agents": graph.n_agents,
         "n_parties": parties_of(network),
+        "most_members": MOST_MEMBERS,
         "n_edges": graph.n_edges,
         "agent_names": list(graph.names or agents.names),
         **network.describe("server", "edges"),

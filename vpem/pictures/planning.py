@@ -91,6 +91,13 @@ def _keys(report: Report) -> str | None:
     return f"{pairs:,} pairs of parties agree on keys for masks" if report["secure_sum"] else None
 
 
+def _members(report: Report) -> str | None:
+    most = report["most_members"]
+    if report["n_agents"] + (report["server"] is not None) <= most:
+        return None
+    return f"a study has at most {most} members: take MPI, or one process"
+
+
 PLANNED: Lines = {
     "graph": lambda report: stated(
         f"{{topology}}, {{n_agents:{'agent' if report['split'] == 'features' else 'worker'}}}, "
@@ -110,6 +117,7 @@ PLANNED: Lines = {
     "disconnected": _disconnected,
     "or": _along_a_tree,
     "keys": _keys,
+    "processes": _members,
     "memory": lambda report: ", ".join(
         f"{size(n_bytes)} {who}"
         for who, n_bytes in zip(
