@@ -485,14 +485,13 @@ class AtServer(Sum):
 
     def in_order(self, values: Doubles) -> Doubles:
         """Add vectors of agents (n, P) at the first process, in the agents' order: (1, P)."""
-        objection = self.objection and self.objection.among(1)
+        objection = self.objection
         if objection is not None and objection.raised:
-            values = np.zeros_like(values)
-            values[:1, -1] = np.nan
+            values = np.full_like(values, np.nan)
         with set_topic(self.holders.engine, self.charge):
             total: Doubles = self.holders.in_order(values)
         if objection is not None:
-            objection.heard = bool(np.isnan(total[0, -1]))
+            objection.heard |= bool(np.isnan(total[0, -1:]).any())
         self.traffic.add(self.charge, 0, values.nbytes + total.nbytes * self.holders.engine.copies)
         return total
 
