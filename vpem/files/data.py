@@ -203,13 +203,13 @@ def _kind_of(files: Sequence[Stored], table: TableSettings) -> str:
     for file in files:
         kind = "parquet" if file.system else format_of(file.path, file.source, table.encoding)
         kinds.setdefault(kind, file.source)
-    if len(kinds) > 1 or (len(files) > 1 and not {*kinds} <= {"parquet", "arrow", "text"}):
-        listed = ", ".join(f"{source} is {kind}" for kind, source in kinds.items())
-        raise InputError(
-            f"give one dataset, got {len(files)} files; add ", Setting("parties", True),
-            " if each is one party's, or name files of one table, all Parquet, all Feather or all "
-            f"text: {listed}",
-        )  # fmt: skip
+        if len(kinds) > 1 or (len(files) > 1 and kind not in ("parquet", "arrow", "text")):
+            listed = ", ".join(f"{source} is {kind}" for kind, source in kinds.items())
+            raise InputError(
+                f"give one dataset, got {len(files)} files; add ", Setting("parties", True),
+                " if each is one party's, or name files of one table, all Parquet, all Feather or "
+                f"all text: {listed}",
+            )  # fmt: skip
     return kind
 
 
