@@ -150,6 +150,9 @@ class PlainSteps(Stateful):
     ended = False
     """Whether nothing is left to gain."""
 
+    kept: list[Mixture]
+    """What the last M-step came to, where more is tried."""
+
     def refuses(self, log_likelihoods: Doubles, emptied: Callable[[], bool], small: bool) -> bool:
         """Whether the parameters of a sum are given up for what it found at them.
 
@@ -221,8 +224,7 @@ class Accelerated(PlainSteps):
         """Local steps after the next M-step; twice as many where they were good."""
         self.accepted: Doubles | None = None
         """Log-likelihood that the last sum found that was not lost, (R,)."""
-        self.kept: list[Mixture] = []
-        """After its M-step: what to go back to."""
+        self.kept = []  # after its M-step
         self.best: list[Mixture] = []
         """Before it."""
         self.origin: list[Mixture] = []

@@ -139,13 +139,13 @@ def iterate(
     loop.begin(starts)
     for power in powers:
         loop.anneal(power)
-    last = None
-    while last is None:
+    found = None
+    while found is None:
         loop.iterate()
         run.mixtures, loop.factors = loop.pace.settled(run.mixtures, loop.factors)
         run.check_heard()
-        last = loop.take_sum(run.mixtures, loop.factors, "check")
-    run.end(step.roots, step.total, last[0])
+        found = loop.take_sum(run.mixtures, loop.factors, "check")
+    run.end(step.roots, step.total, found[0])
     run.mixtures = [root.settle(one) for root, one in zip(step.roots, run.mixtures, strict=True)]
     loop.end_trace()
     return run
@@ -279,7 +279,7 @@ class Loop(Stateful):
                 "was changed on its way, or not all run the same version of vpem"
             )
         if objection.heard or self.objects:
-            if self.settle():
+            if self.agree():
                 return None
             if objection.error is not None:
                 raise objection.error
@@ -300,7 +300,7 @@ class Loop(Stateful):
             near = partial(run.is_small, self.step.whole, run.history[-1], self.settings.tol)
             self.objects |= near(UNSURE, 1) != near(-UNSURE, 1)
 
-    def settle(self) -> bool:
+    def agree(self) -> bool:
         """Agree on what the last M-step came to, if any process does object to it."""
         run, total, pace = self.run, self.step.total, self.pace
         if not total.holders.any([self.objects])[0]:
@@ -409,8 +409,8 @@ class Loop(Stateful):
         emptied = partial(self.reinitialiser.emptied, counts)
         if self.follows:
             found_here = np.append(log_likelihoods, self.reinitialiser.are_few(counts))
-            *log_likelihoods, few = total.server.as_at_home(found_here)
-            log_likelihoods, emptied = np.array(log_likelihoods), partial(bool, few)
+            found_there = total.server.as_at_home(found_here)
+            log_likelihoods, emptied = found_there[:-1], partial(bool, found_there[-1])
         small = run.is_small(step.whole, log_likelihoods, self.settings.tol)
         if pace.refuses(log_likelihoods, emptied, small):
             run.mixtures, self.factors = pace.undo()
