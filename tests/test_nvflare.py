@@ -1,8 +1,10 @@
 """Studies whose members meet inside a job of NVFlare: before it, in it, and as it is cut short."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -103,6 +105,7 @@ def test_fits_have_fewer_sums_there_unless_they_say_so_or_cannot(capsys, hub, wo
         ("party request heart.toml --address a:1", "none is dialled; leave out --address"),
         ("study job heart.toml --command kmeans", "--command must be one of fit"),
         ("study job heart.toml --folder .", ". exists; give a new folder"),
+        ("study job heart.toml --folder no/where", "no/where cannot be made: No such file"),
     ],
 )
 def test_what_has_no_effect_there_is_refused(capsys, tmp_path, monkeypatch, words, sentence):
@@ -294,8 +297,13 @@ def federation(tmp_path, monkeypatch):
         (local / "resources.json").write_text(json.dumps(allowed))
     nvflare("poc", "start")
     yield home, nvflare
-    with suppress(subprocess.SubprocessError):  # it may end later than it waits for
+    with suppress(subprocess.SubprocessError):  # on a busy machine it gives up
         nvflare("poc", "stop")
+    for file in (*home.glob("*/daemon_pid.fl"), *home.glob("*/pid.fl")):
+        with suppress(OSError, ValueError):
+            number = int(file.read_text())
+            if os.fsencode(home) in Path(f"/proc/{number}/cmdline").read_bytes():
+                os.kill(number, signal.SIGKILL)
 
 
 installed = pytest.mark.skipif(not NVFLARE.exists(), reason="needs vpem[nvflare], and a minute")

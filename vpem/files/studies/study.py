@@ -11,6 +11,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from vpem.engines.tls.trust import Member, Roster, fingerprint
 from vpem.errors import FileError, InputError, check_choice, did_you_mean, printable
@@ -383,7 +384,12 @@ def write_job(study: Study, command: str, folder: Path) -> None:
     }  # fmt: skip
     if folder.exists():
         raise FileError(f"{folder} exists; give a new folder")
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    try:
+        with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as home:
+            for name, content in files.items():
+                path = Path(home, "job", name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            Path(home, "job").rename(folder)
+    except OSError as error:
+        raise FileError(f"{folder} cannot be made: {error.strerror}") from None
