@@ -164,7 +164,7 @@ def accelerate(
             agree_on(context, first, commands, topology)
         except VpemError as error:
             context.args = words
-            agree_on(context, first, commands, topology)  # or it is of the other options
+            agree_on(context, first, commands, topology)  # unless others are wrong
             why = in_options(error)
             say(f"without --accelerate {USUAL_PACE}, usual with --engine nvflare: {why}")
 
