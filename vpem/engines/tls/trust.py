@@ -26,6 +26,7 @@ from vpem.network.messages import decode, encode
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.x509 import Certificate
 
 
 VERSION = f"{__version__} (protocol 2)"
@@ -86,17 +87,23 @@ def fingerprint_words(certificate: bytes) -> str:
 
 def validity(certificate: bytes) -> tuple[datetime, datetime]:
     """Return from when and until when a certificate (DER) is valid, in UTC."""
+    read = parsed(certificate)
+    return read.not_valid_before_utc, read.not_valid_after_utc
+
+
+def parsed(certificate: bytes) -> Certificate:
+    """Return a certificate (DER) as it is read; ValueError if it is none."""
     from cryptography import x509
 
-    read = x509.load_der_x509_certificate(certificate)
-    return read.not_valid_before_utc, read.not_valid_after_utc
+    try:
+        return x509.load_der_x509_certificate(certificate)
+    except x509.InvalidVersion as error:
+        raise ValueError(str(error)) from None
 
 
 def names_of(certificate: bytes) -> tuple[str, str]:
     """Return subject and issuer of a certificate (DER), which are the same if it is self-signed."""
-    from cryptography import x509
-
-    read = x509.load_der_x509_certificate(certificate)
+    read = parsed(certificate)
     return printable(read.subject.rfc4514_string()), printable(read.issuer.rfc4514_string())
 
 
@@ -105,7 +112,7 @@ def hosts_of(certificate: bytes) -> list[str]:
     from cryptography import x509
 
     try:
-        extensions = x509.load_der_x509_certificate(certificate).extensions
+        extensions = parsed(certificate).extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
         return []
@@ -117,7 +124,10 @@ def certificates_in(text: str) -> list[bytes]:
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    read = x509.load_pem_x509_certificates(text.encode())
+    try:
+        read = x509.load_pem_x509_certificates(text.encode())
+    except x509.InvalidVersion as error:
+        raise ValueError(str(error)) from None
     return [one.public_bytes(Encoding.DER) for one in read]
 
 
@@ -181,8 +191,8 @@ def unlike(
 
     now = datetime.now(UTC) if now is None else now
     try:
-        root = x509.load_der_x509_certificate(member.certificate)
-        leaf, *above = map(x509.load_der_x509_certificate, shown[:MOST_ISSUERS])
+        root = parsed(member.certificate)
+        leaf, *above = map(parsed, shown[:MOST_ISSUERS])
         moment = min(max(now, leaf.not_valid_before_utc), leaf.not_valid_after_utc)
         policy = paths.PolicyBuilder().store(paths.Store([root])).time(moment)
         chain = policy.build_client_verifier().verify(leaf, above).chain
@@ -224,7 +234,7 @@ def _revoked(file: Path, chain: Sequence[Any], now: datetime) -> str:
                 entry = each.get_revoked_certificate_by_serial_number(one.serial_number)
                 if entry is not None:
                     return f"its authority has revoked it on {entry.revocation_date_utc:%Y-%m-%d}"
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, x509.InvalidVersion) as error:
         why = getattr(error, "strerror", None) or "it is no list of revoked certificates"
         return f"{file} cannot be read ({why})"
     return ""
@@ -466,7 +476,6 @@ class MemberSigns:
 
     def _proved(self, rank: int, message: bytes, signature: bytes) -> bool:
         """Whether a member has signed its introduction, and so, with an authority, its key."""
-        from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         member, members = self._roster.members[rank], self._roster.members
@@ -480,8 +489,7 @@ class MemberSigns:
             raise InputError(f"{member.name} does not show its certificate: {wrong}")
         with suppress(ValueError):
             self._keys[rank] = Ed25519PublicKey.from_public_bytes(key)
-            own = x509.load_der_x509_certificate(chain[0]).public_key()
-            return is_signed(own, INTRODUCTION + message, signature)
+            return is_signed(parsed(chain[0]).public_key(), INTRODUCTION + message, signature)
         return False
 
     def introduced(self, everyones: Sequence[tuple[bytes, bytes]]) -> None:
@@ -512,11 +520,8 @@ class MemberSigns:
 
     @cached_property
     def _keys(self) -> list[Any]:
-        from cryptography import x509
-
-        members = self._roster.members
-        known = [None if one.subject else one.certificate for one in members]
-        return [each and x509.load_der_x509_certificate(each).public_key() for each in known]
+        known = [None if one.subject else one.certificate for one in self._roster.members]
+        return [each and parsed(each).public_key() for each in known]
 
     def sign(self, message: bytes, context: bytes = KEYS) -> bytes:
         """Return this member's signature (Ed25519) of a message."""

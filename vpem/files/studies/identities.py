@@ -26,6 +26,7 @@ from vpem.engines.tls.trust import (
     load_key,
     names_of,
     not_valid,
+    parsed,
     unlike,
     validity,
     written_address,
@@ -223,7 +224,6 @@ def key_of(identity: Identity) -> Any:
             "it, or, if others may have read it, make another by 'vpem party renew'"
         )
     need_tls()
-    from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -243,7 +243,7 @@ def key_of(identity: Identity) -> Any:
     issued = is_issued(certificate)
     if not issued and not isinstance(key, Ed25519PrivateKey):
         raise FileError(f"{identity.key} is a key of another kind than Ed25519")
-    if key.public_key() != x509.load_der_x509_certificate(certificate).public_key():
+    if key.public_key() != parsed(certificate).public_key():
         together = "its authority issued for it" if issued else "'vpem party init' made together"
         raise FileError(
             f"{identity.key} is not the key of {identity.certificate}; put back the two that "

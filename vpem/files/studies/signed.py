@@ -25,6 +25,7 @@ from vpem.engines.tls.trust import (
     certificates_in,
     is_signed,
     names_of,
+    parsed,
     scheme_of,
     validity,
 )
@@ -304,7 +305,9 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
             der = cert.public_bytes(Encoding.DER)
     except InputError:
         raise
-    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension):
+    except (
+        ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion
+    ):  # fmt: skip
         raise InputError("it is no certificate that can be read; ask for it again") from None
     except InvalidSignature:
         raise InputError(
@@ -318,14 +321,17 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
 def parse_chain(text: str, most: int = MOST_ISSUERS) -> list[bytes]:
     """Return a certificate (DER) of an authority, and those of its issuers behind it, in PEM."""
     need_tls()
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     if "PRIVATE KEY" in text:
         raise InputError("there is a private key in it; keep certificates alone there")
     chain = list[bytes]()
-    with suppress(ValueError), warnings.catch_warnings():
+    with suppress(ValueError, UnsupportedAlgorithm), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        chain = certificates_in(text)
-        for one in chain:
-            names_of(one), validity(one)
+        found = certificates_in(text)
+        for one in found:
+            names_of(one), validity(one), parsed(one).public_key()
+        chain = found
     if not 0 < len(chain) <= most:
         raise InputError(f"it must have certificates in PEM, at most {most}")
     return chain
@@ -337,7 +343,7 @@ def parse_authority(text: str) -> bytes:
 
     (certificate,) = parse_chain(text, most=1)
     with suppress(ValueError, x509.DuplicateExtension, x509.ExtensionNotFound):
-        extensions = x509.load_der_x509_certificate(certificate).extensions
+        extensions = parsed(certificate).extensions
         if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
             return certificate
     raise InputError(f"{names_of(certificate)[0][:120]} is no authority: it does not say CA:TRUE")
@@ -364,13 +370,6 @@ def _key_in(certificate: Certificate) -> Ed25519PublicKey:
     return key
 
 
-def public_key_of(certificate: bytes) -> Ed25519PublicKey:
-    """Return the key of a certificate (DER) that `parse_certificate` has read."""
-    from cryptography import x509
-
-    return _key_in(x509.load_der_x509_certificate(certificate))
-
-
 def _name_in(certificate: Certificate) -> str:
     """Return the one common name of a certificate, which must be that of a member."""
     from cryptography.x509.oid import NameOID
@@ -384,9 +383,7 @@ def _name_in(certificate: Certificate) -> str:
 
 def common_name(certificate: bytes) -> str:
     """Return the name of the member in a certificate (DER)."""
-    from cryptography import x509
-
-    return _name_in(x509.load_der_x509_certificate(certificate))
+    return _name_in(parsed(certificate))
 
 
 MARK = "\n[signature]\n"
@@ -456,9 +453,7 @@ def is_signed_by(
 
     One that an authority has ``issued`` may have a key of any kind.
     """
-    from cryptography import x509
-
-    read = x509.load_der_x509_certificate(certificate)
+    read = parsed(certificate)
     key = read.public_key() if issued else _key_in(read)
     return is_signed(key, _in_context(kind, text), signature)
 
