@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import vpem
+import vpem.engines.cluster
 from vpem import DistributedGaussianMixture, InputError
 from vpem._core.threads import one_blas_thread
 from vpem.engines.cluster import ClusterEngine
 from vpem.engines.tls.trust import Member, Roster
-from vpem.fits.estimators import clusters
 from vpem.fits.rows import fit_em
 from vpem.network.graph import make_graph
 from vpem.network.partition import from_worker_of_row
@@ -165,7 +165,7 @@ def test_dask_takes_weights_and_empty_partitions(client):
 
 @quiet
 def test_what_dask_cannot_fit_is_refused(client, monkeypatch):
-    monkeypatch.setattr(clusters, "ANSWER", 1.0)
+    monkeypatch.setattr(vpem.engines.cluster, "ANSWER", 1.0)
     lazy = [*collections(rows())][1][0]
     gaps = lazy.assign(age=lazy["age"].where(lazy["age"] > 0))
     for X, options, sentence in (
