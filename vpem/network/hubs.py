@@ -157,7 +157,7 @@ def diameter(graph: Graph) -> int:
         indices = target[np.argsort(source, kind="stable")].astype(np.int32)
         steps, queue = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
         starts = indptr.astype(np.int32)
-        return max(hops_from(starts, indices, node, steps, queue) for node in range(n))
+        return max(int(hops_from(starts, indices, node, steps, queue)) for node in range(n))
     return int(eccentricities(graph, only_diameter=True).max())
 
 

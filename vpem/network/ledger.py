@@ -213,6 +213,6 @@ class Ledger(Stateful):
         }
 
 
-def _whole(values: NDArray[np.float64]) -> list[int]:
+def _whole(values: AnyArray) -> list[int]:
     """Return whole numbers, which may be larger than NumPy's."""
     return list(map(int, values.tolist()))
