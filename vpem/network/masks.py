@@ -441,7 +441,7 @@ class Masks(OfOneProcess):
         ``values`` (n, P) are of the parties here that take part, ``who`` are all that do,
         increasing, and ``exponents`` (P,) the powers of two of magnitudes, which all know (default:
         0). With a ``tag`` (see `tag`) that ends, four words more are behind the others. Where an
-        ``objection`` is raised all are random instead: of such a total nobody learns anything.
+        ``objection`` is raised all are random instead: such a total shows nothing.
         """
         among, local, rings = self._added(values, exponents, who, tag, apart=apart)
         if objection is not None and objection.raised:
