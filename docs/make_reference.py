@@ -192,12 +192,12 @@ def reference() -> str:
     pages = [HEAD, *(section(path, commands[path], rows[path], shared) for path in commands)]
     pages += [SHARED]
     for heading in dict.fromkeys(shared.values()):
-        texts: dict[str, list[str]] = {}
-        for names, text in (row for row in shared if shared[row] == heading):
-            texts.setdefault(names, []).append(text)
+        by_option: dict[str, list[Row]] = {}
+        for row in (row for row in shared if shared[row] == heading):
+            by_option.setdefault(re.findall("`--[^`]+`", row[0])[0], []).append(row)
         pages += [f"### {heading}", "", "| | |", "|---|---|"]
-        for names, several in texts.items():
-            for text in several:
+        for several in by_option.values():
+            for names, text in several:
                 whose = f" of {', '.join(users[names, text])}" if len(several) > 1 else ""
                 pages.append(f"| {names}{whose} | {text} |")
         pages.append("")
