@@ -370,8 +370,8 @@ TALKERS = {
     "vpem/files": "checkpoints",
     "vpem/files/parties": "alignment joining observing opening",
     "vpem/fits": "clusters contribution discriminant feature_kmeans fedem labels likely_hubs "
-    "local_rows mixture_imputation observers parts prepare privacy row_kmeans rows spread spread_rows "
-    "vpem",
+    "local_rows mixture_imputation observers parts prepare privacy row_kmeans rows spread "
+    "spread_rows vpem",
     "vpem/fits/selection": "bootstrap search trials",
     "vpem/saem": "individuals results saem",
     "vpem/saem/formats": "individuals",
