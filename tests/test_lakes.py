@@ -228,13 +228,19 @@ def test_files_that_are_named_wrongly_are_refused(tmp_path, capsys, monkeypatch)
     write_all(tmp_path, {"a.parquet": A, "lake/k=1/b.parquet": A, "m.toml": ""})
     shutil.copy(Path(__file__).parents[1] / "data/wine.h5", tmp_path / "w.h5")
     os.symlink(tmp_path / "lake", tmp_path / "lake/k=1/again")
+    write_all(tmp_path, {"part/b.parquet": A, "part/_old/b.parquet": A})
+    os.symlink(tmp_path, tmp_path / "part/_old/all")
+    os.symlink("nowhere", tmp_path / "part/c.parquet")
+    os.symlink(tmp_path / "a.parquet", tmp_path / "part/a.parquet")
     monkeypatch.chdir(tmp_path)
     for words, sentence in {
         ("a.parquet", "./a.parquet"): "a.parquet is there twice",
         ("a.parquet", "w.h5"): "give one dataset, got 2 files; add --parties",
         ("a.parquet", "m.toml"): "m.toml is no dataset; add --parties",
         ("a.parquet", "-"): "standard input (-) is one file",
-        ("lake",): "/b.parquet is there twice; its rows",
+        ("a.parquet", "part/a.parquet"): "part/a.parquet is there twice; its rows",
+        ("lake",): "lake/k=1/again is a link to a folder that it is in",
+        ("part",): "No such file or directory: 'part/c.parquet'",
         ("b*.parquet",): "no file fits 'b*.parquet'",
         ("https://a.b/c.csv",): "is not read over the web; download",
         ("s3://me:secret@bucket/x",): "would be kept in models",
@@ -244,6 +250,16 @@ def test_files_that_are_named_wrongly_are_refused(tmp_path, capsys, monkeypatch)
         refused = run(capsys, "fit", "-k", "2", *words)
         assert refused.code == 2
         assert sentence in refused.sentence, refused.sentence
+    with pytest.raises(InputError, match="no file of data is named"):
+        read_dataset([])
+
+
+def test_names_may_be_of_any_bytes(tmp_path):
+    write_all(tmp_path, {"a.parquet": A})
+    strange = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(strange)
+    os.rename(tmp_path / "a.parquet", f"{strange}/a.parquet")
+    assert read_dataset(tmp_path).X.shape == (3, 2)
 
 
 def test_a_change_of_a_file_while_it_is_read_is_seen(tmp_path):
@@ -305,6 +321,18 @@ def test_columns_may_stand_in_another_order(tmp_path):
         np.testing.assert_array_equal(X[:3, :2], X[3:, :2])
 
 
+@each("other", [{"z": ["a", "b", "c"]}, {"z": [[1], [2], [3]]}, {}, {"patient": [1, 2, 3]}])
+def test_columns_that_are_not_used_may_be_unlike(tmp_path, other):
+    own = {} if "patient" in other else {"z": [1, 2, 4]}
+    write_all(tmp_path, {"a.parquet": {**A, **other}, "b.parquet": {**A, **own}})
+    for limit in (None, 1):
+        X = read_dataset(tmp_path, memory_limit=limit, features="x,y").X[:]
+        np.testing.assert_array_equal(X, np.tile(np.column_stack([*A.values()]), (2, 1)))
+        for also in ({}, {"features": "x,y,z"}, {"features": "x,y", "label_column": "z"}):
+            with pytest.raises(InputError, match=r"in column 'z', where|no (label )?column '(z|p)"):
+                read_dataset(tmp_path, memory_limit=limit, **also)
+
+
 def test_text_far_down_a_file_on_disk_is_refused(tmp_path):
     for name, value in {"a": 1.5, "b": 2.5, "c": "lots"}.items():
         rows = (f"{row},{value}\n" for row in range(20))
@@ -346,6 +374,13 @@ def test_folders_say_what_is_so_of_their_rows(tmp_path):
     assert disk.labels.tolist() == ["a b"] * 3 + ["c"] * 6
     coded = read_dataset(tmp_path, family={"site": "categorical"})
     assert coded.levels == {"site": ("a b", "c")}
+    for years in (("1", "3"), ("01", "1")):  # a worker a folder, not one for each number
+        folder = tmp_path / "-".join(years)
+        write_all(folder, {f"year={year}/p.parquet": A for year in years})
+        for limit in (None, 1):
+            workers = read_dataset(folder, worker_column="year", memory_limit=limit).workers
+            assert workers.names == years
+            assert [len(rows) for rows in workers.rows] == [3, 3]
     files = {"k=5/q.parquet": {**A, "k": [7, 8, 9]}}  # a file that knows it itself
     write_all(tmp_path / "own", files)
     own = read_dataset(tmp_path / "own")

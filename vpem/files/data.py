@@ -175,6 +175,8 @@ def _local(path: Any) -> Iterator[tuple[list[Stored], str, bool]]:
     """Yield the files that are read, what messages call them, and if they will soon be gone."""
     paths = [path] if isinstance(path, str | os.PathLike) else [*path]
     words = [as_address(one) or os.fspath(one) for one in paths]
+    if not words:
+        raise InputError("no file of data is named")
     if STDIN not in words:
         with within_reach(find_files(words)) as (files, copied):
             more = f" and {len(words) - 1} more" if len(words) > 1 else ""
@@ -233,7 +235,7 @@ def open_frame(path: str | os.PathLike[str], table: TableSettings) -> LazyFrame 
             return None
         from vpem.files.readers.lake import frame_of_parts
 
-        return frame_of_parts(files, [_frame(one, kind, table) for one in files], source, False)
+        return frame_of_parts(files, [_frame(one, kind, table) for one in files], source)
 
 
 def filled_columns(

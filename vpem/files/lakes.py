@@ -10,10 +10,11 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -52,7 +53,7 @@ class Stored:
         import pyarrow as pa
 
         here = self.system is None
-        return pa.OSFile(self.path) if here else self.system.open_input_file(self.path)
+        return pa.OSFile(os.fsencode(self.path)) if here else self.system.open_input_file(self.path)
 
     def state(self) -> tuple[int, object]:
         """Return its size and when it was written to."""
@@ -99,10 +100,9 @@ def _files_of(path: PathLike) -> Sequence[Stored]:
     if address is not None:
         return _elsewhere(address)
     if os.path.isdir(name):
-        from pyarrow.fs import LocalFileSystem
-
+        root = name.rstrip("/") or "/"
         with damaged(f"{name} cannot be read", OSError):
-            return [Stored(one, one) for one in _inside(LocalFileSystem(), name.rstrip("/"), name)]
+            return [Stored(one, one) for one in _inside(_walked(root), root, name)]
     if not glob.has_magic(name) or os.path.lexists(name):
         return [Stored(name, name)]
     fitting = glob.glob(name, recursive=True)
@@ -113,23 +113,52 @@ def _files_of(path: PathLike) -> Sequence[Stored]:
     return [file for one in apart for file in _files_of(one)]
 
 
-def _inside(system: Any, root: str, source: str, pattern: str = "") -> list[str]:
-    """Return the files of a folder that Spark would take for parts of a table."""
-    from pyarrow.fs import FileSelector, FileType
+def _walked(folder: str) -> Iterator[tuple[str, int]]:
+    """Yield what is in a folder, with its bytes; -1: no ordinary file, 0: no file."""
 
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for parent, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        inside, above = (
+            f"{parent.replace(os.sep, '/').rstrip('/')}/",
+            Path(os.path.realpath(parent)),
+        )
+        for name in folders:
+            yield inside + name, 0
+            if os.path.islink(inside + name) and above.is_relative_to(
+                os.path.realpath(inside + name)
+            ):
+                raise FileError(f"{inside + name} is a link to a folder that it is in; remove it")
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        for path in (inside + name for name in files if not _is_hidden(name)):
+            status = os.stat(path)  # a link that leads nowhere has none: rows are lacking
+            yield path, status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def _listed(system: Any, root: str) -> Iterator[tuple[str, int]]:
+    from pyarrow.fs import FileSelector
+
+    for one in system.get_file_info(FileSelector(root, recursive=True)):
+        yield one.path, one.size or 0
+
+
+def _inside(
+    found: Iterable[tuple[str, int]], root: str, source: str, pattern: str = ""
+) -> list[str]:
+    """Return the files of a folder that Spark would take for parts of a table."""
     taken = []
-    for one in system.get_file_info(FileSelector(root or "/", recursive=True)):
-        names = one.path[len(root) :].strip("/").split("/")
+    for path, n_bytes in found:
+        names = path[len(root) :].strip("/").split("/")
         log = next((LOGS[name] for name in names if name in LOGS), None)
         if log is not None:
             raise FileError(
                 f"{source} is a {log} table, whose log says which of its files count; write what "
                 "it holds now as Parquet, and give that"
             )
-        is_part = one.type != FileType.Directory and one.size != 0
-        fits = not pattern or PurePosixPath(one.path).match(pattern)
-        if is_part and fits and not any(map(_is_hidden, names)):
-            taken.append(one.path)
+        fits = not pattern or PurePosixPath(path).match(pattern)
+        if n_bytes and fits and not any(map(_is_hidden, names)):
+            taken.append(path)
     if not taken:
         raise FileError(f"{source} is a folder, not a file, and has no files of rows")
     return taken
@@ -156,7 +185,7 @@ def _elsewhere(address: str) -> list[Stored]:
         if kind == fs.FileType.NotFound:
             raise FileError(f"{address} does not exist")
         is_file = kind == fs.FileType.File
-        paths = [path] if is_file else _inside(system, root, address, pattern)
+        paths = [path] if is_file else _inside(_listed(system, root), root, address, pattern)
     return [Stored(one, f"{scheme}://{one}", system) for one in paths]
 
 

@@ -39,8 +39,11 @@ def dataset_of_parts(
 ) -> Dataset:
     """Return a dataset of files whose rows follow one another, on disk beyond the memory limit."""
     limit, chosen = options.memory_limit, (options.table.features, options.columns)
-    lenient = chosen != (None, None)
-    frame = frame_of_parts(files, frames, source, lenient)
+    joined = _JoinedFrames(source, with_folders(files, frames), chosen != (None, None))
+    frame = joined.whole
+    if joined.unlike:
+        choice = choose(frame.names, options, source)
+        joined.refuse_unlike([*choice.features, *choice.taken])
     known = frames[0].parts is not None and len({*frame.names}) == len(frame.names)
     n_bytes = sum(file.state()[0] for file in files) // 2
     # A number may take two bytes of text.
@@ -52,20 +55,12 @@ def dataset_of_parts(
         return dataset_of(frame, options)
     for file in () if known else files:  # each is read at once
         refuse_large(file.state()[0] // (2 if len(files) == 1 else 1), limit, file.source)
-    return _on_disk(_JoinedFrames(source, with_folders(files, frames), lenient), options, limit)
+    return _on_disk(joined, options, limit)
 
 
-def frame_of_parts(
-    files: Sequence[Stored], frames: Sequence[LazyFrame], source: str, lenient: bool
-) -> LazyFrame:
-    """Return the frame of files whose rows follow one another; of a single one its own.
-
-    If ``lenient``, only columns that are read need be in all.
-    """
-    frames = with_folders(files, frames)
-    if len(frames) == 1:
-        return frames[0] if frames[0].ranged is None else frames[0].ranged
-    return _JoinedFrames(source, frames, lenient).frame
+def frame_of_parts(files: Sequence[Stored], frames: Sequence[LazyFrame], source: str) -> LazyFrame:
+    """Return the frame of files whose rows follow one another; of a single one its own."""
+    return _JoinedFrames(source, with_folders(files, frames), lenient=False).whole
 
 
 def with_folders(files: Sequence[Stored], frames: Sequence[LazyFrame]) -> Sequence[LazyFrame]:
@@ -82,7 +77,10 @@ def with_folders(files: Sequence[Stored], frames: Sequence[LazyFrame]) -> Sequen
         for kind in (pa.int64(), pa.float64()):
             if pa.types.is_string(values.type):
                 with suppress(pa.ArrowInvalid):
-                    values = values.cast(kind)
+                    numbers = values.cast(kind)
+                    # Folders 1 and 01 are two.
+                    if len(numbers.unique()) == len(values.unique()):
+                        values = numbers
         frames = [_with_value(*one, key) for one in zip(frames, values, strict=True)]
     return frames
 
@@ -131,28 +129,48 @@ def unlike(frame: LazyFrame, what: str, other: LazyFrame, has: object = "") -> I
     )  # fmt: skip
 
 
+UNLIKE = pa.sparse_union([])
+"""Type of a column that is not alike in all files: no feature, nor looked at for anything else."""
+
+
 class _JoinedFrames:
-    """Frames of files whose rows follow one another."""
+    """Frames of files whose rows follow one another; if ``lenient`` all that is read is alike."""
 
     def __init__(self, source: str, frames: Sequence[LazyFrame], lenient: bool) -> None:
         self.frames, first = frames, frames[0]
         self.names = first.names
         self.places = [{name: n for n, name in enumerate(one.names)} for one in frames]
+        self.unlike: dict[int, InputError] = {}
+        """Why columns cannot be read, by number."""
         for one in () if lenient else frames:
             for here, there in ((one, first), (first, one)):
                 if lacking := {*there.names} - {*here.names}:
                     raise unlike(here, f"no column {min(lacking)!r}, which", there)
-        kinds = [
-            self._kind(name, [
-                one.kinds[places[name]] if name in places else pa.null()
-                for one, places in zip(frames, self.places, strict=True)
-            ]) or pa.string()
-            for name in self.names
-        ]  # fmt: skip
+        kinds = []
+        for column, name in enumerate(self.names):
+            try:
+                places = [self._of_file(number, [column])[0] for number in range(len(frames))]
+                own = [one.kinds[n] for one, n in zip(frames, places, strict=True)]
+                kinds.append(self._kind(name, own) or pa.string())
+            except InputError as error:
+                if not lenient:
+                    raise
+                self.unlike[column] = error
+                kinds.append(UNLIKE)
         self.frame = LazyFrame(
             source, self.names, tuple(kinds), self.read, first.index, first.header,
             folders=first.folders,
         )  # fmt: skip
+
+    @property
+    def whole(self) -> LazyFrame:
+        """The frame of all files; of a single one its own, with its index."""
+        only = self.frames[0]
+        return self.frame if len(self.frames) > 1 else only if only.ranged is None else only.ranged
+
+    def refuse_unlike(self, columns: Sequence[int]) -> None:
+        for column in sorted(self.unlike.keys() & {*columns}):
+            raise self.unlike[column]
 
     def _kind(
         self, name: str, kinds: Sequence[pa.DataType], strict: bool = False

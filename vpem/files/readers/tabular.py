@@ -81,6 +81,7 @@ KINDS = (
     (pa.types.is_temporal, "dates"),
     (is_text, "text"),
     (pa.types.is_null, "no values"),
+    (pa.types.is_union, "unlike in files"),
 )
 """What a column holds, by its type."""
 
@@ -240,6 +241,7 @@ def _read(frame: LazyFrame, choice: ColumnRoles) -> Columns:
     # "007" is to stay "007".
     texts = [n for what, n in noted.items() if what != "weight"]
     texts += [*choice.known, *(n for n in called if n in named and n not in frame.index)]
+    texts = [n for n in texts if n in chosen]
     return dict(zip(chosen, frame.read(chosen, texts), strict=True))
 
 
@@ -283,9 +285,11 @@ def noted_in(
             where = f"{frame.source}, column {name!r}"
             values["sample_weight"] = as_weights(weights, len(weights), where)
         elif what == "worker":
-            values["workers"] = from_worker_of_row(
-                annotation_of(name, column, frame.source, frame.file, what)
-            )
+            workers, names_of = annotation_of(name, column, frame.source, frame.file, what), None
+            if place in frame.folders and workers.dtype.kind != "U":  # names, as all of folders
+                called, workers = np.unique(workers, return_inverse=True)
+                names_of = tuple(map(str, called.tolist()))
+            values["workers"] = from_worker_of_row(workers, names_of)
         else:
             values[f"{what}s"] = annotation_of(name, column, frame.source, frame.file, what)
     names = [frame.names[place] for place in known]
