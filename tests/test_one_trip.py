@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from vpem.errors import InputError
+from vpem.files.checkpoints import FileSaver, read_state
 from vpem.fits.rows import fit_em
 from vpem.fits.spread import fit_spread, own_columns
 from vpem.fits.vpem import fit_vpem
@@ -49,7 +50,7 @@ def start(at=None):
     return replace(first, means=means)
 
 
-def fits(way, over_rows=False, spoil=lambda engine: None, at=None, **options):
+def fits(way, over_rows=False, spoil=lambda engine: None, at=None, checkpoint=None, **options):
     """Fit over members of a study whose links are queues: what each found, and what it sent."""
     topology, seats, how = WAYS[way]
     graph, workers = make_graph(topology, 3), evenly(len(X), 3)
@@ -59,14 +60,17 @@ def fits(way, over_rows=False, spoil=lambda engine: None, at=None, **options):
 
     def member(engine):
         spoil(engine)
+        saver = None
+        if checkpoint is not None:
+            saver = FileSaver(f"{checkpoint}/{engine.rank}.h5", engine=engine, every=3, force=True)
         if over_rows:
             ranked = spread_workers(whole, engine)
             rows = [workers.rows[worker] for worker in ranked.agents.own]
             own = X[np.concatenate([np.empty(0, int), *rows])]
-            return fit_em(own, workers, ranked, **options), Counter(engine._post.sent)
+            return fit_em(own, workers, ranked, saver=saver, **options), Counter(engine._post.sent)
         ranked = spread(whole, engine)
         own = X[:, own_columns(ranked)] if len(ranked.agents.own) else None
-        return fit_spread(own, ranked, **options), Counter(engine._post.sent)
+        return fit_spread(own, ranked, saver=saver, **options), Counter(engine._post.sent)
 
     return together(max(seats) + 1, member, engine=over_queues, seats=seats)
 
@@ -135,6 +139,24 @@ def test_members_that_round_otherwise_take_as_many_iterations(way, accelerate, o
         assert len({(fit.n_iter, fit.converged) for fit, _ in found}) == 1
         assert len({fit.log_likelihood for fit, _ in found}) == 1
     assert any(n_here)
+
+
+@over(way=["star", "tree"], steps=[1, 3, 5])
+def test_members_that_round_otherwise_keep_checkpoints_alike(way, steps, tmp_path):
+    """One has ended where others go on, until they hear of it with the next sum."""
+    history = fits(way, tol=0.0)[0][0].history[:, 0]
+    changes = np.abs(np.diff(history)) / len(X)
+
+    def rounding(*args, expect=em.log_likelihood, **more):
+        return expect(*args, **more) * (1 + (args[1].holders.engine.rank == 1) * 3e-16)
+
+    for tol in (changes[steps], np.nextafter(changes[steps], 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(em, "log_likelihood", rounding)
+            found = fits(way, tol=tol, checkpoint=tmp_path)
+        assert not any(isinstance(one, BaseException) for one in found), found
+        states = [read_state(tmp_path / f"{rank}.h5") for rank in range(len(found))]
+        assert {state["generation"] for state in states} == {found[0][0].n_iter}
 
 
 @over(way=["masked star"], accelerate=[None, "squarem"], which=["server", "agreement"])

@@ -210,8 +210,8 @@ class Loop(Stateful):
         """Iterate until log-likelihoods change by less than tol, or as often as they may."""
         run, max_iter = self.run, self.settings.max_iter
         while self.iteration < max_iter and not run.converged:
-            self.advance()
-            self.saver.offer(self.state, last=run.converged or self.iteration == max_iter)
+            if self.advance():
+                self.saver.offer(self.state, last=run.converged or self.iteration == max_iter)
 
     def record_pass(self, log_likelihoods: Doubles) -> bool:
         """Record what roots (R,) found in a pass; whether it changed by less than tol."""
@@ -306,8 +306,10 @@ class Loop(Stateful):
         if not total.holders.any([self.objects])[0]:
             return False
         self.objects = False
-        updated = pace.kept if pace.decides else run.mixtures
-        found = self.reinitialiser.check(self.step.roots, updated, self.counts, self.iteration)
+        tried = pace.decides and not run.converged  # something beyond the last M-step
+        found = self.reinitialiser.check(
+            self.step.roots, pace.kept if tried else run.mixtures, self.counts, self.iteration
+        )  # fmt: skip
         if found[2]:
             self.take(found)
             self.counts = [np.full_like(one, np.inf) for one in self.counts]
@@ -386,8 +388,11 @@ class Loop(Stateful):
         self.object()
         return False
 
-    def advance(self) -> None:
-        """Take a sum and, unless it is lost or the network is disconnected, an M-step."""
+    def advance(self) -> bool:
+        """Take a sum and, unless it is lost or the network is disconnected, an M-step.
+
+        It returns False where a process objected to the last one, which was no other iteration.
+        """
         step, run, pace, total = self.step, self.run, self.pace, self.step.total
         iteration = self.iteration + 1
         before, factors = run.mixtures, self.factors
@@ -396,9 +401,9 @@ class Loop(Stateful):
         except PartitionedError as error:
             self.iteration = iteration
             note_partition(run.partitions, iteration, error)
-            return
+            return True
         if found is None:
-            return
+            return False
         self.iteration = iteration
         log_likelihoods, statistics = found
         silent = total.silent
@@ -417,7 +422,7 @@ class Loop(Stateful):
             run.lost.append(iteration)
             self.conclude(pace.ended, undisturbed=True)
             self.agree_to_stop()
-            return
+            return True
         check_finite(log_likelihoods if silent is None else log_likelihoods[~silent], iteration)
         updated, counts = maximize(step.roots, before, statistics, total.silent)
         small = run.record_iteration(
@@ -448,6 +453,7 @@ class Loop(Stateful):
                 last=self.per_sample(log_likelihoods), steady=total.steady,
                 step=None if mean is None else 1.0,
             )  # fmt: skip
+        return True
 
 
 def _by_component(name: str, component: Field, item: Field) -> As:
