@@ -369,6 +369,34 @@ def test_a_member_joins_by_its_authority_and_leaves(heart, root, below, monkeypa
     assert not study.roster.revoked  # its authority may have issued others'
 
 
+def test_no_request_has_the_name_of_another_member(heart, root, below, monkeypatch, capsys):
+    """Whoever vouches for it: two members of one name would be a study that no one can read."""
+    hub, other = heart / "hub", Authority("Another")
+    ask = "party", "request", "heart.toml", "--authority", "root.pem", "--as"
+    asked = [("lab", root, HOST), ("eve", other, HOST), ("two", root, "two.org", HOST)]
+    for name, authority, *hosts in asked:
+        folder = heart / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        monkeypatch.chdir(folder)
+        shutil.copy(hub / "heart.toml", folder)
+        (folder / "root.pem").write_bytes(authority.pem)
+        authority.issue(folder, name, *hosts)
+        done(capsys, *ask, name, "--subject", hosts[0])
+        shutil.copy(f"{name}.request", hub)
+    monkeypatch.chdir(hub)
+    done(capsys, "study", "approve", "lab.request", "--yes")
+    text = (hub / "heart.toml").read_text()
+    for name in ("eve", "two"):
+        found = run(capsys, "study", "approve", f"{name}.request", "--yes")
+        assert f"it is for {name} and lab: each needs a certificate of its own" in found.err
+        assert found.code == 2
+        assert (hub / "heart.toml").read_text() == text
+    # Who asks is told at once where its study has the other.
+    monkeypatch.chdir(heart / "two")
+    shutil.copy(hub / "heart.toml", heart / "two")
+    assert "it is for two and lab" in run(capsys, *ask, "two", "--subject", "two.org").err
+
+
 def test_what_cannot_be_is_refused_in_a_sentence(heart, root, below, monkeypatch, capsys):
     lab = heart / "lab"
     monkeypatch.chdir(lab)

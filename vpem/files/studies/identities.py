@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -484,7 +485,7 @@ class MembershipRequest:
     version: str = __version__  # of vpem
     made: str = ""  # UTC
     before: bytes | None = None  # renewed certificate (DER), whose key has signed too
-    chain: tuple[bytes, ...] = ()  # of an authority: its certificate, and those of its issuers
+    chain: tuple[bytes, ...] = ()  # its certificate, with an authority those of its issuers, too
 
     def describe(self) -> Report:
         """Return who wants to be a member of what as plain values."""
@@ -513,7 +514,8 @@ def write_request(
             "none"
         )
     identity, before = usable(read_identity(study.folder, name)), None
-    member, chain = _asking(identity, authority, subject), chain_of(identity)
+    chain = chain_of(identity)
+    member = _asking(identity, chain, authority, subject, study.roster.members)
     at, door = (None if one is None else address_of(one) for one in (address, listen))
     member = replace(member, address=at, listen=door, features=features)
     if study.roster.rank_of(name) is not None:
@@ -533,7 +535,7 @@ def write_request(
         member,
         made=now(),
         before=None if before is None else certificate_of(before),
-        chain=tuple(chain) if member.subject else (),
+        chain=tuple(chain),
     )
     head = (
         f"# {name} asks to be a member of the study {study.name}. Nothing here is secret."
@@ -543,7 +545,7 @@ def write_request(
         "study": request.study, "id": request.id, "organiser": request.organiser,
         "format": FORMAT, "vpem": request.version, "made": request.made,
         "before": None if request.before is None else pem_of(request.before),
-        "chain": "".join(map(pem_of, request.chain)) or None,
+        "chain": "".join(map(pem_of, request.chain)) if member.subject else None,
     }  # fmt: skip
     table = table_of("[member]", member_table(member))
     keys = {ISSUED if member.subject else "ed25519": key_of(identity)}
@@ -556,9 +558,15 @@ def write_request(
     return request
 
 
-def _asking(identity: Identity, authority: Path | None, subject: str | None) -> Member:
+def _asking(
+    identity: Identity,
+    chain: list[bytes],
+    authority: Path | None,
+    subject: str | None,
+    members: Sequence[Member],
+) -> Member:
     """Return who asks: with its certificate, or with an authority and a name."""
-    own, chain = identity.certificate, chain_of(identity)
+    own = identity.certificate
     if not is_issued(chain[0]):
         if authority is not None or subject is not None:
             what = Setting("subject") if authority is None else Setting("authority", authority)
@@ -575,7 +583,7 @@ def _asking(identity: Identity, authority: Path | None, subject: str | None) -> 
     try:
         for root in parse_chain(_content(authority).decode("ascii", "replace"), MOST_MEMBERS):
             member = Member(identity.name, parse_authority(pem_of(root)), subject=name)
-            if not (wrong := unlike(member, chain)):
+            if not (wrong := unlike(member, chain, members)):
                 return member
     except InputError as error:
         raise InputError(f"{authority}: {error}") from None
@@ -607,14 +615,13 @@ def read_request(path: PathLike) -> MembershipRequest:
         version,
         about.time("made"),
         parse_certificate(before, member.name) if before else None,
-        tuple(parse_chain(chain)) if member.subject else (),
+        tuple(parse_chain(chain)) if member.subject else (member.certificate,),
     )
-    if member.subject and (wrong := unlike(member, request.chain)):
+    if wrong := unlike(member, request.chain):
         raise FileError(f"{path} has a certificate that is not that of {member.name}: {wrong}")
     for table in (fields, about, Fields(text.content, str(path))):
         table.end()
-    shown = (request.chain[0], ISSUED) if member.subject else (member.certificate,)
-    signed = text.is_by(*shown)
+    signed = text.is_by(request.chain[0], ISSUED if member.subject else "ed25519")
     if request.before is not None:
         signed = signed and text.is_by(request.before, "before")
     text.signature.end()
@@ -651,8 +658,10 @@ def check_request(study: Study, request: MembershipRequest) -> str:
             "in another folder, by 'vpem party init'"
         )
     name = member.name
-    if wrong := not_valid(name, (*request.chain, member.certificate)[0]):
+    if wrong := not_valid(name, request.chain[0]):
         raise InputError(wrong)
+    if wrong := unlike(member, request.chain, study.roster.members):
+        raise InputError(f"{path} has a certificate that cannot be that of {name}: {wrong}")
     same = [one for one in study.roster.members if one.name.lower() == name.lower()]
     if not same:
         if len(study.roster.members) >= MOST_MEMBERS:
