@@ -70,12 +70,12 @@ class Authority:
 
     def issue(
         self, folder, name, *hosts, begin=-DAY, end=90 * DAY, uses=BOTH, signs=SIGNS, key=None,
-        passphrase=None, ca=False,
+        passphrase=None, ca=False, more=(),
     ):  # fmt: skip
         """Write NAME.key and NAME.crt, with authorities below the root behind it."""
         key = key or ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"vpem of {name}")])
-        extensions = [(x509.BasicConstraints(ca, None), True), (usage(*signs), True)]
+        extensions = [(x509.BasicConstraints(ca, None), True), (usage(*signs), True), *more]
         kinds = [(x509.RFC822Name if "@" in host else x509.DNSName)(host) for host in hosts]
         if kinds:
             extensions.append((x509.SubjectAlternativeName(kinds), False))

@@ -3,12 +3,13 @@
 import os
 import shutil
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from vpem.engines.tls.engine import TlsEngine
@@ -21,6 +22,7 @@ from vpem.engines.tls.trust import (
     whose,
 )
 from vpem.errors import InputError
+from vpem.files.studies.signed import parse_certificate, pem_of
 from vpem.files.studies.study import read_study
 
 from .authority_support import BOTH, DAY, SEALS, Authority, rsa_key
@@ -82,7 +84,13 @@ def bad_chains(root, below, folder):
     yield shown(issue(HOST, uses=SERVER)), "required EKU not found"
     yield shown(issue(HOST, signs=SEALS)), "it is not for signatures (key usage)"
     yield shown(issue(HOST, ca=True, signs=("key_cert_sign",))), no_path
-    yield shown(issue(HOST, key=rsa_key(1024))), "its key has 1024 bits"
+    for key in (rsa_key(1024), dsa.generate_private_key(2048), ed448.Ed448PrivateKey.generate(),
+                ec.generate_private_key(ec.SECP256K1())):  # fmt: skip
+        yield shown(issue(HOST, key=key)), "its key is no RSA of 2048 bits, ECDSA"
+    unread = x509.UnrecognizedExtension(x509.IssuerAlternativeName.oid, b"\x30\x02\xa3\x00")
+    yield shown(issue(HOST, more=((unread, False),))), "it is for no host"
+    narrow = Authority("Hospital Unread", root, constraints=unread)
+    yield shown(narrow.issue(folder, "lab", HOST)), no_path
     old = Authority("Hospital Old", root, begin=-9 * DAY, end=-DAY)
     yield shown(old.issue(folder, "lab", HOST)), "cert is not valid at validation time"
     # A member cannot issue for others.
@@ -111,10 +119,12 @@ def test_nobody_else_is_taken_for_a_member(root, below, tmp_path):
     pinned = Member("other", der(certify(tmp_path, "other")))
     for chain, sentence in bad_chains(root, below, tmp_path):
         assert sentence in unlike(lab, chain), n_seen
+        with suppress(InputError) if sentence == "it is for no host" else pytest.raises(InputError):
+            parse_certificate("".join(map(pem_of, chain[:1])))  # others cannot pin it either
         assert whose([pinned, lab], chain)[0] is None
         assert unlike(pinned, chain) == "the study has another certificate"
         n_seen += 1
-    assert n_seen == 21
+    assert n_seen == 26
     dialled = replace(lab, address=("lab.org", 443))
     made = shown(root.issue(tmp_path, "lab", HOST, uses=CLIENT))
     assert "not for servers" in unlike(dialled, made)

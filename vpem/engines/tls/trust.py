@@ -64,6 +64,7 @@ MOST_ISSUERS = 5
 """Certificates that are shown at most: a member's own, and of authorities below the pinned one."""
 
 LEAST_RSA = 2048  # bits of a key
+CURVES = ("secp256r1", "secp384r1", "secp521r1")
 
 BEGIN_CRL = b"-----BEGIN X509 CRL-----"
 
@@ -92,13 +93,15 @@ def validity(certificate: bytes) -> tuple[datetime, datetime]:
 
 
 def parsed(certificate: bytes) -> Certificate:
-    """Return a certificate (DER) as it is read; ValueError if it is none."""
+    """Return a certificate (DER) whose extensions can be read, too; or ValueError."""
     from cryptography import x509
 
     try:
-        return x509.load_der_x509_certificate(certificate)
-    except x509.InvalidVersion as error:
+        read = x509.load_der_x509_certificate(certificate)
+        read.extensions  # noqa: B018
+    except (x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise ValueError(str(error)) from None
+    return read
 
 
 def names_of(certificate: bytes) -> tuple[str, str]:
@@ -114,7 +117,7 @@ def hosts_of(certificate: bytes) -> list[str]:
     try:
         extensions = parsed(certificate).extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
+    except (ValueError, x509.ExtensionNotFound):
         return []
     return [name.lower() for name in names.get_values_for_type(x509.DNSName)]
 
@@ -185,7 +188,7 @@ def unlike(
         return f"it is for {member.name} and {', '.join(also)}: each needs a certificate of its own"
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
     from cryptography.x509 import verification as paths
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -203,8 +206,12 @@ def unlike(
         issued = f"{names_of(member.certificate)[0][:120]}, the authority of {member.name}"
         return f"it does not lead to {issued} ({why.removeprefix('validation failed: ')[:120]})"
     usage, purposes = uses.get(x509.KeyUsage), uses.get(x509.ExtendedKeyUsage)
-    if isinstance(key, RSAPublicKey) and key.key_size < LEAST_RSA:
-        return f"its key has {key.key_size} bits, fewer than {LEAST_RSA}"
+    if not (
+        isinstance(key, ed25519.Ed25519PublicKey)
+        or (isinstance(key, rsa.RSAPublicKey) and key.key_size >= LEAST_RSA)
+        or (isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in CURVES)
+    ):
+        return f"its key is no RSA of {LEAST_RSA} bits, ECDSA (P-256, P-384, P-521) or Ed25519"
     if usage is not None and not usage.digital_signature:
         return "it is not for signatures (key usage)"
     if member.address and purposes and ExtendedKeyUsageOID.SERVER_AUTH not in purposes:

@@ -282,7 +282,6 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
     need_tls()
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import Encoding
 
     lines = text.strip().split("\n")
     if len(text) > LONGEST_PEM or text.count("-----BEGIN") != 1 or "-----BEGIN" not in lines[0]:
@@ -290,8 +289,9 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what is refused, or does not matter, below
-            cert = x509.load_pem_x509_certificate(text.encode())
-            cert.not_valid_before_utc, cert.not_valid_after_utc, cert.extensions  # noqa: B018
+            (der,) = certificates_in(text)
+            cert = parsed(der)
+            cert.not_valid_before_utc, cert.not_valid_after_utc  # noqa: B018
             _key_in(cert).verify(cert.signature, cert.tbs_certificate_bytes)
             # TLS would accept every certificate that an authority has signed.
             values = [one.value for one in cert.extensions]
@@ -302,12 +302,9 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
                     "members do not; make one by 'vpem party init'"
                 )
             called = _name_in(cert)
-            der = cert.public_bytes(Encoding.DER)
     except InputError:
         raise
-    except (
-        ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion
-    ):  # fmt: skip
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError("it is no certificate that can be read; ask for it again") from None
     except InvalidSignature:
         raise InputError(
@@ -342,7 +339,7 @@ def parse_authority(text: str) -> bytes:
     from cryptography import x509
 
     (certificate,) = parse_chain(text, most=1)
-    with suppress(ValueError, x509.DuplicateExtension, x509.ExtensionNotFound):
+    with suppress(x509.ExtensionNotFound):
         extensions = parsed(certificate).extensions
         if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
             return certificate
