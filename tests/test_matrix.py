@@ -177,6 +177,32 @@ def test_what_is_not_foretold_is_said(tmp_path, monkeypatch, capsys):
     assert "--matrix" in refused.err
 
 
+def test_every_edge_of_a_graph_is_a_connection(tmp_path, capsys):
+    """Whether bytes are foretold or not: of the first member alone, a firewall would stop sums."""
+    doors = {name: (f"{name}.org", 443) for name in PARTIES}
+    others = [("imaging", "clinic.org:443"), ("imaging", "lab.org:443"), ("clinic", "lab.org:443")]
+    for number, (words, foretold) in enumerate((
+        ("--topology complete --hops 1 -k 2", False),  # of features that no one has named
+        ("--topology complete --split rows -k 2", True),  # one party has: all have the same
+        ("--topology complete --split rows -k 2 --epsilon 1 --bounds -3,3", False),
+        ("--topology cycle --split features --hops 0 --clusters 2 --command kmeans", False),
+    )):  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        options = given(words.replace("-k", "--components"))
+        command = options.pop("command", "fit")
+        made, identities = studies.make_study(folder, doors, {command: options}, server=None)
+        first, *more = made["lab"].roster.members
+        if foretold:
+            more[1] = replace(more[1], features=("a", "b"))
+        roster = replace(made["lab"].roster, members=(first, *more))
+        write_study(replace(made["lab"], roster=roster), identities["lab"])
+        page = done(capsys, "study", "show", made["lab"].path, "--matrix", "--json").json
+        found = {(one["opens"], one["address"]): one["bytes_in_all"] for one in page["connections"]}
+        assert set(found) == set(others), words
+        assert all((one is not None) == foretold for one in found.values()), words
+
+
 def test_a_federation_has_its_connections_already(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     done(capsys, "party", "init", "--name", "hub")

@@ -18,7 +18,7 @@ from vpem.errors import shorten
 from vpem.files.studies.study import Study
 from vpem.fits.plan import USUAL_SAMPLES, plan
 from vpem.fits.settings import PlanSettings, as_ranges, parse_numbers
-from vpem.network.graph import make_graph
+from vpem.network.graph import Graph, make_graph
 from vpem.network.ledger import KINDS
 from vpem.network.schema import Report
 from vpem.pictures.contents import plural, size
@@ -52,94 +52,92 @@ def ways_between(roster: Roster, *pair: Member) -> list[Way]:
     return [(each.name, relay) for each in (one, other)]
 
 
+def _linked(study: Study, values: Report) -> Graph:
+    """Return the graph of a command's sums; on a star its last node is the first member."""
+    seeds = [values[name] for name in ("graph_seed", "seed") if values.get(name) is not None]
+    more = {name: values.get(name) for name in ("radius", "mean_degree")}
+    return make_graph(study.topology, study.n_parties, seed=next(iter(seeds), 0), **more)
+
+
 def _forecast(
-    context: Any, study: Study, one: Agreed, n_samples: int
-) -> tuple[list[Report], Report]:
-    """Return what a fit sends over each link of its graph, and in all, as `plan` counts it.
+    context: Any, one: Agreed, parties: list[Member], graph: Graph, n_samples: int
+) -> tuple[list[tuple[int, int]], Report]:
+    """Return bytes of an iteration and in all over each edge, as `plan` counts them, and of what.
 
     Nothing where it cannot: of other commands, private fits, and features that have no names yet.
     """
-    values, parties = one.values, [each for each in study.roster.members if each.holds]
-    widths, over_rows = [len(each.features) for each in parties], values.get("split") == "rows"
-    hops = max(parse_numbers("--hops", str(values.get("hops") or 0)))
+    values, held = one.values, [len(each.features) for each in parties]
+    over_rows = values.get("split") == "rows"
+    hops = parse_numbers("--hops", str(values.get("hops") or 0))
     is_private = any(values.get(name) is not None for name in ("epsilon", "release_epsilon"))
-    unnamed = (hops or over_rows) and not all(widths)
+    if over_rows:  # all parties have the same
+        held = [max(held), *[0] * (len(parties) - 1)]
+    unnamed = not held[0] if over_rows else hops[-1] and not all(held)
     if one.command != "fit" or is_private or unnamed or len(parties) < 2:
         return [], {}
+    if not over_rows:
+        held = [width or 1 for width in held]
+    records = context.find_root().command.commands[one.command].callback.records(values).values()
+    known = dict(chain(*records)) | {"n_samples": n_samples}
+    planned = {each.name for each in PlanSettings.fields()} - {"hops", "n_components"}
+    settings = PlanSettings(**{name: known[name] for name in planned & known.keys()})
     numbers = parse_numbers("--components", str(values["n_components"]), least=1)
-    fit = context.find_root().command.commands[one.command]
-    known = {
-        name: value for record in fit.callback.records(values).values() for name, value in record
-    }
-    known |= {"hops": hops, "n_components": max(numbers), "n_samples": n_samples}
-    planned = {each.name for each in PlanSettings.fields()} & known.keys()
-    settings = PlanSettings(**{name: known[name] for name in planned})
-    graph = make_graph(
-        study.topology, len(parties), seed=values.get("graph_seed") or settings.seed,
-        radius=values.get("radius"), mean_degree=values.get("mean_degree"),
-        names=[each.name for each in parties],
-    )  # fmt: skip
-    held = [width or 1 for width in widths]
-    if over_rows:
-        held = [held[0], *[0] * (len(parties) - 1)]
-    others: list[Report] = [{"secure_sum": False}, *({"n_components": k} for k in numbers[:-1])]
-    sent, bare, *less = (
+    fits = [{"hops": h, "n_components": k} for h in hops for k in numbers]
+    bare, *sent = (
         plan(graph, held, settings.changed(**changes), split=values["split"])["communication"]
-        for changes in ({}, *others)
+        for changes in ({**fits[-1], "secure_sum": False}, *fits)
     )
-    most, restarts = int(values["max_iter"]), int(values.get("n_init") or 1)
-    counted = {"setup": restarts, "iteration": most * restarts, "last": restarts}
+    restarts = int(values.get("n_init") or 1)
+    iterations = int(values["max_iter"]) * restarts
+    phases = {"labels": 1, "setup": restarts, "iteration": iterations, "last": restarts}
 
     def on_link(place: int, found: Report, phase: str) -> int:
-        count: float = sum(kind[place] for kind in found[phase]["by_link"]["bytes"].values())
-        return round(count)
+        return round(sum(kind[place] for kind in found[phase]["by_link"]["bytes"].values()))
 
-    links: list[Report] = []
-    for place, ends in enumerate(graph.edges):
-        pair = [([*parties, study.roster.members[0]])[end] for end in ends]
-        whole = on_link(place, sent, "labels")
-        for phase, count in counted.items():
-            whole += count * sum(on_link(place, found, phase) for found in (sent, *less))
-        an_iteration = on_link(place, sent, "iteration")
-        links.append({"between": pair, "iteration": an_iteration, "in_all": whole})
-    sent_out = [link for link in links if link["between"][0] is not link["between"][1]]
-    total = {name: sum(link[name] for link in sent_out) for name in ("iteration", "in_all")}
-    masks = round(sent["iteration"]["bytes"] - bare["iteration"]["bytes"])
-    total |= {
-        "masks": masks,
-        "iterations": most * restarts * len(numbers),
-        "is_expected": sent["is_expected"],
-    }
-    return links, total
+    counts = [
+        (on_link(place, sent[-1], "iteration"),
+         sum(number * on_link(place, found, phase) for found in sent
+             for phase, number in phases.items() if phase != "labels" or found is sent[-1]))
+        for place in range(len(graph.edges))
+    ]  # fmt: skip
+    return counts, {
+        "masks": round(sent[-1]["iteration"]["bytes"] - bare["iteration"]["bytes"]),
+        "iterations": iterations * len(fits), "is_expected": sent[-1]["is_expected"],
+    }  # fmt: skip
 
 
 def matrix_of(context: Any, study: Study, n_samples: int | None) -> Report:
     """Return the connections of a study, by who opens them, and what passes over each."""
-    roster, rows = study.roster, n_samples or USUAL_SAMPLES
+    roster, total, rows = study.roster, Report(), n_samples or USUAL_SAMPLES
     if study.carried:
         roster = replace(roster, relay=Member(OF_NVFLARE, b""))
     first, *others = roster.members
     parties = [one for one in roster.members if one.holds]
-    passes: dict[Way, list[int]] = {}
+    passes: dict[Way, tuple[int, ...]] = {}
     what: dict[Way, set[int]] = {}
-    said, total, agreed = dict[str, list[str]](), Report(), agreed_before(context, study)
-    for run in agreed:
-        links, found = _forecast(context, study, run, rows)
-        total = total or found
-        for each in links:
-            for way in ways_between(roster, *each["between"]):
-                counts = each["iteration"], each["in_all"]
-                passes[way] = [*map(add, passes.get(way, (0, 0)), counts)]
-        alike = [(first, one) for one in others]
-        sums = [each["between"] for each in links] or alike
+    said, agreed = dict[str, list[str]](), agreed_before(context, study)
+    for run in agreed if parties else ():
+        graph, nodes = _linked(study, run.values), [*parties, first]
+        pairs = [(nodes[one], nodes[other]) for one, other in graph.edges]
+        counts, found = _forecast(context, run, parties, graph, rows)
+        if found:
+            total = found | {"iteration": 0, "in_all": 0}
+        for pair, sent in zip(pairs, counts, strict=False):
+            if pair[0] is not pair[1]:
+                total["iteration"] += sent[0]
+                total["in_all"] += sent[1]
+            for way in ways_between(roster, *pair):
+                passes[way] = tuple(map(add, passes.get(way, (0, 0)), sent))
         for notice in disclosures(study, {run.command: run.values}):
-            pairs = sums if {*KINDS}.intersection(notice.kinds.split()) else alike
+            between = [(first, one) for one in others]
             if notice.to in ("first party", "parties"):  # as rows are matched
-                pairs = [(parties[0], one) for one in parties[1:]]
+                between = [(parties[0], one) for one in parties[1:]]
+            elif {*KINDS}.intersection(notice.kinds.split()):
+                between = pairs
             if notice.kinds:
                 said.setdefault(notice.text, []).append(run.command)
                 number = list(said).index(notice.text) + 1
-                for way in chain(*(ways_between(roster, *pair) for pair in pairs)):
+                for way in chain(*(ways_between(roster, *pair) for pair in between)):
                     what.setdefault(way, set()).add(number)
     table = [
         {"opens": way[0], "listens": way[1].name, "address": way[1].where, "protocol": PROTOCOL,
@@ -150,8 +148,8 @@ def matrix_of(context: Any, study: Study, n_samples: int | None) -> Report:
     several = len(agreed) > 1
     content = [f"{', '.join(who)}: " * several + text for text, who in said.items()]
     return {
-        "study": study.name, "edition": study.edition, "n_samples": rows, "connections": table,
-        "content": content, "total": total or None,
+        "study": study.name, "edition": study.edition, "n_samples": rows, "content": content,
+        "connections": table, "total": total or None,
     }  # fmt: skip
 
 
