@@ -1,4 +1,4 @@
-"""How long iterations take over slow links, and what `vpem topology describe --link` foretells.
+"""How long iterations take over slow links, and what `vpem plan --link` foretells.
 
     sudo python -m benchmarks.links [100Mbit,30ms ...]
     sudo python -m benchmarks.links parties [3 10 30 ...] [100Mbit,30ms ...]
@@ -33,6 +33,7 @@ from vpem.fits.plan import plan
 from vpem.network.graph import make_graph
 from vpem.network.messages import LinkSpeed, parse_link
 from vpem.network.partition import contiguous
+from vpem.network.schema import State
 
 from .members import Members, end
 from .mpi import launcher
@@ -138,9 +139,12 @@ def foretold(link: str, number: int) -> dict[str, Any]:
 def sums_of(path: Path) -> list[float]:
     """Return when a member sent or received messages of E-steps, by its log."""
     lines = messages([path]) if path.exists() else []
-    return sorted(
-        datetime.fromisoformat(line["time"]).timestamp() for line in lines if line["kind"] in SUMS
-    )
+    return sorted(second(line) for line in lines if line["kind"] in SUMS)
+
+
+def second(line: State) -> float:
+    """Return when a message was sent or received."""
+    return datetime.fromisoformat(line["time"]).timestamp()
 
 
 def over_tls(n_parties: int, link: str, case: tuple[str, dict[str, Any], int]) -> dict[str, Any]:

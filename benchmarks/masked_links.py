@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ import numpy as np
 
 from vpem.files.studies.logs import log_beside, messages
 from vpem.network.messages import parse_link
-from vpem.network.schema import State
 
+from .links import SUMS, second, sums_of
 from .members import Members, end
 from .router import namespaces
 from .tls import FIT
@@ -37,9 +36,6 @@ SHAPE = 150_000, 20, 4
 """Rows, features and components: three numbers a row travel."""
 
 ITERATIONS = 3
-SUMS = ("server", "estep")
-"""What messages of E-steps are called, at a server and along a tree."""
-
 LOOK_EVERY = 0.05
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -86,8 +82,9 @@ def fit(members: Members) -> dict[str, Any]:
     clock.stopped = True
     watch.join()
     first, *others = members.names
-    lines = list(messages([log_beside(members.folder(first) / "bench.toml", first)]))
-    begins = iterations(lines)
+    path = log_beside(members.folder(first) / "bench.toml", first)
+    began, times = next(messages([path])), sums_of(path)
+    begins = times[:: len(times) // (ITERATIONS + 1)]  # as many of the last E-step
     span, count = (begins[0], begins[-1]), len(begins) - 1
     of = {name: clock.between(name, *span) / count for name in members.names}
     rows = [row for name in members.names for row in members.log(name)["totals"]]
@@ -97,27 +94,12 @@ def fit(members: Members) -> dict[str, Any]:
     )
     return {
         "seconds": [round(b - a, 3) for a, b in pairwise(begins)],
-        "before the first sum": round(begins[0] - seconds(lines[0]), 2),
+        "before the first sum": round(begins[0] - second(began), 2),
         "processor": {"a party": round(float(np.mean([of[name] for name in others])), 3),
                       first: round(of[first], 3)},
         "sums": sums, "messages": every,
         "history": ended[0].report["history"],
     }  # fmt: skip
-
-
-def iterations(lines: list[State]) -> list[float]:
-    """Return when the messages of each E-step begin."""
-    before = [True, *(line["kind"] not in SUMS for line in lines)]
-    return [
-        seconds(line)
-        for line, new in zip(lines, before, strict=False)
-        if new and line["kind"] in SUMS
-    ]
-
-
-def seconds(line: State) -> float:
-    """Return when a message was sent or received."""
-    return datetime.fromisoformat(line["time"]).timestamp()
 
 
 def case(topology: str, n_parties: int, link: str, order: list[str]) -> dict[str, Any]:
