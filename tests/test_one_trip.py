@@ -95,6 +95,12 @@ COLLAPSES = {
     "given up": {"at": 40.0, "reg_covar": 0.0, "least_rows": 1},
     "accelerated": {"at": 90.0, "accelerate": "squarem"},
     "no covariance, accelerated": {"at": 40.0, "reg_covar": 0.0, "accelerate": "squarem"},
+    "at the end, accelerated": {
+        "at": 40.0,
+        "reg_covar": 0.0,
+        "accelerate": "squarem",
+        "tol": 1.0,
+    },
 }
 
 
