@@ -437,7 +437,7 @@ def test_any_rank_interrupts_all(tmp_path):
     one.offer(lambda: {"count": 1})
     other.offer(lambda: {"count": 1})
     assert not ranks.file(0).exists()
-    one.signal = ranks.signals[0] = 2
+    one.signal, ranks.signals[0] = 2, 2 * 2  # and 1 more where it was the last iteration
     for saver in (one, other):
         with pytest.raises(Interrupted) as caught:
             saver.offer(lambda: {"count": 2})

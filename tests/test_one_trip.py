@@ -165,6 +165,22 @@ def test_members_that_round_otherwise_keep_checkpoints_alike(way, steps, tmp_pat
         assert {state["generation"] for state in states} == {found[0][0].n_iter}
 
 
+@over(way=WAYS, over_rows=[False, True], accelerate=[None, "squarem"])
+def test_a_member_that_objects_for_ever_is_refused(way, over_rows, accelerate):
+    take_sum = em.Loop.take_sum
+
+    def objecting(loop, *args):
+        loop.objects |= loop.step.total.holders.engine.rank == 1 and loop.iteration == 3
+        return take_sum(loop, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(em.Loop, "take_sum", objecting)
+        found = fits(way, over_rows, accelerate=accelerate)
+    for one in found:
+        assert isinstance(one, InputError), one
+        assert "objects again" in str(one)
+
+
 @over(way=["masked star"], accelerate=[None, "squarem"], which=["server", "agreement"])
 def test_a_hub_that_tells_one_member_otherwise_is_found_out(way, accelerate, which):
     """With the next sum at the latest nobody opens anything, and nobody waits for ever."""

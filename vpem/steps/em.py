@@ -193,6 +193,8 @@ class Loop(Stateful):
         """Effective samples (R, K) of each of the roots' mixtures, at the last M-step."""
         self.objects = False
         """Whether this process objects to what the last M-step came to."""
+        self.agreed = False
+        """Whether all have agreed on that since the last sum: none may object again."""
 
     def begin(self, starts: Sequence[Mixture]) -> None:
         step, run = self.step, self.run
@@ -283,6 +285,7 @@ class Loop(Stateful):
                 return None
             if objection.error is not None:
                 raise objection.error
+        self.agreed = False
         return total.roots.join(found) if kind == "check" else found, statistics
 
     def object(self) -> None:
@@ -305,7 +308,12 @@ class Loop(Stateful):
         run, total, pace = self.run, self.step.total, self.pace
         if not total.holders.any([self.objects])[0]:
             return False
-        self.objects = False
+        if self.agreed:
+            raise InputError(
+                "a process objects again to what all have just agreed on; do all run the same "
+                "version of vpem?"
+            )
+        self.objects, self.agreed = False, True
         tried = pace.decides and not run.converged  # something beyond the last M-step
         found = self.reinitialiser.check(
             self.step.roots, pace.kept if tried else run.mixtures, self.counts, self.iteration
