@@ -364,6 +364,11 @@ def test_a_member_joins_by_its_authority_and_leaves(heart, root, below, monkeypa
     assert "lab      any of vpem.lab.org that this authority issues:" in text
     study = read_study("heart.toml")
     assert study.member("lab").certificate == root.der
+    # A list that is to be looked at and is not there is not the same as none.
+    (hub / "lab.crl").symlink_to(hub / "downloads.crl")
+    member = read_study("heart.toml").member("lab")
+    assert "cannot be read" in unlike(member, certificates_in((lab / "lab.crt").read_text()))
+    (hub / "lab.crl").unlink()
     # Renewed, and asked again to change an address: neither a word of the authority.
     shutil.copy("heart.toml", lab)
     monkeypatch.chdir(lab)

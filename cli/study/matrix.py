@@ -68,25 +68,27 @@ def _forecast(
     """
     values, held = one.values, [len(each.features) for each in parties]
     over_rows = values.get("split") == "rows"
-    hops = parse_numbers("--hops", str(values.get("hops") or 0))
     is_private = any(values.get(name) is not None for name in ("epsilon", "release_epsilon"))
     if over_rows:  # all parties have the same
         held = [max(held), *[0] * (len(parties) - 1)]
-    unnamed = not held[0] if over_rows else hops[-1] and not all(held)
+    unnamed = not held[0] if over_rows else values.get("hops") and not all(held)
     if one.command != "fit" or is_private or unnamed or len(parties) < 2:
         return [], {}
     if not over_rows:
         held = [width or 1 for width in held]
     records = context.find_root().command.commands[one.command].callback.records(values).values()
-    known = dict(chain(*records)) | {"n_samples": n_samples}
-    planned = {each.name for each in PlanSettings.fields()} - {"hops", "n_components"}
+    known = dict(chain(*records))
+    known |= {"hops": values.get("hops") or 0, "n_components": 1, "n_samples": n_samples}
+    planned = {each.name for each in PlanSettings.fields()}
     settings = PlanSettings(**{name: known[name] for name in planned & known.keys()})
-    numbers = parse_numbers("--components", str(values["n_components"]), least=1)
-    fits = [{"hops": h, "n_components": k} for h in hops for k in numbers]
-    bare, *sent = (
-        plan(graph, held, settings.changed(**changes), split=values["split"])["communication"]
-        for changes in ({**fits[-1], "secure_sum": False}, *fits)
-    )
+    fits = parse_numbers("--components", str(values["n_components"]), least=1)
+
+    def counted(**changes: Any) -> Report:
+        wanted = settings.changed(**changes)
+        return plan(graph, held, wanted, split=values["split"])["communication"]
+
+    sent = [counted(n_components=k) for k in fits]
+    bare = counted(n_components=fits[-1], secure_sum=False)
     restarts = int(values.get("n_init") or 1)
     iterations = int(values["max_iter"]) * restarts
     phases = {"labels": 1, "setup": restarts, "iteration": iterations, "last": restarts}

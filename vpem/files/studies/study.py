@@ -8,6 +8,7 @@ signed by the same one, or by one that it has named its successor, and be no old
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -231,7 +232,9 @@ def _members(text: Signed, path: Path) -> tuple[Member, ...]:
             if not member.subject and other.certificate == member.certificate:
                 raise InputError(f"{path}: {other.name} and {member.name} have one certificate")
         crl = path.with_name(f"{member.name}.crl")
-        members.append(replace(member, crl=crl if member.subject and crl.exists() else None))
+        members.append(
+            replace(member, crl=crl if member.subject and os.path.lexists(crl) else None)
+        )
     return tuple(members)
 
 
