@@ -19,6 +19,7 @@ from vpem.engines.tls.server import Door, Lobby, listening
 from vpem.engines.tls.trust import Member, server_context
 from vpem.files.studies.identities import read_identity, write_study
 
+from .authority_support import Authority
 from .cli_support import MAIN, done
 from .cli_support import run as run_words
 from .study_support import make_study
@@ -440,3 +441,22 @@ def test_the_own_certificate_is_looked_at(lab, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("vpem.engines.tls.server.examine_all", a_clock)
     only_by_clock = own_row(-3)
     assert (only_by_clock["state"], only_by_clock["sentence"]) == ("note", None)
+
+
+def test_a_check_says_why_a_certificate_of_an_authority_is_refused(tmp_path):
+    """In as many bytes as the end of a connection may carry, whatever its name is made of."""
+    root = Authority("Klinik für Herz " + "ä" * 20)
+
+    async def work(scene):
+        scene.identities["lab"] = root.issue(tmp_path / "lab", "lab", "lab.org")
+        hub, lab = scene.roster.members
+        lab = replace(lab, certificate=root.der, subject="lab.org", crl=tmp_path / "lab.crl")
+        scene.roster = replace(scene.roster, members=(hub, lab))
+        port = await scene.door()
+        for revoked, sentence in (((root.last,), "has revoked it on"), ((), "has no list of")):
+            listed = (root if revoked else Authority("Another")).revoke(*revoked)
+            (tmp_path / "lab.crl").write_bytes(listed)
+            found = await scene.findings(port)
+            assert sentence in found[-1].sentence, found[-1]
+
+    run(tmp_path, work)

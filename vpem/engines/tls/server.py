@@ -93,11 +93,12 @@ class Lobby:
 
     async def welcome(self, connection: Answered, path: str) -> None:
         """Serve a connection until it ends."""
-        member = self._member(connection)
-        shown = certificate_of(connection)
-        late = "it is no member" if member is None else not_valid(member.name, shown)
-        if member is None or late:
-            await connection.leave(1008, late.partition(" (")[0][:REASON])
+        member, why = whose(believed(self.roster), chain_of(connection))
+        if member is not None:
+            why = not_valid(member.name, certificate_of(connection))
+        if member is None or why:
+            why = why.partition(" (by ")[0].encode()[:REASON].decode(errors="ignore")
+            await connection.leave(1008, why)
             return
         self._here.add(connection)
         try:

@@ -232,18 +232,20 @@ def _revoked(file: Path, chain: Sequence[Any], now: datetime) -> str:
                 if each.issuer == one.issuer and each.is_signature_valid(issuer.public_key())
             ]  # fmt: skip
             if not own and one is chain[0]:
-                return f"{file} has no list of {printable(one.issuer.rfc4514_string())[:120]}"
+                return f"{file.name} has no list of {printable(one.issuer.rfc4514_string())[:120]}"
             for each in own:
                 until = each.next_update_utc or now
                 if until < now or any(extension.critical for extension in each.extensions):
                     dated = f"is valid until {until:%Y-%m-%d %H:%M} UTC"
-                    return f"{file} {dated}, or lists a part only: download the whole list again"
+                    return (
+                        f"{file.name} {dated}, or lists a part only: download the whole list again"
+                    )
                 entry = each.get_revoked_certificate_by_serial_number(one.serial_number)
                 if entry is not None:
                     return f"its authority has revoked it on {entry.revocation_date_utc:%Y-%m-%d}"
     except (OSError, ValueError, TypeError, x509.InvalidVersion) as error:
         why = getattr(error, "strerror", None) or "it is no list of revoked certificates"
-        return f"{file} cannot be read ({why})"
+        return f"{file.name} cannot be read ({why})"
     return ""
 
 
