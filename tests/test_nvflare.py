@@ -252,20 +252,46 @@ def test_a_policy_that_refuses_ends_the_job_for_all(collab, forks, tmp_path):
     assert not [*tmp_path.rglob("heart.h5")]
 
 
+ENDLESS = {"tol": 0.0, "max-iter": 10**6}
+
+
+def once_it_runs(tmp_path):
+    log, until = tmp_path / "server" / "job" / "vpem.log", time.monotonic() + 60.0
+    while not (log.exists() and "rows together" in log.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def test_a_killed_member_is_named(collab, forks, tmp_path):
-    job, _ = make_job(collab, tmp_path, timeout=2.0, tol=0.0, **{"max-iter": 10**6})
+    job, _ = make_job(collab, tmp_path, timeout=2.0, **ENDLESS)
 
     def kill():
-        log, until = tmp_path / "server" / "job" / "vpem.log", time.monotonic() + 60.0
-        while not (log.exists() and "rows together" in log.read_text()):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        once_it_runs(tmp_path)
         job.sites["site-2"]._process.kill()
 
     found, _ = at_once([job.main, kill])
     assert "server (4), site-1 (4), site-2 (-9)" in str(found)
     for site in SITES[:2]:
         assert "nothing has been heard of lab for 2 s" in log_of(tmp_path, site)
+
+
+def test_members_outlive_the_job_by_as_long_as_they_need_to_say_so(collab, forks, tmp_path):
+    job, _ = make_job(collab, tmp_path, **ENDLESS)
+
+    def abort():
+        once_it_runs(tmp_path)
+        lab = job.sites["site-2"]
+        assert os.getpgid(lab._process.pid) != os.getpgid(0)  # which NVFlare kills
+        job.facade.call(job, "site-2", "site-2", "end")
+        assert lab._process.returncode == 4
+
+    found, nothing = at_once([job.main, abort])
+    assert nothing is None
+    assert "server (4), site-1 (4), site-2 (4)" in str(found)
+    sentence = "the job of NVFlare that carries messages of lab ended"
+    assert f"error: {sentence}" in log_of(tmp_path, "site-2")
+    for site in SITES[:2]:
+        assert f"error: lab ended: {sentence}" in log_of(tmp_path, site)
 
 
 # ---- where NVFlare is installed ------------------------------------------------------------------

@@ -252,7 +252,8 @@ class Meeting(Where):
         """Wait for the end of standard input, which is that of the job's process at this site."""
         while os.read(0, 1):
             pass
-        self._post.fail(VpemError("the process of NVFlare that carries messages here has ended"))
+        name = self.member.name
+        self._post.fail(StalledError(f"the job of NVFlare that carries messages of {name} ended"))
 
     @property
     def gone_on(self) -> bool:

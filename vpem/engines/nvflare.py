@@ -114,6 +114,7 @@ class Site:
                 stdin=subprocess.PIPE,  # at its end the process ends too
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,  # NVFlare kills its own group a moment after it ends a job
             )
 
     @collab.publish
@@ -154,13 +155,12 @@ class Site:
 
     @collab.final
     def end(self) -> None:
-        """End what still runs as the job ends."""
+        """End what still runs as the job ends, whose calls go nowhere by now."""
         process = self._process
         if process is None:
             return
-        process.terminate()
         try:
-            process.wait(SECONDS)
+            process.communicate(timeout=SECONDS)  # ends its standard input
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
