@@ -252,6 +252,20 @@ def test_a_policy_that_refuses_ends_the_job_for_all(collab, forks, tmp_path):
     assert not [*tmp_path.rglob("heart.h5")]
 
 
+def test_a_site_has_one_member_and_a_member_one_site(collab, tmp_path):
+    job, _ = make_job(collab, tmp_path)
+    key = tmp_path / "site-2/local/vpem/lab.key"
+    copy = shutil.copy(key, tmp_path / "server/local/vpem")
+    with pytest.raises(CallError, match="server has the key of hub and of lab; a site has that of"):
+        job.main()
+    Path(copy).unlink()
+    shutil.copy(key, tmp_path / "site-1/local/vpem")
+    (tmp_path / "site-1/local/vpem/clinic.key").unlink()
+    with pytest.raises(CallError, match=r"site-2 has the key of lab; .* no other site has"):
+        job.main()
+    assert not [*tmp_path.rglob("vpem.log")]
+
+
 ENDLESS = {"tol": 0.0, "max-iter": 10**6}
 
 

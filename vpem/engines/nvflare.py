@@ -223,7 +223,15 @@ class Server(Site):
     def main(self) -> None:
         """Let all sites begin, and wait until they have ended."""
         sites = {one.name: one for one in collab.clients} | {"server": collab.server}
-        where = {name: site for site, one in sites.items() for name in one.members()}
+        where: dict[str, str] = {}
+        for site, one in sites.items():
+            names = one.members()
+            if len(names) > 1 or where.keys() & names:
+                raise RuntimeError(
+                    f"{site} has the key of {' and of '.join(names)}; a site has that of one "
+                    "member, which no other site has"
+                )
+            where |= dict.fromkeys(names, site)
         taking = {site: sites[site] for site in where.values()}
         if not taking:
             raise RuntimeError(f"no site has {PLACE}/{self._study}.toml, and a key beside it")
