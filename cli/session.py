@@ -26,7 +26,7 @@ from .names import name_of
 from .outputs import reads, writes, written
 
 if TYPE_CHECKING:
-    from vpem.engines.cluster import ClusterEngine
+    from vpem.engines.cluster import ClusterEngine, Ticket
     from vpem.engines.engine import Engine
     from vpem.engines.placement import Placement
     from vpem.files.checkpoints import FileSaver
@@ -426,18 +426,17 @@ class Placed(Job):
 def join_placed(word: str) -> None:
     """Join the run of a command that another process has placed here, by a ticket from stdin."""
     from vpem.engines.cluster import Ticket, joined
+    from vpem.network.messages import decode
 
     del os.environ[TICKET]
-    ticket, leave = Ticket.unpack(sys.stdin.buffer.read()), ExitStack()
+    ticket, leave = Ticket(**decode(sys.stdin.buffer.read())), ExitStack()
     join(Placed(word, leave.enter_context(joined(ticket)), leave))
 
 
 def place(settings: EngineSettings, screen: Screen) -> Placed:
     """Have workers of a framework run this command, too; this process leads them."""
-    import secrets
-
-    from vpem.engines.cluster import FRAMEWORKS, door, issue, joined, run_command
-    from vpem.fits.clusters import FIT, identify
+    from vpem.engines.cluster import FRAMEWORKS, leading, run_command
+    from vpem.fits.clusters import identify
 
     cluster = FRAMEWORKS[settings.engine].at(settings.scheduler, settings.ranks)
     names = cluster.names[: settings.ranks]
@@ -449,16 +448,14 @@ def place(settings: EngineSettings, screen: Screen) -> Placed:
     variables = {TICKET: "stdin"} | {
         name: value for name, value in os.environ.items() if name[:5] == "VPEM_"
     }
+
+    def start(ticket: Ticket) -> None:
+        own = variables | {"OMP_NUM_THREADS": str(cluster.threads(ticket.rank))}
+        cluster.start(ticket.rank, run_command, ticket, sys.argv[1:], own, os.getcwd())
+
+    screen.say(f"waiting for {len(names)} worker{'s' * (len(names) > 1)} of {settings.engine}")
     with ExitStack() as leave:
-        listener, address = door(cluster.host)
-        leave.callback(listener.close)
-        leave.callback(cluster.stop)
-        tickets = issue([FIT, *names], address, identify, secrets.token_hex(16))
-        for ticket in tickets[1:]:
-            own = variables | {"OMP_NUM_THREADS": str(cluster.threads(ticket.rank))}
-            cluster.start(ticket.rank, run_command, ticket, sys.argv[1:], own, os.getcwd())
-        screen.say(f"waiting for {len(names)} worker{'s' * (len(names) > 1)} of {settings.engine}")
-        engine = leave.enter_context(joined(tickets[0], listener, cluster))
+        engine = leave.enter_context(leading(cluster, names, identify, start))
         where = Placed(settings.engine, engine, leave.pop_all())
     join(where)
     return where

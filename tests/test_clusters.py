@@ -1,14 +1,18 @@
 """Fits at the workers of a framework: the bits of one process, whoever is lost meanwhile."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 import vpem
 import vpem.engines.cluster
@@ -167,6 +171,7 @@ def test_dask_takes_weights_and_empty_partitions(client):
 def test_what_dask_cannot_fit_is_refused(client, monkeypatch):
     monkeypatch.setattr(vpem.engines.cluster, "ANSWER", 1.0)
     lazy = [*collections(rows())][1][0]
+    cells, heavy = lazy.to_dask_array(lengths=True), np.ones(N_ROWS)
     gaps = lazy.assign(age=lazy["age"].where(lazy["age"] > 0))
     for X, options, sentence in (
         (lazy, {"workers": 3}, "workers are the partitions of X"),
@@ -178,11 +183,55 @@ def test_what_dask_cannot_fit_is_refused(client, monkeypatch):
             "no scheduler of Dask answers at tcp://127.0.0.1:9",
         ),
         (lazy.assign(age="old"), {}, "column 'age' of X holds 'old'"),
+        (lazy.assign(age=np.datetime64("2020-01-01")), {}, "column 'age' of X holds dates"),
         (gaps, {}, "'age'"),
         (lazy, {"n_components": 1000}, "1000"),
     ):
         with pytest.raises(InputError, match=sentence):
             DistributedGaussianMixture(**FEW | options).fit(X)
+    model = DistributedGaussianMixture(**FEW).fit(lazy)
+    for weights in (heavy, cells[:100, 0], cells[:, 0].rechunk(50)):
+        for method in (model.fit, partial(model.score, y=None)):
+            with pytest.raises(InputError, match="sample_weight is to be a collection as X is"):
+                method(lazy, sample_weight=weights)
+    with pytest.raises(ValueError, match="missing:\n- time"):
+        model.predict(lazy[["mass", "age", "dose"]])
+    with pytest.raises(NotFittedError):
+        DistributedGaussianMixture().predict(lazy)
+
+
+@quiet
+def test_estimators_with_a_client_are_cloned_and_pickled(client):
+    model = DistributedGaussianMixture(**FEW, client=client).fit([*collections(rows())][1][0])
+    assert clone(model).client is client
+    read = pickle.loads(pickle.dumps(model))
+    assert read.client is None
+    assert np.array_equal(read.means_, model.means_)
+    named = DistributedGaussianMixture(client="tcp://head:8786")
+    assert clone(named).client == pickle.loads(pickle.dumps(named)).client == named.client
+
+
+@quiet
+def test_fits_at_once_do_not_wait_for_each_others_threads(client):
+    """Workers have a thread each, which a fit leaves to others while it waits."""
+    import dask.array as da
+
+    def slowly(block):
+        time.sleep(0.05)
+        return block
+
+    def fit(number):
+        lazy = da.from_array(rows() + number, chunks=(100, 4)).map_blocks(slowly)
+        model = DistributedGaussianMixture(**FEW | {"max_iter": 2}, client=client)
+        found.append(model.fit(lazy))
+
+    found = []
+    fits = [threading.Thread(target=fit, args=[number], daemon=True) for number in range(4)]
+    for one in fits:
+        one.start()
+    for one in fits:
+        one.join(60)
+    assert len(found) == len(fits)
 
 
 @quiet
@@ -259,7 +308,9 @@ def test_workers_of_dask_run_a_command(tmp_path):
 
 
 @quiet
-def test_ray_fits_what_one_process_does():
+def test_ray_fits_what_one_process_does(tmp_path, monkeypatch):
+    """Also from a shell."""
+    monkeypatch.chdir(tmp_path)
     ray = pytest.importorskip("ray")
     import pandas as pd
 
@@ -273,5 +324,13 @@ def test_ray_fits_what_one_process_does():
         labels = model.predict(lazy).to_pandas()["component"]
         np.testing.assert_array_equal(labels, alone.predict(frame))
         assert model.score(lazy) == pytest.approx(alone.score(frame))
+        frame.to_csv("rows.csv", index=False)
+        fit = ["fit", "rows.csv", "-k", 3, "--split", "rows", "--workers", 3, "-q", "--max-iter", 5]
+        placed = [*fit, "--engine", "ray", "--scheduler", ray.get_runtime_context().gcs_address]
+        for words in ([*placed, "--ranks", 2, "-o", "ray.h5"], [*fit, "-o", "alone.h5"]):
+            code, said = shell(tmp_path, *words)
+            assert code == 0, said
+        found, wanted = (vpem.read_model(name) for name in ("ray.h5", "alone.h5"))
+        assert np.array_equal(found.mixture.means, wanted.mixture.means)
     finally:
         ray.shutdown()

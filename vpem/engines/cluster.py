@@ -14,18 +14,20 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import secrets
 import ssl
 import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from socket import socket
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 from vpem.engines.engine import StalledError
 from vpem.engines.tls.engine import TlsEngine
@@ -34,7 +36,10 @@ from vpem.engines.tls.mailbox import Post
 from vpem.engines.tls.server import listening
 from vpem.engines.tls.trust import Identity, Member, Roster
 from vpem.errors import InputError, Setting, VpemError
-from vpem.network.messages import decode, encode
+from vpem.network.messages import encode
+
+FIRST = "the fit"
+"""Name of the first process in messages."""
 
 LOOK_EVERY = 0.5
 """Seconds between questions to the framework what became of the workers."""
@@ -49,30 +54,59 @@ LEAVE = 2.0
 """Seconds in which workers whose run is over end by themselves."""
 
 
-class Cluster(Protocol):
+class Cluster(ABC):
     """Workers that a framework has, ``names`` of them in the order of ranks from 1."""
 
+    framework: str
     names: list[str]
     host: str
     """Where workers reach this process."""
 
+    def __init__(self, lost: Sequence[str]) -> None:
+        self._lost = tuple(lost)
+        self._runs: dict[str, Any] = {}
+
+    @classmethod
+    @abstractmethod
+    def at(cls, address: str | None, n_workers: int | None) -> Cluster:
+        """Return workers of a framework at an address, or of one on this machine alone."""
+
     def threads(self, rank: int) -> int:
         """Return how many processors a worker may use."""
+        return 1
 
+    @abstractmethod
     def bring(self, rank: int, parts: Sequence[Any]) -> Any:
         """Return futures of parts of a collection, which a worker is to have."""
 
+    @abstractmethod
     def start(self, rank: int, work: Callable[..., None], *args: Any) -> None:
-        """Call a function at a worker, with futures among its arguments in place of values."""
+        """Call a function at a worker, with futures among its arguments in place of values.
 
+        It takes no processor that the framework counts: of two fits that wait for each other's
+        processors none would begin.
+        """
+
+    @abstractmethod
     def look(self) -> VpemError | None:
         """Return what ended the run of any worker: Unheard with its name where it is lost."""
 
+    @abstractmethod
     def stop(self) -> None:
         """Call off what was started and has not begun."""
 
+    @abstractmethod
     def remaining(self, lost: Sequence[str]) -> Cluster:
         """Return the workers that are there now, without some."""
+
+    def _ended(self, name: str, error: BaseException | None) -> VpemError:
+        """Return why a worker's run ended: by its error, or as it is gone."""
+        if isinstance(error, VpemError):
+            return error
+        worker = f"the worker {name} of {self.framework}"
+        if error is None:
+            return Unheard(name, f"{worker} is gone")
+        return StalledError(f"{worker}: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -85,26 +119,6 @@ class Ticket:
     certificates: list[bytes]  # DER, by rank
     address: tuple[str, int]  # of the first
     key: bytes  # PEM
-
-    @classmethod
-    def unpack(cls, message: bytes) -> Ticket:
-        """Return the ticket that came by standard input."""
-        return cls(**decode(message))
-
-
-def issue(
-    names: Sequence[str],
-    address: tuple[str, int],
-    make: Callable[[], tuple[bytes, bytes]],
-    run: str,
-) -> list[Ticket]:
-    """Return tickets for all processes; ``make`` makes a certificate (DER) and its key (PEM)."""
-    made = [make() for _ in names]
-    certificates = [certificate for certificate, _ in made]
-    return [
-        Ticket(run, rank, list(names), certificates, address, key)
-        for rank, (_, key) in enumerate(made)
-    ]
 
 
 class ClusterEngine(TlsEngine):
@@ -167,10 +181,32 @@ def joined(
             post.close()
 
 
-def door(host: str, at: tuple[str, int] | None = None) -> tuple[socket, tuple[str, int]]:
-    """Return a socket at which workers call this process, and its address."""
-    listener = listening(*(at or ("", 0)), "this process")
-    return listener, (at[0] if at and at[0] else host, listener.getsockname()[1])
+@contextmanager
+def leading(
+    cluster: Cluster,
+    names: Sequence[str],
+    make: Callable[[], tuple[bytes, bytes]],
+    start: Callable[[Ticket], None],
+) -> Iterator[ClusterEngine]:
+    """Join a run as its first process, once ``start`` has begun it at each worker.
+
+    ``make`` makes a certificate (DER) and its key (PEM).
+    """
+    listener = listening("", 0, "this process")
+    address, run = (cluster.host, listener.getsockname()[1]), secrets.token_hex(16)
+    certificates, keys = zip(*(make() for _ in range(len(names) + 1)), strict=True)
+    first, *others = (
+        Ticket(run, rank, [FIRST, *names], list(certificates), address, key)
+        for rank, key in enumerate(keys)
+    )
+    try:
+        for ticket in others:
+            start(ticket)
+        with joined(first, listener, cluster) as engine:
+            yield engine
+    finally:
+        cluster.stop()
+        listener.close()
 
 
 def run_command(
@@ -196,8 +232,10 @@ def run_command(
         raise StalledError(f"{name} has ended with code {done.returncode}: {said[-1]}")
 
 
-class DaskCluster:
+class DaskCluster(Cluster):
     """Workers of Dask that a ``client`` knows."""
+
+    framework = "Dask"
 
     @classmethod
     def at(cls, address: str | None, n_workers: int | None) -> DaskCluster:
@@ -224,7 +262,8 @@ class DaskCluster:
         from distributed.comm import get_local_address_for
         from distributed.comm.addressing import parse_host_port
 
-        self.client, self._lost = client, tuple(lost)
+        super().__init__(lost)
+        self.client = client
         self._threads = {n: k for n, k in client.nthreads().items() if n not in self._lost}
         self.names = sorted(self._threads)
         address = client.scheduler.address
@@ -232,7 +271,6 @@ class DaskCluster:
         self.host = "127.0.0.1" if inside else get_local_address_for(address).partition("//")[2]
         if not inside:
             self.host = parse_host_port(self.host, 0)[0]
-        self._futures: dict[str, Any] = {}
 
     def threads(self, rank: int) -> int:
         return int(self._threads[self.names[rank - 1]])
@@ -243,8 +281,8 @@ class DaskCluster:
 
     def start(self, rank: int, work: Callable[..., None], *args: Any) -> None:
         name = self.names[rank - 1]
-        self._futures[name] = self.client.submit(
-            work, *args, workers=[name], allow_other_workers=False, pure=False
+        self._runs[name] = self.client.submit(
+            _seceding, work, *args, workers=[name], allow_other_workers=False, pure=False
         )
 
     def look(self) -> VpemError | None:
@@ -255,18 +293,15 @@ class DaskCluster:
                 f"the scheduler of Dask at {self.client.scheduler.address} is gone ({gone}); "
                 "start it and its workers again"
             )
-        for name, future in self._futures.items():
+        for name, future in self._runs.items():
             if name not in there:
-                return Unheard(name, f"the worker {name} of Dask is gone")
+                return self._ended(name, None)
             if future.status == "error":
-                error = future.exception()
-                if isinstance(error, VpemError):
-                    return error
-                return StalledError(f"the worker {name} of Dask: {type(error).__name__}: {error}")
+                return self._ended(name, future.exception())
         return None
 
     def stop(self) -> None:
-        futures, until = list(self._futures.values()), time.monotonic() + LEAVE
+        futures, until = list(self._runs.values()), time.monotonic() + LEAVE
         while time.monotonic() < until and not all(one.done() for one in futures):
             time.sleep(0.02)
         with suppress(Exception):  # the scheduler may be gone
@@ -276,8 +311,18 @@ class DaskCluster:
         return DaskCluster(self.client, (*self._lost, *lost))
 
 
-class RayCluster:
+def _seceding(work: Callable[..., None], *args: Any) -> None:
+    """Call a function in a task of Dask that leaves its thread to others."""
+    from distributed import secede
+
+    secede()
+    work(*args)
+
+
+class RayCluster(Cluster):
     """Processes of Ray, of which every machine has as many as its processors allow."""
+
+    framework = "Ray"
 
     @classmethod
     def at(cls, address: str | None, n_workers: int | None) -> RayCluster:
@@ -301,7 +346,7 @@ class RayCluster:
     def __init__(self, lost: Sequence[str] = ()) -> None:
         import ray
 
-        self._lost = tuple(lost)
+        super().__init__(lost)
         self._nodes: dict[str, str] = {}
         for node in ray.nodes():
             for number in range(int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0):
@@ -310,10 +355,6 @@ class RayCluster:
                     self._nodes[name] = node["NodeID"]
         self.names = list(self._nodes)
         self.host = str(ray.util.get_node_ip_address())
-        self._calls: dict[str, Any] = {}
-
-    def threads(self, rank: int) -> int:
-        return 1
 
     def bring(self, rank: int, parts: Sequence[Any]) -> Any:
         return list(parts)
@@ -325,29 +366,27 @@ class RayCluster:
         name = self.names[rank - 1]
         where = NodeAffinitySchedulingStrategy(self._nodes[name], soft=False)
         task: Any = ray.remote(_fetching)
-        placed = task.options(num_cpus=1, max_retries=0, scheduling_strategy=where)
-        self._calls[name] = placed.remote(work, args)
+        placed = task.options(num_cpus=0, max_retries=0, scheduling_strategy=where)
+        self._runs[name] = placed.remote(work, args)
 
     def look(self) -> VpemError | None:
         import ray
 
-        for name, call in self._calls.items():
+        for name, call in self._runs.items():
             if not ray.wait([call], timeout=0)[0]:
                 continue
             try:
                 ray.get(call)
             except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, VpemError):
-                    return error.cause
-                return StalledError(f"the worker {name} of Ray: {error.cause!r}")
+                return self._ended(name, error.cause)
             except ray.exceptions.RayError:
-                return Unheard(name, f"the worker {name} of Ray is gone")
+                return self._ended(name, None)
         return None
 
     def stop(self) -> None:
         import ray
 
-        for call in self._calls.values():
+        for call in self._runs.values():
             with suppress(Exception):  # the head may be gone
                 ray.cancel(call, recursive=False)
 
@@ -359,7 +398,11 @@ def _fetching(work: Callable[..., None], args: Sequence[Any]) -> None:
     """Call a function, with values in place of what refers to them, in a task of Ray."""
     import ray
 
-    work(*(ray.get(one) if isinstance(one, list) else one for one in args))
+    def value(one: Any) -> Any:
+        refers = isinstance(one, list) and all(isinstance(each, ray.ObjectRef) for each in one)
+        return ray.get(one) if refers else one
+
+    work(*map(value, args))
 
 
-FRAMEWORKS: dict[str, Any] = {"dask": DaskCluster, "ray": RayCluster}
+FRAMEWORKS: dict[str, type[Cluster]] = {"dask": DaskCluster, "ray": RayCluster}

@@ -7,26 +7,22 @@ goes on from the last iteration with the others, which take up its partitions.
 
 from __future__ import annotations
 
-import secrets
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
 
 from vpem.checks import Floats
-from vpem.engines.cluster import Cluster, ClusterEngine, Ticket, door, issue, joined
+from vpem.engines.cluster import Cluster, ClusterEngine, Ticket, joined, leading
 from vpem.engines.placement import Placement, for_each
 from vpem.engines.tls.faults import Parted, Unheard
 from vpem.errors import InputError, VpemError, VpemWarning, warn
 from vpem.files.studies.signed import make_certificate, make_key
-from vpem.fits.estimators.base import validated
 from vpem.fits.results import RowFit
 from vpem.fits.rows import fit_em
 from vpem.fits.settings import PrivacySettings
@@ -36,9 +32,6 @@ from vpem.network.schema import State
 from vpem.settings import FitSettings, SumSettings
 from vpem.steps.recovery import NoSaver, Saver
 from vpem.sums.connect import connect_workers, spread_workers
-
-FIT = "the fit"
-"""Name of the first process in messages."""
 
 PATIENCE = 5.0
 """Seconds in which the framework brings the error that a worker has ended with."""
@@ -70,9 +63,11 @@ class Led(NoSaver):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all processes of a fit run; rows are read like those of an empty ``like``."""
+    """What all processes of a fit run; ``read`` returns a partition's rows (m, d) as numbers."""
 
-    like: Any
+    read: Callable[[Any], Floats]
+    in_frames: bool
+    n_features: int
     names: list[str] | None
     n_parts: int
     settings: FitSettings
@@ -95,8 +90,8 @@ class Recipe:
         double = self.privacy.is_asked or any(one.dtype != np.float32 for one in read.values())
         size = engine.allreduce(np.array([8 if double else 4]), "max")[0]
         # In memory as a whole array or data frame: that decides in which order numbers are added.
-        lie = np.asfortranarray if hasattr(self.like, "columns") else np.ascontiguousarray
-        empty = np.empty((0, np.shape(self.like)[1]), f"f{size}")
+        lie = np.asfortranarray if self.in_frames else np.ascontiguousarray
+        empty = np.empty((0, self.n_features), f"f{size}")
         X = lie(np.concatenate([empty, *read.values()], dtype=empty.dtype, casting="same_kind"))
         read.clear()
         row_weights = None
@@ -111,13 +106,6 @@ class Recipe:
             sample_weight=row_weights, feature_names=self.names, privacy=self.privacy, **more,
         )  # fmt: skip
 
-    def read(self, part: Any) -> Floats:
-        """Return a partition's rows (m, d) as numbers."""
-        reader = BaseEstimator()
-        checks: Any = {"dtype": [np.float64, np.float32], "ensure_all_finite": False}
-        validate_data(reader, self.like, ensure_min_samples=0, **checks)
-        return validated(reader, part, reset=False, ensure_min_samples=0, **checks)
-
 
 def member(
     ticket: Ticket, recipe: Recipe, n_threads: int, parts: Sequence[Any], weights: Any
@@ -128,38 +116,29 @@ def member(
         recipe.fit(engine, parts, weights, saver=Led(engine), n_threads=n_threads)
 
 
-class Partitions(Protocol):
-    """Rows of a collection: ``parts``, in their order."""
-
-    parts: list[Any]
-
-    def cluster(self) -> Cluster:
-        """Return the workers that may read them."""
-
-
-def fit_over(rows: Partitions, recipe: Recipe, weights: Partitions | None, callback: Any) -> RowFit:
+def fit_over(
+    cluster: Cluster, recipe: Recipe, parts: Sequence[Any], weights: Sequence[Any] | None,
+    callback: Any,
+) -> RowFit:  # fmt: skip
     """Fit to the partitions of a collection, at the workers that the framework has."""
-    cluster, kept, n = rows.cluster(), None, len(rows.parts)
-    if weights is not None and len(weights.parts) != n:
-        raise InputError(
-            f"sample_weight has {len(weights.parts)} partitions, but X has {n}; give them the same"
-        )
+    kept, n = None, len(parts)
     while True:
         names = cluster.names[:n]
         if not names:
             raise InputError("there are no workers that could take part; start some")
         ends = (np.arange(len(names) + 1) * n // len(names)).tolist()
-        runs = [slice(*pair) for pair in pairwise(ends)]
-        listener, address = door(cluster.host)
-        tickets = issue([FIT, *names], address, identify, secrets.token_hex(16))
+
+        def start(ticket: Ticket, cluster: Cluster = cluster, ends: list[int] = ends) -> None:
+            rank = ticket.rank
+            run = slice(*ends[rank - 1 : rank + 1])
+            threads = recipe.settings.n_threads or cluster.threads(rank)
+            heavy = None if weights is None else cluster.bring(rank, weights[run])
+            part = cluster.bring(rank, parts[run])
+            cluster.start(rank, member, ticket, recipe, threads, part, heavy)
+
         saver: Led | None = None
         try:
-            for rank, run in enumerate(runs, 1):
-                threads = recipe.settings.n_threads or cluster.threads(rank)
-                heavy = None if weights is None else cluster.bring(rank, weights.parts[run])
-                part = cluster.bring(rank, rows.parts[run])
-                cluster.start(rank, member, tickets[rank], recipe, threads, part, heavy)
-            with joined(tickets[0], listener, cluster) as engine:
+            with leading(cluster, names, identify, start) as engine:
                 saver = Led(engine, kept)
                 return recipe.fit(engine, [], None if weights is None else [], saver=saver,
                                   callback=callback)  # fmt: skip
@@ -169,9 +148,6 @@ def fit_over(rows: Partitions, recipe: Recipe, weights: Partitions | None, callb
                 kept = saver.kept
         except Parted as error:
             raise _cause(error, cluster) from None
-        finally:
-            cluster.stop()
-            listener.close()
         cluster = cluster.remaining([lost.name])
         if lost.name not in names or not cluster.names:
             raise lost

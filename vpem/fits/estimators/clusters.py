@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
+from vpem.checks import AnyArray
 from vpem.errors import InputError, Setting
-from vpem.fits.estimators.base import OnGraph, Rows
+from vpem.fits.estimators.base import OnGraph, Rows, validated
 from vpem.fits.settings import PrivacySettings
 from vpem.records import setting
 from vpem.settings import FitSettings, SumSettings
@@ -66,29 +68,26 @@ class DaskRows:
         cluster.names.sort(key=lambda name: np.mean(places.get(name, len(self.parts))))
         return cluster
 
-    def apply(self, model: Any, method: str, dtype: Any, *shape: int) -> Any:
-        """Return what a fitted model says of rows, as a lazy Array."""
+    def apply(self, model: Any, method: str, like: AnyArray) -> Any:
+        """Return what a fitted model says of rows, as a lazy Array of rows as of another."""
         import dask
         import dask.array as da
 
-        known = dask.delayed(bare(model))
+        known = dask.delayed(model)
         call = dask.delayed(partial(_call, method), pure=True)
         return da.concatenate([
-            da.from_delayed(call(known, part), shape=(count, *shape), dtype=dtype)
+            da.from_delayed(call(known, part), shape=(count, *like.shape[1:]), dtype=like.dtype)
             for part, count in zip(self.parts, self.counts, strict=True)
         ])  # fmt: skip
 
-    def totals(self, model: Any, weights: DaskRows | None) -> tuple[float, float]:
-        """Return the sum of log-likelihoods of all rows, and what these weigh."""
+    def each(self, call: Callable[..., Any], model: Any, *beside: Sequence[Any]) -> Any:
+        """Return what a function of a model says of each partition, and of what is beside it."""
         import dask
 
-        heavy = [None] * len(self.parts) if weights is None else weights.parts
-        known, call = dask.delayed(bare(model)), dask.delayed(_total)
-        found: Any = dask.compute(
-            *(call(known, part, one) for part, one in zip(self.parts, heavy, strict=True))
+        known, at_worker = dask.delayed(model), dask.delayed(call)
+        return dask.compute(
+            *(at_worker(known, *all) for all in zip(self.parts, *beside, strict=True))
         )
-        total, used = np.array(found).sum(axis=0).tolist()
-        return total, used
 
 
 class RayRows:
@@ -119,37 +118,39 @@ class RayRows:
 
         return RayCluster()
 
-    def apply(self, model: Any, method: str, dtype: Any, *shape: int) -> Any:
+    def apply(self, model: Any, method: str, like: AnyArray) -> Any:
         """Return what a fitted model says of rows, as a lazy Dataset of one column."""
-        call = partial(_column, bare(model), method)
+        call = partial(_column, model, method)
         return self._data.map_batches(call, batch_format="pandas", batch_size=None)
 
-    def totals(self, model: Any, weights: RayRows | None) -> tuple[float, float]:
-        """Return the sum of log-likelihoods of all rows, and what these weigh."""
+    def each(self, call: Callable[..., Any], model: Any, *beside: Sequence[Any]) -> Any:
+        """Return what a function of a model says of each block, and of what is beside it."""
         import ray
 
-        heavy = [None] * len(self.parts) if weights is None else weights.parts
-        known, call = ray.put(bare(model)), ray.remote(_total)
-        found = ray.get(
-            [call.remote(known, part, one) for part, one in zip(self.parts, heavy, strict=True)]
+        known, at_worker = ray.put(model), ray.remote(call)
+        return ray.get(
+            [at_worker.remote(known, *all) for all in zip(self.parts, *beside, strict=True)]
         )
-        total, used = np.array(found).sum(axis=0).tolist()
-        return total, used
 
 
 def bare(model: Any) -> Any:
     """Return a fitted estimator with nothing but what it predicts by."""
-    bare = copy(model)
-    for name in ("fit_", "client", "trace_", "history_", "workers_"):
+    bare = copy(model)  # without its client
+    for name in ("fit_", "trace_", "history_", "workers_"):
         vars(bare).pop(name, None)
     return bare
 
 
 def _call(method: str, model: Any, part: Any) -> Any:
     if not len(part):
-        return getattr(model, method)(np.zeros((1, model.n_features_in_)))[:0]
+        return getattr(model, method)(np.zeros((1, model.n_features_in_), model._dtype))[:0]
     return getattr(model, method)(part)
 
+
+READ = partial(
+    validated, dtype=[np.float64, np.float32], ensure_all_finite=False, ensure_min_samples=0
+)
+"""Returns rows, perhaps none, as numbers, which are looked at where all are."""
 
 COLUMNS = {
     "predict": "component", "predict_proba": "responsibilities", "score_samples": "log_likelihood"
@@ -171,9 +172,23 @@ def _total(model: Any, part: Any, weights: Any) -> tuple[float, float]:
 def collection_of(X: Any, client: Any = None) -> Any:
     """Return the partitions of a collection of a framework; None of anything else."""
     home = type(X).__module__.partition(".")[0]
-    if home == "dask" and hasattr(X, "to_delayed"):
+    if home == "dask" and hasattr(X, "_meta") and X.ndim:
         return DaskRows(X, client)
     return RayRows(X) if home == "ray" and hasattr(X, "map_batches") else None
+
+
+def _weights_beside(rows: Any, sample_weight: Any) -> list[Any] | None:
+    """Return partitions of weights, which are to be those of rows; None where rows have none."""
+    if sample_weight is None:
+        return None
+    weights = collection_of(sample_weight)
+    if type(weights) is not type(rows) or len(weights.parts) != len(rows.parts):
+        raise InputError(
+            Setting("sample_weight"), f" is to be a collection as X is, in its {len(rows.parts)} "
+            "partitions; make it of X, or repartition it as X",
+        )  # fmt: skip
+    parts: list[Any] = weights.parts
+    return parts
 
 
 class OverClusters(Base):
@@ -220,13 +235,17 @@ class OverClusters(Base):
         from vpem.fits.clusters import Recipe, fit_over
 
         self._refuse_on_clusters()
-        checks: Any = {"dtype": [np.float64, np.float32], "ensure_all_finite": False}
-        like = validate_data(self, rows.like, reset=True, ensure_min_samples=0, **checks)
+        weights = _weights_beside(rows, sample_weight)
+        like, reader = READ(self, rows.like, reset=True), BaseEstimator()
+        READ(reader, rows.like, reset=True)
         seed, lines = self._seed(), self._lines()
-        settings = self._settings(FitSettings, seed=seed, **self._start(like))
-        sums, privacy = self._settings(SumSettings, seed=seed), self._settings(PrivacySettings)
-        recipe = Recipe(rows.like, self._given_names, len(rows.parts), settings, sums, privacy)
-        fit = fit_over(rows, recipe, collection_of(sample_weight), lines)
+        recipe = Recipe(
+            partial(READ, reader, reset=False), hasattr(rows.like, "columns"), like.shape[1],
+            self._given_names, len(rows.parts),
+            self._settings(FitSettings, seed=seed, **self._start(like)),
+            self._settings(SumSettings, seed=seed), self._settings(PrivacySettings),
+        )  # fmt: skip
+        fit = fit_over(rows.cluster(), recipe, rows.parts, weights, lines)
         self._take_rows(fit, like.dtype)
         if lines is not None:
             lines.end(fit)
@@ -234,30 +253,50 @@ class OverClusters(Base):
 
     def predict(self, X: Rows) -> Any:
         """Most responsible component of each row, shape (M,); of a collection a lazy array."""
-        rows = collection_of(X)
-        return super().predict(X) if rows is None else rows.apply(self, "predict", np.intp)
+        return self._say(X, "predict")
 
     def predict_proba(self, X: Rows) -> Any:
         """Responsibilities of each row, shape (M, K); of a collection a lazy array."""
-        rows = collection_of(X)
-        if rows is None:
-            return super().predict_proba(X)
-        return rows.apply(self, "predict_proba", self._dtype, len(self.weights_))
+        return self._say(X, "predict_proba")
 
     def score_samples(self, X: Rows) -> Any:
         """Log-likelihood of each row, in nats, shape (M,); of a collection a lazy array."""
-        rows = collection_of(X)
+        return self._say(X, "score_samples")
+
+    def _say(self, X: Rows, method: str) -> Any:
+        """Return what a method of the base class says of rows, of a collection lazily."""
+        rows = self._collection(X)
         if rows is None:
-            return super().score_samples(X)
-        return rows.apply(self, "score_samples", self._dtype)
+            return getattr(super(), method)(X)
+        model = bare(self)
+        return rows.apply(model, method, _call(method, model, ()))
+
+    def _collection(self, X: Rows) -> Any:
+        """Return rows in partitions whose columns are those of the fit; None of rows here."""
+        rows = collection_of(X)
+        if rows is not None:
+            check_is_fitted(self, "mixture_")
+            READ(self, rows.like, reset=False)
+        return rows
 
     def _scores(self, X: Rows, sample_weight: Any = None) -> Any:
         """Return what the base class does; of a collection no log-likelihoods of its rows."""
-        rows = collection_of(X)
+        rows = self._collection(X)
         if rows is None:
             return super()._scores(X, sample_weight)
-        check_is_fitted(self, "mixture_")
-        return np.empty(0), *rows.totals(self, collection_of(sample_weight))
+        weights = _weights_beside(rows, sample_weight) or [None] * len(rows.parts)
+        total, used = np.array(rows.each(_total, bare(self), weights)).sum(axis=0).tolist()
+        return np.empty(0), total, used
+
+    def __getstate__(self) -> Any:
+        """Return what is pickled: a client is not, but the address of a scheduler is."""
+        state = super().__getstate__()
+        return state | {"client": state["client"] if isinstance(self.client, str) else None}
+
+    def __sklearn_clone__(self) -> Self:
+        fresh: Self = super(OverClusters, copy(self)).__sklearn_clone__()
+        fresh.client = self.client
+        return fresh
 
     def _refuse_on_clusters(self) -> None:
         """Raise InputError where a parameter has no meaning for partitions of a collection."""
