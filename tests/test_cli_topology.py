@@ -216,6 +216,8 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
          "corrects this: vpem fedem --compress"),
         ("star -n 5 --split rows --dtype float32", "--dtype is the precision of terms"),
         ("cycle -n 200 --weights fastest", "at most 150 agents"),
+        ("star -n 1000000", "(star) has 1,000,000; take fewer agents, or a graph with fewer"),
+        ("tree -n 1000000 --sum tree", "(tree) has 999,999"),
         ("{data} --features 3", "--features is for plans without a dataset"),
         ("{data} --agents 9 --topology cycle", "9 agents cannot share 6 features"),
         ("{data} --topology cycle --graph g.csv", "give --topology or --graph, not both"),

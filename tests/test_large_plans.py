@@ -147,5 +147,12 @@ def test_too_many_links_are_refused_before_they_are_counted():
         plan(graph, [1] * 3)
 
 
+def test_a_complete_graph_takes_memory_of_its_links():
+    graph = make_graph("complete", 1500)
+    assert graph.n_edges == 1500 * 1499 // 2 == len(graph.edges)
+    with pytest.raises(InputError, match="a graph of 300000 agents needs 1800 GB"):
+        make_graph("complete", 300_000)
+
+
 def test_batches_have_all_rows():
     assert Work(10, 2, 3, (10, 1), 8, n_sums=2.5).samples == 25

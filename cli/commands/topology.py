@@ -154,8 +154,9 @@ def _named(
         )
     if source is not None and agents is None:
         raise InputError(f"how many agents? give -n: vpem topology describe {source} -n 8")
-    if source == "complete":  # which would take minutes to draw
-        check_links((agents or 0) * ((agents or 0) - 1) // 2, source)
+    if source is not None and agents is not None:  # the fewest, before it takes minutes to draw
+        links = {"complete": agents * (agents - 1) // 2, "star": agents, "cycle": agents}
+        check_links(links.get(source, agents - 1), source)
     if graph.graph is not None:
         joined = read_graph(graph.graph, agents, directed=graph.directed)
     else:

@@ -435,8 +435,7 @@ def check_links(n_edges: int, topology: str) -> None:
     if n_edges > MOST_LINKS:
         raise InputError(
             f"a plan counts every link, at most {MOST_LINKS:,}, but the graph ({topology}) has "
-            f"{n_edges:,}; take fewer agents, or a topology with fewer links, such as star or "
-            "small-world"
+            f"{n_edges:,}; take fewer agents, or a graph with fewer links"
         )
 
 

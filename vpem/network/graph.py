@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 BYTES_OF_AGENT = 200  # of its name and links, about
+BYTES_OF_LINK = 40  # where all are made
 DRAWS = 100  # how often a random graph is drawn before it is given up as never connected
 
 NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -403,7 +404,9 @@ def make_graph(
     """
     check_choice("topology", topology, TOPOLOGIES)
     n = check_int("n_agents", n_agents, least=1)
-    check_memory(BYTES_OF_AGENT * n, f"a graph of {n} agents")
+    n_links = n * (n - 1) // 2 if topology == "complete" else n
+    needed = max(BYTES_OF_AGENT * n, BYTES_OF_LINK * n_links)
+    check_memory(needed, f"a graph of {n} agents")
     rng = check_seed(seed)
     agents = agent_labels(names)
     for option, value, users, most in (
@@ -436,6 +439,8 @@ def make_graph(
     if topology == "star":
         spokes = np.column_stack([np.arange(n), np.full(n, n)])
         return Graph(n, spokes, topology, agents, has_server=True)
+    if topology == "complete":  # in order, and in one piece
+        return Graph(n, np.column_stack(np.triu_indices(n, 1)), topology, agents)
     for _ in range(DRAWS):
         pairs, positions = _draw(topology, n, rng, radius, mean_degree)
         graph = Graph(n, sorted_edges(pairs, n), topology, agents, positions)
@@ -483,8 +488,6 @@ def _draw(
         return line, None
     if topology == "cycle":
         return np.concatenate([line, [[0, n - 1]]]), None
-    if topology == "complete":
-        return np.column_stack(np.triu_indices(n, 1)), None
     import networkx as nx
 
     if topology == "tree":  # Pruefer's sequences and labelled trees are one to one
