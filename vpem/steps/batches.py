@@ -173,7 +173,7 @@ class _FeaturePasses(Passes):
         """One pass, batch by batch; whether it got to the end."""
         raise NotImplementedError
 
-    def advance(self) -> None:
+    def advance(self) -> bool:
         self.heard[:] = 0
         self.reinitialised = False
         if self.run.history and not self.restarts:
@@ -182,12 +182,13 @@ class _FeaturePasses(Passes):
         self._opening = None
         self.full_pass = self.reinitialised and (self.restarts or not complete)
         if not complete:
-            return
+            return True
         roots = self.total.roots
         local = self.log_likelihoods.sum(axis=0) + self.terms.log_constant
         small = self.record_pass(roots.join(local))
         heard = 2 * roots.join(self.heard) > self.n_batches
         self.conclude(small, undisturbed=bool(heard.all()) and not self.reinitialised)
+        return True
 
     def begin_sum(self, number: int, n_samples: int, kind: str = "estep") -> bool:
         """Begin a sum over a batch; False if the network is disconnected, which is noted."""
@@ -651,11 +652,12 @@ class _RowPasses(Passes):
             "n_sums": COUNT,
         }
 
-    def advance(self) -> None:
+    def advance(self) -> bool:
         log_likelihoods = self._visit()
         if log_likelihoods is not None:
             small = self.record_pass(log_likelihoods)
             self.conclude(small, undisturbed=not self.full_pass)
+        return True
 
     def _visit(self) -> Doubles | None:
         """Visit all batches: log-likelihoods (R,) of the roots; None: it did not get there."""
