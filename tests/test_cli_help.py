@@ -239,10 +239,15 @@ def meeting(tmp_path_factory):
         shutil.copy("lab.request", made)
         patch.chdir(folder_of(top, "alone"))
         assert vpem_cli.run(["party", "init", "--name", "hub"]) == 0
+        patch.chdir(folder_of(top, "federation"))
+        assert vpem_cli.run(["party", "init", "--name", "hub"]) == 0
+        words = "study init heart --engine nvflare --align ids --hops 0 -k 2"
+        assert vpem_cli.run(words.split()) == 0
     return top
 
 
 MEETING = {"party init": "new", "study init": "alone", "study approve": "hub",
+           "study job": "federation",
            "study revoke": "hub", "study change": "hub", "party": "newer",
            "study": "hub"}  # fmt: skip
 """In which folder examples of studies run; others in that of a member."""

@@ -16,7 +16,7 @@ from .cli_support import done, listing, make_data, run
 from .tables import each
 
 COMMANDS = {" ".join(path): leaf for path, leaf in leaves(vpem_cli.app.command())}
-NAMES_PLACES = {"align", "curve", "dataset", "data fetch name", "fix", "participation",
+NAMES_PLACES = {"align", "curve", "dataset", "data fetch name", "engine", "fix", "participation",
                 "plot kind", "sample_weight", "weights"}  # fmt: skip
 """Options whose help speaks of files, and which name none."""
 
