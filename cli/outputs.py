@@ -74,16 +74,17 @@ def begin(context: Any, roles: Mapping[str, Role]) -> None:
     for param in context.command.params:
         role = roles.get(param.name)
         if role is READ and context.params.get(param.name) is not None:
-            values[param.name] = context.params[param.name] = _found(values[param.name])
+            found = _found(values[param.name], param.name == "data")
+            values[param.name] = context.params[param.name] = found
         if role is not None:
             _note(role, name_of(param), *role.files(values.get(param.name), values))
 
 
-def _found(value: Any) -> Any:
+def _found(value: Any, is_data: bool) -> Any:
     """Return a file, or several; one like data/wine.h5 may be that of the package."""
     if isinstance(value, list | tuple):
-        return type(value)(map(_found, value))
-    if ":/" in os.fspath(value) or ":\\" in os.fspath(value):
+        return type(value)(_found(one, is_data) for one in value)
+    if is_data and (":/" in os.fspath(value) or ":\\" in os.fspath(value)):
         from vpem.files.lakes import as_address
 
         return as_address(value) or value  # of which a Path keeps one slash

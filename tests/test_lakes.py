@@ -430,6 +430,9 @@ def store(lakes):
                 fs.copy_files(str(lakes / name), f"bucket/{name}", destination_filesystem=system)
             wine = Path(__file__).parents[1] / "data/wine.h5"
             fs.copy_files(str(wine), "bucket/wine.h5", destination_filesystem=system)
+            fs.copy_files(str(wine), "bucket/a é", destination_filesystem=system)
+            with system.open_output_stream("bucket/delta/_delta_log/0.json") as log:
+                log.write(b"{}")
             yield lambda path: f"s3://{path}?endpoint_override={host}&scheme=http"
         finally:
             server.terminate()
@@ -441,8 +444,9 @@ MADE = {"allow_bucket_creation": True}
 def test_a_store_is_read_as_a_folder(lakes, store, capsys):
     options = {"label_column": "label", "sample_weight": "w"}
     one = read_dataset(lakes / "one.parquet", **options)
-    for path in ("parquet", "hive/", "parquet/part-*.parquet", "csv"):
+    for path in ("parquet", "hive/", "par*/part-*.parquet", "csv", "hive/year=*", "hi**/*.parquet"):
         assert same(read_dataset(store(f"bucket/{path}"), **options), one)
+    assert read_dataset(store("bucket/a é").replace("s3:", "S3:")).X.shape == (178, 13)
     disk = read_dataset(store("bucket/hive"), memory_limit=20_000, **options)
     assert isinstance(disk.X, FileMatrix)
     assert same(disk, one)
@@ -453,7 +457,8 @@ def test_a_store_is_read_as_a_folder(lakes, store, capsys):
     )
     for path, sentence in {
         "bucket/none": "does not exist", "nobucket/x": "does not exist",
-        "bucket/parquet/*.csv": "has no files of rows", "bucket": "all Feather or all text",
+        "bucket/parquet/*.csv": "no file fits", "bucket": "is a Delta table",
+        "bucket/*": "all Feather or all text", "bucket/de*/*": "no file fits",
     }.items():  # fmt: skip
         refused = run(capsys, "fit", store(path), "-k", "2")
         assert refused.code == 2
@@ -461,6 +466,15 @@ def test_a_store_is_read_as_a_folder(lakes, store, capsys):
 
 
 def test_a_store_out_of_reach_is_said(store, capsys):
+    for words in (
+        ("saem",),
+        ("impute", "-o", "i.csv"),
+        ("report", "-o", "r.html"),
+        ("show",),
+        ("party", "show"),
+        ("outcomes", "--outcome", "x", "x"),
+    ):
+        assert "does not exist" in run(capsys, *words, "s3://bucket/x.csv").sentence
     refused = run(capsys, "fit", "s3://bucket/x?endpoint_override=127.0.0.1:9&scheme=http", "-k2")
     assert refused.code == 2
     assert "s3://bucket/x?endpoint_override=127.0.0.1:9&scheme=http cannot" in refused.sentence

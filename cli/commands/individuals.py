@@ -308,7 +308,7 @@ def _typed(option: str, text: str | None, like: str) -> dict[str, str]:
 def files_in(paths: Sequence[Path]) -> list[Path]:
     """Return the files given, those of a folder in the order of their names."""
     files: list[Path] = []
-    for path in paths:
+    for path in map(Path, paths):  # of an address there is none
         folder = sorted(path.iterdir()) if path.is_dir() else [path]
         inside = [one for one in folder if one is path or not one.name.startswith(".")]
         if not inside:
@@ -339,7 +339,7 @@ class Source:
             usual = TableSettings()
             self._of_parties(run.where.parties(files_in(files), usual, columns=False), usual)
             return
-        if len(files) > 1 or files[0].is_dir():
+        if len(files) > 1 or Path(files[0]).is_dir():
             got = f"got {len(files)}" if len(files) > 1 else f"but {files[0]} is a folder"
             raise InputError(
                 f"give one file of individuals, {got}; add --parties if each file is one party's"

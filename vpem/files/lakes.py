@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from vpem.errors import FileError, InputError
 from vpem.files.opening import PathLike, damaged
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "http", "https")
+
+PLAIN = "%/:?#[]@!$&'()*+,;="
+"""Signs that addresses are written with; spaces and letters of other scripts are put for users."""
 
 LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 """Folders of tables some of whose files no longer count."""
@@ -147,18 +150,23 @@ def _inside(
     found: Iterable[tuple[str, int]], root: str, source: str, pattern: str = ""
 ) -> list[str]:
     """Return the files of a folder that Spark would take for parts of a table."""
-    taken = []
+    wanted = re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
+    fits = re.compile(f"{wanted}(/.*)?" if pattern else ".*", re.DOTALL)
+    taken, logs = list[str](), dict[str, str]()
     for path, n_bytes in found:
         names = path[len(root) :].strip("/").split("/")
-        log = next((LOGS[name] for name in names if name in LOGS), None)
-        if log is not None:
+        for name in LOGS.keys() & {*names}:
+            logs[path[: path.index(f"/{name}") + 1]] = LOGS[name]
+        if n_bytes and fits.fullmatch(path) and not any(map(_is_hidden, names)):
+            taken.append(path)
+    for folder, log in logs.items():
+        if not pattern or any(path.startswith(folder) for path in taken):
             raise FileError(
                 f"{source} is a {log} table, whose log says which of its files count; write what "
                 "it holds now as Parquet, and give that"
             )
-        fits = not pattern or PurePosixPath(path).match(pattern)
-        if n_bytes and fits and not any(map(_is_hidden, names)):
-            taken.append(path)
+    if not taken and pattern:
+        raise FileError(f"no file fits {source!r}")
     if not taken:
         raise FileError(f"{source} is a folder, not a file, and has no files of rows")
     return taken
@@ -173,11 +181,13 @@ def _elsewhere(address: str) -> list[Stored]:
             "an address with a password or key would be kept in models and reports; give these in "
             "the environment (AWS_ACCESS_KEY_ID) or a profile (AWS_PROFILE) instead"
         )
-    if scheme in ("http", "https"):
+    if scheme.lower() in ("http", "https"):
         raise FileError(f"{address} is not read over the web; download the file first")
-    patience = f"{'&' if '?' in address else '?'}retry_limit_seconds=15" if scheme[0] == "g" else ""
+    is_google = scheme.lower() in ("gs", "gcs")
+    patience = f"{'&' if '?' in address else '?'}retry_limit_seconds=15" if is_google else ""
     with damaged(f"{address} cannot be reached", (ArrowException, OSError)):
-        system, path = fs.FileSystem.from_uri(address + patience)
+        uri = f"{scheme.lower()}://{quote(rest, safe=PLAIN)}{patience}"
+        system, path = fs.FileSystem.from_uri(uri)
         root, pattern = path, ""
         if "*" in path:
             root, pattern = path.partition("*")[0].rpartition("/")[0], path
