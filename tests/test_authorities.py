@@ -332,18 +332,17 @@ def heart(tmp_path, below):
 
 def test_a_member_joins_by_its_authority_and_leaves(heart, root, below, monkeypatch, capsys):
     hub, lab = heart / "hub", heart / "lab"
-    (lab / "roots.pem").write_bytes(Authority("Older Root").pem + root.pem)
+    (lab / "root.pem").write_bytes(root.pem)
     monkeypatch.chdir(lab)
     ask = "party", "request", "heart.toml", "--as", "lab", "--features", "a,b"
     assert "give that authority's with --authority FILE" in run(capsys, *ask).err
-    shown = done(capsys, *ask, "--authority", "roots.pem").out
+    shown = done(capsys, *ask, "--authority", "root.pem").out
     assert "certificates for   vpem.lab.org" in shown
     assert "by authority       CN=Hospital Root" in shown
     for words in ((), ("lab.crt",)):  # what is there, and not what others pin
         found = done(capsys, "party", "show", *words).out
         assert "issued by     CN=Hospital Issuing" in found
         assert "for           vpem.lab.org" in found
-    (lab / "root.pem").write_bytes(root.pem)
     words = done(capsys, "party", "show", "root.pem", "--json").json["certificates"][0]["words"]
     assert words[:30] in " ".join(shown.split())
     request = (lab / "lab.request").read_text()
@@ -373,7 +372,7 @@ def test_a_member_joins_by_its_authority_and_leaves(heart, root, below, monkeypa
     shutil.copy("heart.toml", lab)
     monkeypatch.chdir(lab)
     below.issue(lab, "lab", HOST, key=rsa_key())
-    done(capsys, *ask, "--authority", "roots.pem", "--address", "lab.org:443")
+    done(capsys, *ask, "--authority", "root.pem", "--address", "lab.org:443")
     assert "no one else needs to know" in run(capsys, "party", "renew", "heart.toml").err
     shutil.copy("lab.request", hub)
     monkeypatch.chdir(hub)
@@ -417,6 +416,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(heart, root, below, monkeypatch
     monkeypatch.chdir(lab)
     (lab / "root.pem").write_bytes(root.pem)
     (lab / "lab.csv").write_text("a,b")
+    (lab / "roots.pem").write_bytes(root.pem + below.pem)
+    (lab / "leaf.pem").write_bytes(below.last.public_bytes(Encoding.PEM))
     (lab / "other.pem").write_bytes(Authority("Another").pem)
     ask = "party", "request", "heart.toml", "--as", "lab", "--authority"
     certificate, key = (lab / "lab.crt").read_bytes(), (lab / "lab.key").read_bytes()
@@ -436,8 +437,9 @@ def test_what_cannot_be_is_refused_in_a_sentence(heart, root, below, monkeypatch
     fails("lab.crt is not the certificate of lab: it does not lead to CN=Another", "other.pem")
     fails("CN=hub is no authority: it does not say CA:TRUE", "heart.toml")
     fails("there is a private key in it", "lab.key")
-    fails("certificates in PEM, at most 200", "lab.csv")
-    fails("CN=vpem of lab is no authority", "lab.crt")
+    fails("certificates in PEM, at most 5", "lab.csv")
+    fails("it must have one certificate, that of the authority, not 2", "roots.pem")
+    fails("CN=vpem of lab is no authority", "leaf.pem")
     fails("it is for vpem.lab.org, not for clinic.org", "root.pem", "--subject", "clinic.org")
     fails("without *", "root.pem", "--subject", "*.lab.org")
     again(HOST, "lab.org")

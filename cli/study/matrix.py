@@ -84,8 +84,8 @@ def _forecast(
     fits = parse_numbers("--components", str(values["n_components"]), least=1)
 
     def counted(**changes: Any) -> Report:
-        wanted = settings.changed(**changes)
-        return plan(graph, held, wanted, split=values["split"])["communication"]
+        found: Report = plan(graph, held, settings.changed(**changes), split=values["split"])
+        return dict(found["communication"])
 
     sent = [counted(n_components=k) for k in fits]
     bare = counted(n_components=fits[-1], secure_sum=False)
@@ -94,7 +94,8 @@ def _forecast(
     phases = {"labels": 1, "setup": restarts, "iteration": iterations, "last": restarts}
 
     def on_link(place: int, found: Report, phase: str) -> int:
-        return round(sum(kind[place] for kind in found[phase]["by_link"]["bytes"].values()))
+        count: float = sum(kind[place] for kind in found[phase]["by_link"]["bytes"].values())
+        return round(count)
 
     counts = [
         (on_link(place, sent[-1], "iteration"),

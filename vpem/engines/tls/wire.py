@@ -505,9 +505,7 @@ async def answer(connection: Answered) -> str:
 
 def certificate_of(connection: Line) -> bytes:
     """Return the certificate (DER) that the other end has proved."""
-    tls: ssl.SSLObject | None = connection.transport.get_extra_info("ssl_object")
-    certificate = tls.getpeercert(binary_form=True) if tls is not None else None
-    return certificate or b""
+    return next(iter(chain_of(connection)), b"")
 
 
 def chain_of(connection: Line) -> list[bytes]:

@@ -579,15 +579,14 @@ def _asking(
     if authority is None:
         issued = f"{own} is issued by {names_of(chain[0])[1][:120]}: give that authority's with "
         raise InputError(issued, Setting("authority", "FILE"))
-    name, wrong = check_subject(subject or hosts[0]), ""
     try:
-        for root in parse_chain(_content(authority).decode("ascii", "replace"), MOST_MEMBERS):
-            member = Member(identity.name, parse_authority(pem_of(root)), subject=name)
-            if not (wrong := unlike(member, chain, members)):
-                return member
+        root = parse_authority(_content(authority).decode("ascii", "replace"))
     except InputError as error:
         raise InputError(f"{authority}: {error}") from None
-    raise InputError(f"{own} is not the certificate of {identity.name}: {wrong}")
+    member = Member(identity.name, root, subject=check_subject(subject or hosts[0]))
+    if wrong := unlike(member, chain, members):
+        raise InputError(f"{own} is not the certificate of {identity.name}: {wrong}")
+    return member
 
 
 def read_request(path: PathLike) -> MembershipRequest:

@@ -315,7 +315,7 @@ def parse_certificate(text: str, name: str | None = None) -> bytes:
     return der
 
 
-def parse_chain(text: str, most: int = MOST_ISSUERS) -> list[bytes]:
+def parse_chain(text: str) -> list[bytes]:
     """Return a certificate (DER) of an authority, and those of its issuers behind it, in PEM."""
     need_tls()
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -329,8 +329,8 @@ def parse_chain(text: str, most: int = MOST_ISSUERS) -> list[bytes]:
         for one in found:
             names_of(one), validity(one), parsed(one).public_key()
         chain = found
-    if not 0 < len(chain) <= most:
-        raise InputError(f"it must have certificates in PEM, at most {most}")
+    if not 0 < len(chain) <= MOST_ISSUERS:
+        raise InputError(f"it must have certificates in PEM, at most {MOST_ISSUERS}")
     return chain
 
 
@@ -338,7 +338,11 @@ def parse_authority(text: str) -> bytes:
     """Return the certificate (DER) of an authority: one in PEM, and nothing else."""
     from cryptography import x509
 
-    (certificate,) = parse_chain(text, most=1)
+    certificate, *more = parse_chain(text)
+    if more:
+        raise InputError(
+            f"it must have one certificate, that of the authority, not {1 + len(more)}"
+        )
     with suppress(x509.ExtensionNotFound):
         extensions = parsed(certificate).extensions
         if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
@@ -408,11 +412,11 @@ class Signed:
 
     def is_by(self, certificate: bytes, name: str = "ed25519") -> bool:
         """Whether a field of the table is the signature by the key of a certificate (DER)."""
-        if issued := name == ISSUED:
+        if name == ISSUED:
             signature = _any_base64(self.signature.text(name, most=LONGEST_PEM))
         else:
             signature = self.signature.read(name, from_base64)
-        return is_signed_by(certificate, self.kind, self.body, signature, issued)
+        return is_signed_by(certificate, self.kind, self.body, signature)
 
     @property
     def digest(self) -> str:
@@ -443,16 +447,9 @@ def sign(key: Any, kind: str, text: str) -> str:
     return base64.b64encode(key.sign(_in_context(kind, text), *scheme_of(key))).decode()
 
 
-def is_signed_by(
-    certificate: bytes, kind: str, text: str, signature: bytes, issued: bool = False
-) -> bool:
-    """Whether a signature of a text of some kind is by the key of a certificate (DER).
-
-    One that an authority has ``issued`` may have a key of any kind.
-    """
-    read = parsed(certificate)
-    key = read.public_key() if issued else _key_in(read)
-    return is_signed(key, _in_context(kind, text), signature)
+def is_signed_by(certificate: bytes, kind: str, text: str, signature: bytes) -> bool:
+    """Whether a signature of a text of some kind is by the key of a certificate (DER)."""
+    return is_signed(parsed(certificate).public_key(), _in_context(kind, text), signature)
 
 
 def signed_text(kind: str, body: str, keys: Mapping[str, Any]) -> str:
