@@ -402,6 +402,11 @@ def test_addresses_are_found_again_in_paths(path, address):
     assert as_address(Path(path)) == address
 
 
+def test_files_that_are_no_data_have_no_address(capsys):
+    for words in (("saem",), ("impute", "-o", "i.csv"), ("report", "-o", "r.html"), ("show",)):
+        assert "does not exist" in run(capsys, *words, "s3://bucket/x.csv").sentence
+
+
 @pytest.fixture(scope="module")
 def store(lakes):
     """A server of S3 with the lakes in a bucket; the address of what is there."""
@@ -466,15 +471,6 @@ def test_a_store_is_read_as_a_folder(lakes, store, capsys):
 
 
 def test_a_store_out_of_reach_is_said(store, capsys):
-    for words in (
-        ("saem",),
-        ("impute", "-o", "i.csv"),
-        ("report", "-o", "r.html"),
-        ("show",),
-        ("party", "show"),
-        ("outcomes", "--outcome", "x", "x"),
-    ):
-        assert "does not exist" in run(capsys, *words, "s3://bucket/x.csv").sentence
     refused = run(capsys, "fit", "s3://bucket/x?endpoint_override=127.0.0.1:9&scheme=http", "-k2")
     assert refused.code == 2
     assert "s3://bucket/x?endpoint_override=127.0.0.1:9&scheme=http cannot" in refused.sentence
