@@ -368,6 +368,16 @@ def test_a_member_joins_by_its_authority_and_leaves(heart, root, below, monkeypa
     member = read_study("heart.toml").member("lab")
     assert "cannot be read" in unlike(member, certificates_in((lab / "lab.crt").read_text()))
     (hub / "lab.crl").unlink()
+    # What is said is of its certificate, and not of one from before it had an authority.
+    shutil.copy("heart.toml", lab)
+    for end in ("crt", "key"):
+        shutil.copy(hub / f"hub.{end}", lab / f"lab.old.{end}")
+    (lab / "lab.crl").write_bytes(below.revoke(below.last))
+    found = run(capsys, "party", "check", lab / "heart.toml", "--as", "lab")
+    assert "lab.crt is not the certificate of lab: its authority has revoked it" in found.out
+    for file in lab.glob("lab.*"):
+        if file.name in ("lab.crl", "lab.old.crt", "lab.old.key"):
+            file.unlink()
     # Renewed, and asked again to change an address: neither a word of the authority.
     shutil.copy("heart.toml", lab)
     monkeypatch.chdir(lab)

@@ -289,7 +289,7 @@ def known_identity(study: Study, name: str) -> Identity:
     """Return the key and certificate by which a study knows a member, or its relay, at any time."""
     relay = study.roster.relay
     member = relay if relay is not None and relay.name == name else study.member(name)
-    renewed = _whole(_files(study.folder, f"{name}.old"))
+    renewed = not member.subject and _whole(_files(study.folder, f"{name}.old"))
     for old in (False, True) if renewed else (False,):
         try:
             identity = read_identity(study.folder, name, old=old)
