@@ -93,11 +93,13 @@ class Authority:
         identity.key.chmod(0o600)
         return identity
 
-    def revoke(self, *certificates, until=7 * DAY):
+    def revoke(self, *certificates, until=7 * DAY, more=()):
         """Return the list (DER) of what is revoked."""
         now = datetime.now(UTC)
         made = x509.CertificateRevocationListBuilder().issuer_name(self.name)
         made = made.last_update(now - 30 * DAY).next_update(now + until)
+        for extension in more:
+            made = made.add_extension(extension, False)
         for one in certificates:
             entry = x509.RevokedCertificateBuilder().serial_number(one.serial_number)
             made = made.add_revoked_certificate(entry.revocation_date(now - DAY).build())

@@ -31,6 +31,7 @@ from .study_support import make_study
 from .tls_support import a_study, at_once, certify, der, posts, with_member
 
 HOST = "vpem.lab.org"
+UNREAD = x509.UnrecognizedExtension(x509.IssuerAlternativeName.oid, b"\x30\x02\xa3\x00")
 CLIENT, SERVER = ((use,) for use in BOTH)
 
 
@@ -87,9 +88,8 @@ def bad_chains(root, below, folder):
     for key in (rsa_key(1024), dsa.generate_private_key(2048), ed448.Ed448PrivateKey.generate(),
                 ec.generate_private_key(ec.SECP256K1())):  # fmt: skip
         yield shown(issue(HOST, key=key)), "its key is no RSA of 2048 bits, ECDSA"
-    unread = x509.UnrecognizedExtension(x509.IssuerAlternativeName.oid, b"\x30\x02\xa3\x00")
-    yield shown(issue(HOST, more=((unread, False),))), "it is for no host"
-    narrow = Authority("Hospital Unread", root, constraints=unread)
+    yield shown(issue(HOST, more=((UNREAD, False),))), "it is for no host"
+    narrow = Authority("Hospital Unread", root, constraints=UNREAD)
     yield shown(narrow.issue(folder, "lab", HOST)), no_path
     old = Authority("Hospital Old", root, begin=-9 * DAY, end=-DAY)
     yield shown(old.issue(folder, "lab", HOST)), "cert is not valid at validation time"
@@ -168,6 +168,7 @@ def test_what_an_authority_has_revoked_is_refused(root, below, tmp_path):
         (below.revoke(until=-DAY), "is valid until"),
         (b"", "cannot be read"),
         (partial_list.public_bytes(pem)[:-60], "cannot be read"),
+        (below.revoke(more=[UNREAD]), "cannot be read"),
     ):
         file.write_bytes(content)
         found = unlike(lab, chain)

@@ -222,6 +222,7 @@ def unlike(
 def _revoked(file: Path, chain: Sequence[Any], now: datetime) -> str:
     """Return why a file of lists of what is revoked is against a chain up to a root."""
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
 
     try:
         first, *more = file.read_bytes().split(BEGIN_CRL)
@@ -243,7 +244,8 @@ def _revoked(file: Path, chain: Sequence[Any], now: datetime) -> str:
                 entry = each.get_revoked_certificate_by_serial_number(one.serial_number)
                 if entry is not None:
                     return f"its authority has revoked it on {entry.revocation_date_utc:%Y-%m-%d}"
-    except (OSError, ValueError, TypeError, x509.InvalidVersion) as error:
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion,
+            x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:  # fmt: skip
         why = getattr(error, "strerror", None) or "it is no list of revoked certificates"
         return f"{file.name} cannot be read ({why})"
     return ""
