@@ -181,6 +181,7 @@ def test_sites_take_nothing_but_streams_of_theirs(members):
     assert call(job, "server", key[0], "carry", key[1], False, "text") is False
     assert call(job, "server", key[0], "carry", key[1], False, bytes(1 << 20)) is False
     assert call(job, "server", key[0], "open", key[1]) is False  # it is there already
+    assert call(job, "server", key[0], "carry", [1], {}, b"x") is False
     assert call(job, "server", "site-9", "open", 1) is False
     with pytest.raises(CallError, match="only the server begins"):
         call(job, "server", "site-1", "begin", {})

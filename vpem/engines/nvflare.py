@@ -144,8 +144,10 @@ class Site:
     @collab.publish
     def carry(self, number: int, theirs: bool, piece: bytes) -> bool:
         """Take the next bytes of a stream, none at its end; False if there is no such stream."""
+        if type(number) is not int or not isinstance(piece, bytes) or len(piece) > PIECE:
+            return False
         line = self._streams.get((collab.caller, number, not theirs))
-        if line is None or not isinstance(piece, bytes) or len(piece) > PIECE:
+        if line is None:
             return False
         try:
             line.sendall(piece) if piece else line.shutdown(SHUT_RDWR)
