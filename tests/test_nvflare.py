@@ -267,6 +267,22 @@ def test_a_site_has_one_member_and_a_member_one_site(collab, tmp_path):
     assert not [*tmp_path.rglob("vpem.log")]
 
 
+def test_a_site_that_has_done_its_work_may_go_while_others_run(collab, tmp_path, monkeypatch):
+    job, _ = make_job(collab, tmp_path)
+    monkeypatch.setattr(collab[0], "LOOK_EVERY", 0.0)
+    answers = {site: iter([None] * 20 + [0]) for site in SITES} | {"site-1": iter([3])}
+    for site, one in job.sites.items():
+        monkeypatch.setattr(one, "begin", lambda where: None)
+        monkeypatch.setattr(one, "ended", partial(next, answers[site]))
+    job.main()
+    answers["server"], answers["site-1"] = iter([0]), iter([])
+    monkeypatch.setattr(job.sites["server"], "ended", partial(next, answers["server"]))
+    monkeypatch.setattr(job.sites["site-1"], "ended", partial(next, answers["site-1"]))
+    monkeypatch.setattr(job.sites["site-2"], "ended", lambda: 0)
+    with pytest.raises(CallError, match=r"its work at site-1 \(lost\): "):
+        job.main()
+
+
 ENDLESS = {"tol": 0.0, "max-iter": 10**6}
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from typing import Any
 from nvflare.collab import CollabCallError, collab
 
 from vpem.engines.tls.link import DOOR, WAY_OUT
+from vpem.engines.tls.trust import NAME
 
 PLACE = "local/vpem"
 """Folder of studies in a site's startup kit."""
@@ -54,8 +54,6 @@ LOOK_EVERY, SILENT = 1.0, 10
 
 DONE = (0, 3)
 """Exit codes where there is a result: it may not have converged."""
-
-NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")
 
 Key = tuple[str, int, bool]
 """Of a stream: the other site, its number, and whether it was opened there."""
@@ -96,8 +94,8 @@ class Site:
             raise RuntimeError("only the server begins, and once")
         sites = {"server": collab.server} | {one.name: one for one in collab.clients}
         carrier = self._connect(where, sites)
-        workspace, folder = collab.workspace, Path(collab.workspace.get_root_dir(), PLACE)
-        job = Path(workspace.get_run_dir(collab.fl_ctx.get_job_id()))
+        folder = Path(collab.workspace.get_root_dir(), PLACE)
+        job = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
         words = [self._command, "--study", f"{self._study}.toml"]
         own: Any = None
         with suppress(OSError, ValueError):  # which the command reports
@@ -127,9 +125,8 @@ class Site:
         """Let another site begin a stream; False while no process here waits for it."""
         site = collab.caller
         others = [number for one, number, theirs in [*self._streams] if theirs and one == site]
-        if site not in self._sites or type(number) is not int or number in others:
-            return False
-        if len(others) >= MOST:
+        known = site in self._sites and type(number) is int
+        if not known or number in others or len(others) >= MOST:
             return False
         line = socket(AF_UNIX)
         try:
@@ -146,26 +143,22 @@ class Site:
         """Take the next bytes of a stream, none at its end; False if there is no such stream."""
         if type(number) is not int or not isinstance(piece, bytes) or len(piece) > PIECE:
             return False
-        line = self._streams.get((collab.caller, number, not theirs))
-        if line is None:
-            return False
-        try:
+        with suppress(KeyError, OSError):
+            line = self._streams[collab.caller, number, not theirs]
             line.sendall(piece) if piece else line.shutdown(SHUT_RDWR)
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     @collab.final
     def end(self) -> None:
         """End what still runs as the job ends, whose calls go nowhere by now."""
-        process = self._process
-        if process is None:
+        if self._process is None:
             return
         try:
-            process.communicate(timeout=SECONDS)  # ends its standard input
+            self._process.communicate(timeout=SECONDS)  # ends its standard input
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self._process.kill()
+            self._process.wait()
         self._home.cleanup()
 
     def _connect(self, where: dict[str, str], sites: dict[str, Any]) -> Path:
@@ -241,13 +234,12 @@ class Server(Site):
             one.begin(where)
         codes: dict[str, int | None] = {}
         silent = dict.fromkeys(taking, 0)
-        while len(codes) < len(taking):
+        while running := taking.keys() - codes:
             time.sleep(LOOK_EVERY)
-            for site, one in taking.items():
-                try:
-                    code, silent[site] = one(timeout=SECONDS).ended(), 0
-                except CollabCallError:
-                    code, silent[site] = None, silent[site] + 1
+            for site in running:
+                code, silent[site] = None, silent[site] + 1
+                with suppress(CollabCallError):
+                    code, silent[site] = taking[site](timeout=SECONDS).ended(), 0
                 if code is not None or silent[site] >= SILENT:
                     codes[site] = code
         failed = [

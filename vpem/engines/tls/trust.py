@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import ssl
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -53,6 +54,9 @@ THEY_REFUSE = (
 
 NOT_OURS = ("WRONG_VERSION_NUMBER", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "HANDSHAKE_FAILURE")
 """What it calls the answers of something else."""
+
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")
+"""Of a study or member: a part of names of files."""
 
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 16

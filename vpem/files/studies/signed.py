@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vpem.checks import check_int, read_int
 from vpem.engines.tls.trust import (
     MOST_ISSUERS,
+    NAME,
     certificates_in,
     is_signed,
     names_of,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")
 LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 LONGEST_HOST = 253
 LONGEST = 200
