@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from functools import partial
@@ -20,6 +21,7 @@ from vpem import DistributedGaussianMixture, InputError
 from vpem._core.threads import one_blas_thread
 from vpem.engines.cluster import ClusterEngine
 from vpem.engines.tls.trust import Member, Roster
+from vpem.fits.clusters import Recipe
 from vpem.fits.rows import fit_em
 from vpem.network.graph import make_graph
 from vpem.network.partition import from_worker_of_row
@@ -209,6 +211,19 @@ def test_estimators_with_a_client_are_cloned_and_pickled(client):
     assert np.array_equal(read.means_, model.means_)
     named = DistributedGaussianMixture(client="tcp://head:8786")
     assert clone(named).client == pickle.loads(pickle.dumps(named)).client == named.client
+
+
+@quiet
+def test_no_key_is_on_disk_while_a_fit_runs(client, tmp_path, monkeypatch):
+    def fit(*args, **options):
+        found.append(list(tmp_path.glob("vpem-*")))
+        return whole(*args, **options)
+
+    found, whole = [], Recipe.fit
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Recipe, "fit", fit)
+    DistributedGaussianMixture(**FEW, client=client).fit([*collections(rows())][1][0])
+    assert found == [[]] * 3
 
 
 @quiet

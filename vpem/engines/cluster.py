@@ -160,25 +160,26 @@ def joined(
         key.write_bytes(ticket.key)
         roster = Roster(run, "the run", 1, members)
         post = Post(roster, Identity(names[ticket.rank], shown, key), listen=listener)
-        engine = ClusterEngine(post, roster, None)
-        engine.seats = None
         # Others dial the first, which waits for them as long as the framework does.
         post.timeout = SILENCE if ticket.rank else None
         post.start()
-        if cluster is not None:
-            threading.Thread(target=watch, args=[cluster], name="vpem watch", daemon=True).start()
-        try:
-            engine.barrier()
-            engine.wait_for(SILENCE)
-            yield engine
-            engine.barrier()
-        except BaseException as error:
-            code = getattr(error, "exit_code", 2)
-            engine.announce_end(str(error) or type(error).__name__, code=code)
-            raise
-        finally:
-            over.set()
-            post.close()
+        post.flush()  # the key is read by then, and no signal can leave it behind
+    engine = ClusterEngine(post, roster, None)
+    engine.seats = None
+    if cluster is not None:
+        threading.Thread(target=watch, args=[cluster], name="vpem watch", daemon=True).start()
+    try:
+        engine.barrier()
+        engine.wait_for(SILENCE)
+        yield engine
+        engine.barrier()
+    except BaseException as error:
+        code = getattr(error, "exit_code", 2)
+        engine.announce_end(str(error) or type(error).__name__, code=code)
+        raise
+    finally:
+        over.set()
+        post.close()
 
 
 @contextmanager
