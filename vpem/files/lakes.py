@@ -150,8 +150,8 @@ def _inside(
     found: Iterable[tuple[str, int]], root: str, source: str, pattern: str = ""
 ) -> list[str]:
     """Return the files of a folder that Spark would take for parts of a table."""
-    wanted = re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
-    fits = re.compile(f"{wanted}(/.*)?" if pattern else ".*", re.DOTALL)
+    regex = re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
+    fits = re.compile(f"{regex}(/.*)?" if pattern else ".*", re.DOTALL)
     taken, logs = list[str](), dict[str, str]()
     for path, n_bytes in found:
         names = path[len(root) :].strip("/").split("/")
