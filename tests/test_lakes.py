@@ -333,6 +333,14 @@ def test_columns_that_are_not_used_may_be_unlike(tmp_path, other):
                 read_dataset(tmp_path, memory_limit=limit, **also)
 
 
+def test_decimals_and_whole_numbers_are_numbers(tmp_path):
+    money = pa.array([1.25, 2, 3]).cast(pa.decimal128(10, 2))
+    write_all(tmp_path, {"a.parquet": {**A, "z": money}, "b.parquet": {**A, "z": [7, 8, 9]}})
+    for limit in (None, 1):
+        X = read_dataset(tmp_path, memory_limit=limit).X[:]
+        assert X[:, 2].tolist() == [1.25, 2, 3, 7, 8, 9]
+
+
 def test_text_far_down_a_file_on_disk_is_refused(tmp_path):
     for name, value in {"a": 1.5, "b": 2.5, "c": "lots"}.items():
         rows = (f"{row},{value}\n" for row in range(20))

@@ -114,7 +114,11 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return a type that has the values of both, None where there is none."""
     if pa.null() in (one, other):
         return other if one == pa.null() else one
-    both = [pa.schema([("x", plain_kind(kind))]) for kind in (one, other)]
+    kinds = [plain_kind(one), plain_kind(other)]
+    for kind, beside in (kinds, kinds[::-1]):
+        if pa.types.is_decimal(kind) and pa.types.is_integer(beside):
+            return pa.float64()  # no decimal has all of them
+    both = [pa.schema([("x", kind)]) for kind in kinds]
     with suppress(pa.ArrowException):
         return pa.unify_schemas(both, promote_options="permissive").field("x").type
     return None
