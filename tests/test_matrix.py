@@ -223,7 +223,7 @@ def test_a_federation_has_its_connections_already(tmp_path, monkeypatch, capsys)
 
 
 def test_a_relay_is_dialled_by_all_who_have_no_address(tmp_path, capsys):
-    options = {"topology": "cycle", "hops": 0, "components": 2, "rounds": 5}
+    options = {"topology": "cycle", "hops": 0, "components": 2, "rounds": 2, "weights": 0.1}
     addresses = dict.fromkeys(PARTIES) | {"clinic": ("clinic.org", 443)}
     file = study_of(
         tmp_path, options, server=None, addresses=addresses, relay=("relay.org", 443)
@@ -232,6 +232,8 @@ def test_a_relay_is_dialled_by_all_who_have_no_address(tmp_path, capsys):
     ways = {(one["opens"], one["address"]) for one in page["connections"]}
     assert ways == {("lab", "clinic.org:443"), ("imaging", "clinic.org:443"),
                     ("lab", "relay.org:443"), ("imaging", "relay.org:443")}  # fmt: skip
+    said = run(capsys, "study", "show", file, "--matrix").err
+    assert said.count("rounds are too few") == 1
     # What a relay passes on is on both of its ends.
     halves = [one["bytes_in_all"] for one in page["connections"] if one["listens"] == "relay"]
     assert len(halves) == 2

@@ -88,7 +88,8 @@ def _forecast(
         return dict(found["communication"])
 
     sent = [counted(n_components=k) for k in fits]
-    bare = counted(n_components=fits[-1], secure_sum=False)
+    masked = settings.secure_sum
+    bare = counted(n_components=fits[-1], secure_sum=False) if masked else sent[-1]
     restarts = int(values.get("n_init") or 1)
     iterations = int(values["max_iter"]) * restarts
     phases = {"labels": 1, "setup": restarts, "iteration": iterations, "last": restarts}
