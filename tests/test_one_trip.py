@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -145,6 +145,19 @@ def test_members_that_round_otherwise_take_as_many_iterations(way, accelerate, o
         assert len({(fit.n_iter, fit.converged) for fit, _ in found}) == 1
         assert len({fit.log_likelihood for fit, _ in found}) == 1
     assert any(n_here)
+
+
+@over(way=["star", "masked tree"], accelerate=[None, "squarem"])
+def test_an_annealed_step_is_taken_again_where_the_one_before_collapsed(way, accelerate):
+    options = {"at": 40.0, "reg_covar": 0.0, "max_iter": 3, "accelerate": accelerate}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(em, "iterate", partial(em.iterate, powers=(0.5, 0.8)))
+        found = fits(way, **options)
+        asking_all(patch)
+        asked = fits(way, **options)
+    assert found[0][0].recoveries[0].iteration == 0
+    for (ours, _), (theirs, _) in zip(found, asked, strict=True):
+        np.testing.assert_array_equal(ours.history, theirs.history)
 
 
 @over(way=["star", "tree"], steps=[1, 3, 5])

@@ -455,8 +455,8 @@ class FileSaver:
     def offer(self, state: Callable[[], State], *, last: bool = False) -> None:
         """Write the state if it is due, the last of any process, or one is to end."""
         self.generation += 1
-        signal, last = divmod(self._largest(2 * (self.signal or 0) + last), 2)
-        if signal or last or self._gone_on or self.generation % self.every == 0:
+        signal, is_last = divmod(self._largest(2 * (self.signal or 0) + last), 2)
+        if signal or is_last or self._gone_on or self.generation % self.every == 0:
             self.write(state())
         if signal:
             self.signal = signal

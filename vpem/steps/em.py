@@ -325,7 +325,7 @@ class Loop(Stateful):
             run.converged = False
             if self.trace is not None:
                 self.trace(None, run.mixture)
-        elif not pace.decides:
+        elif run.history and not pace.decides:
             small = run.is_small(self.step.whole, run.history[-1], self.settings.tol, 0, 1)
             total.agree("stopping")
             self.conclude(bool(total.roots.join(np.array([small]))[0]), undisturbed=True)
@@ -370,17 +370,18 @@ class Loop(Stateful):
 
     def anneal(self, power: float) -> None:
         """Take an M-step by responsibilities of densities to a power; nothing ends there."""
-        step, run, before = self.step, self.run, self.run.mixtures
-        mixtures = [replace(one, weights=one.weights**power) for one in before]
-        factors = [one.tempered(power) for one in self.factors]
-        try:
-            found = self.take_sum(mixtures, factors, "estep")
-        except PartitionedError:
-            return
-        if found is not None:
-            self.move_to(*maximize(step.roots, before, found[1], step.total.silent))
-            if isinstance(self.pace, Accelerated):
-                self.pace.kept = run.mixtures  # to which another process may object
+        step, run, found = self.step, self.run, None
+        while found is None:
+            before = run.mixtures
+            mixtures = [replace(one, weights=one.weights**power) for one in before]
+            factors = [one.tempered(power) for one in self.factors]
+            try:
+                found = self.take_sum(mixtures, factors, "estep")
+            except PartitionedError:
+                return
+        self.move_to(*maximize(step.roots, before, found[1], step.total.silent))
+        if isinstance(self.pace, Accelerated):
+            self.pace.kept = run.mixtures  # to which another process may object
 
     def move_to(self, updated: Sequence[Mixture], counts: list[Doubles]) -> bool:
         """Go on from an M-step; whether components had collapsed, where all agree after each sum.
