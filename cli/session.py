@@ -435,8 +435,8 @@ def join_placed(word: str) -> None:
 
 def place(settings: EngineSettings, screen: Screen) -> Placed:
     """Have workers of a framework run this command, too; this process leads them."""
-    from vpem.engines.cluster import FRAMEWORKS, leading, run_command
-    from vpem.fits.clusters import identify
+    from vpem.engines.cluster import FRAMEWORKS, run_command
+    from vpem.fits.clusters import leading
 
     cluster = FRAMEWORKS[settings.engine].at(settings.scheduler, settings.ranks)
     names = cluster.names[: settings.ranks]
@@ -455,7 +455,7 @@ def place(settings: EngineSettings, screen: Screen) -> Placed:
 
     screen.say(f"waiting for {len(names)} worker{'s' * (len(names) > 1)} of {settings.engine}")
     with ExitStack() as leave:
-        engine = leave.enter_context(leading(cluster, names, identify, start))
+        engine = leave.enter_context(leading(cluster, names, start))
         where = Placed(settings.engine, engine, leave.pop_all())
     join(where)
     return where

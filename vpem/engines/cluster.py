@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import secrets
 import ssl
 import subprocess
 import sys
@@ -33,13 +32,9 @@ from vpem.engines.engine import StalledError
 from vpem.engines.tls.engine import TlsEngine
 from vpem.engines.tls.faults import Unheard
 from vpem.engines.tls.mailbox import Post
-from vpem.engines.tls.server import listening
 from vpem.engines.tls.trust import Identity, Member, Roster
 from vpem.errors import InputError, Setting, VpemError
 from vpem.network.messages import encode
-
-FIRST = "the fit"
-"""Name of the first process in messages."""
 
 LOOK_EVERY = 0.5
 """Seconds between questions to the framework what became of the workers."""
@@ -163,7 +158,7 @@ def joined(
         # Others dial the first, which waits for them as long as the framework does.
         post.timeout = SILENCE if ticket.rank else None
         post.start()
-        post.flush()  # the key is read by then, and no signal can leave it behind
+        post.flush(SILENCE)  # the key is read by then, and no signal can leave it behind
     engine = ClusterEngine(post, roster, None)
     engine.seats = None
     if cluster is not None:
@@ -180,34 +175,6 @@ def joined(
     finally:
         over.set()
         post.close()
-
-
-@contextmanager
-def leading(
-    cluster: Cluster,
-    names: Sequence[str],
-    make: Callable[[], tuple[bytes, bytes]],
-    start: Callable[[Ticket], None],
-) -> Iterator[ClusterEngine]:
-    """Join a run as its first process, once ``start`` has begun it at each worker.
-
-    ``make`` makes a certificate (DER) and its key (PEM).
-    """
-    listener = listening("", 0, "this process")
-    address, run = (cluster.host, listener.getsockname()[1]), secrets.token_hex(16)
-    certificates, keys = zip(*(make() for _ in range(len(names) + 1)), strict=True)
-    first, *others = (
-        Ticket(run, rank, [FIRST, *names], list(certificates), address, key)
-        for rank, key in enumerate(keys)
-    )
-    try:
-        for ticket in others:
-            start(ticket)
-        with joined(first, listener, cluster) as engine:
-            yield engine
-    finally:
-        cluster.stop()
-        listener.close()
 
 
 def run_command(

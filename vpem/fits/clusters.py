@@ -7,10 +7,11 @@ goes on from the last iteration with the others, which take up its partitions.
 
 from __future__ import annotations
 
+import secrets
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from vpem.checks import Floats
-from vpem.engines.cluster import Cluster, ClusterEngine, Ticket, joined, leading
+from vpem.engines.cluster import Cluster, ClusterEngine, Ticket, joined
 from vpem.engines.placement import Placement, for_each
 from vpem.engines.tls.faults import Parted, Unheard
+from vpem.engines.tls.server import listening
 from vpem.errors import InputError, VpemError, VpemWarning, warn
 from vpem.files.studies.signed import make_certificate, make_key
 from vpem.fits.results import RowFit
@@ -138,7 +140,7 @@ def fit_over(
 
         saver: Led | None = None
         try:
-            with leading(cluster, names, identify, start) as engine:
+            with leading(cluster, names, start) as engine:
                 saver = Led(engine, kept)
                 return recipe.fit(engine, [], None if weights is None else [], saver=saver,
                                   callback=callback)  # fmt: skip
@@ -154,10 +156,30 @@ def fit_over(
         warn(f"{lost}; its partitions go to the others, and the fit goes on")
 
 
-def identify() -> tuple[bytes, bytes]:
-    """Make a certificate (DER) and its key (PEM) for one run."""
-    key, pem = make_key()
-    return make_certificate("vpem", key, days=30), pem
+@contextmanager
+def leading(
+    cluster: Cluster, names: Sequence[str], start: Callable[[Ticket], None]
+) -> Iterator[ClusterEngine]:
+    """Join a run as its first process, once ``start`` has begun it at each worker.
+
+    Keys and certificates of all are made for this run.
+    """
+    listener = listening("", 0, "this process")
+    address, run = (cluster.host, listener.getsockname()[1]), secrets.token_hex(16)
+    keys, written = zip(*(make_key() for _ in range(len(names) + 1)), strict=True)
+    certificates = [make_certificate("vpem", key, days=30) for key in keys]
+    first, *others = (
+        Ticket(run, rank, ["the fit", *names], certificates, address, key)
+        for rank, key in enumerate(written)
+    )
+    try:
+        for ticket in others:
+            start(ticket)
+        with joined(first, listener, cluster) as engine:
+            yield engine
+    finally:
+        cluster.stop()
+        listener.close()
 
 
 def _cause(error: Parted, cluster: Cluster) -> VpemError:
