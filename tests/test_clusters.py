@@ -19,7 +19,7 @@ import vpem
 import vpem.engines.cluster
 from vpem import DistributedGaussianMixture, InputError
 from vpem._core.threads import one_blas_thread
-from vpem.engines.cluster import ClusterEngine
+from vpem.engines.cluster import ClusterEngine, DaskCluster
 from vpem.engines.tls.trust import Member, Roster
 from vpem.fits.clusters import Recipe
 from vpem.fits.rows import fit_em
@@ -247,6 +247,20 @@ def test_fits_at_once_do_not_wait_for_each_others_threads(client):
     for one in fits:
         one.join(60)
     assert len(found) == len(fits)
+
+
+def test_a_scheduler_that_is_gone_ends_a_fit_once_dask_gives_up(client, monkeypatch):
+    def gone():
+        raise OSError("connection reset")
+
+    workers = DaskCluster(client)
+    monkeypatch.setattr(client, "nthreads", gone)
+    assert workers.look() is None
+    monkeypatch.setattr(client, "status", "closed")
+    try:
+        assert "is gone (connection reset)" in str(workers.look())
+    finally:
+        monkeypatch.undo()
 
 
 @quiet

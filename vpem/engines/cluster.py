@@ -257,6 +257,8 @@ class DaskCluster(Cluster):
         try:
             there = self.client.nthreads()
         except Exception as gone:
+            if self.client.status not in ("closing", "closed"):
+                return None  # it may come back, and a fit under way does not need it
             return StalledError(
                 f"the scheduler of Dask at {self.client.scheduler.address} is gone ({gone}); "
                 "start it and its workers again"
