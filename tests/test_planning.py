@@ -221,6 +221,20 @@ def test_batches_are_counted_by_the_pass(graph, batch_size, step_size, overlappi
         assert sent["last"] == plan(graph, held, n_samples=120, **options)["communication"]["last"]
 
 
+@pytest.mark.filterwarnings("ignore::vpem.NotConvergedWarning")
+def test_of_workers_the_first_pass_of_batches_is_one_sum(overlapping):
+    graph, how = make_graph("star", 5), {"n_components": 2, "batch_size": 8}
+    told = plan(graph, [3, *[0] * 4], split="rows", n_samples=150, **how)["communication"]
+    fit = fit_em(
+        overlapping(0, 150, 3), evenly(150, 5), connect_workers(graph), init=[0, 1], tol=1e-13,
+        max_iter=3, reg_covar=0.01, **how,
+    )  # fmt: skip
+    sums = [told[part]["by_kind"]["server"]["rounds"] for part in ("batch", "iteration", "last")]
+    assert sums[1] == 4 * sums[0]
+    found = fit.communication["by_kind"]["server"]["rounds"]
+    assert found == sums[0] + (fit.n_iter - 1) * sums[1] + sums[2]
+
+
 def test_a_pass_of_many_batches_is_quick_to_plan():
     graph = make_graph("cycle", 6)
     sent = plan(graph, [1] * 6, n_samples=10**9 + 7, batch_size=10)["communication"]

@@ -91,8 +91,9 @@ def describe(
 
     Messages and bytes are counted as in a fit that starts at given rows: the setup, every
     iteration (with --batch-size a pass over all batches), and the last E-step, which computes the
-    log-likelihood of the model. The start 'kmeans' adds a few sums to the setup. Where links or
-    agents fail they are means.
+    log-likelihood of the model. Over rows covariances are full, and the first pass over batches is
+    a single sum. The start 'kmeans' adds a few sums to the setup. Where links or agents fail they
+    are means.
 
     Example: vpem plan cycle -n 8 --hops 1
     """

@@ -343,11 +343,12 @@ def plan(
     A fit of n iterations that starts at given rows sends the setup, n iterations and the last
     E-step; other starts add sums to the setup, and a component that is reinitialised an agreement.
     With ``batch_size`` there is ``batch``, the E-step of one batch, and an iteration is a pass over
-    all of them. Where links or agents fail, or compressed rounds go on until agents agree, no two
-    sums send the same: ``is_expected`` says that all but the setup are estimates, of faults means
-    over ``n_drawn`` sums drawn as the fit draws its first ones, and ``partitioned`` is the share of
-    them in which the network was disconnected, of which it warns. With ``link`` there is ``time``,
-    what an iteration takes (`iteration_time`); ``memory`` is what it needs (`memory`).
+    all of them; of workers the first is a single sum instead. Where links or agents fail, or
+    compressed rounds go on until agents agree, no two sums send the same: ``is_expected`` says that
+    all but the setup are estimates, of faults means over ``n_drawn`` sums drawn as the fit draws
+    its first ones, and ``partitioned`` is the share of them in which the network was disconnected,
+    of which it warns. With ``link`` there is ``time``, what an iteration takes (`iteration_time`);
+    ``memory`` is what it needs (`memory`).
     """
     settings = PlanSettings.resolve(settings, **changes)
     check_links(graph.n_edges, graph.topology)
