@@ -428,10 +428,9 @@ def _complete(result: Outcome, n_components: int) -> None:
 
 def _difference(then: Report, now: Report) -> str | None:
     """Say what is not the same any more; None where everything is."""
+    then = {name: fact for name, fact in then.items() if name != "stopping"}  # once of vpem 0.1.0
     if "skip_negligible" in then:  # as vpem 0.1.0 once called the opposite
-        every = not then["skip_negligible"]
-        then = {"every_weight": every} | then
-        del then["skip_negligible"]
+        then = {"every_weight": not then.pop("skip_negligible")} | then
     for name in dict.fromkeys([*now, *then]):
         one, other = then.get(name), now.get(name)
         if one == other or (name not in then and is_default(name, other)):
