@@ -91,7 +91,6 @@ typers: $(VENV)/with-test
 # Frameworks that place workers, and a server of S3: large, so that other tests leave out what is not there.
 engines: $(VENV)/with-test $(VENV)/with-engines
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n0 tests/test_clusters.py tests/test_nvflare.py tests/test_lakes.py
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n0 tests/test_docs.py -k dask-and-ray
 
 $(VENV)/with-engines: $(VENV)/with-dask $(VENV)/with-ray $(VENV)/with-nvflare $(VENV)/with-lake-test
 	@touch $@

@@ -30,13 +30,8 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 # ---- pages and notebooks run ---------------------------------------------------------------------
 
 
-NEEDS = {"docs/how-to/dask-and-ray.md": "distributed"}
-"""Libraries that pages need and tests do without; `make engines` runs these."""
-
-
 @pytest.mark.parametrize("page", sessions())
 def test_session(page, tmp_path):
-    pytest.importorskip(NEEDS.get(page, "vpem"))
     check(page, tmp_path)
 
 

@@ -275,7 +275,7 @@ def warm_up() -> None:
 
     for package in (vpem, vpem_cli):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("__main__"):
+            if not found.name.endswith(("__main__", "engines.nvflare")):  # which needs NVFlare
                 importlib.import_module(found.name)
     # The tree of commands is the same every time, and making it takes as long as a small fit.
     vpem_cli.app.command = functools.cache(vpem_cli.app.command)
