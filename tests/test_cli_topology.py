@@ -196,7 +196,7 @@ def test_a_picture_that_fails_leaves_nothing(capsys, monkeypatch, tmp_path):
     ("words", "message"),
     [
         ("", "give the name of a topology with -n, a dataset, or --graph"),
-        ("cycle", "how many agents? give -n: vpem topology describe cycle -n 8"),
+        ("cycle", "how many agents? give -n: vpem plan cycle -n 8"),
         ("missing.h5", "missing.h5"),
         ("cycle -n 5 --features 3", "5 agents cannot share 3 features"),
         ("cycle -n 5 --topology path", "--topology is for a dataset"),

@@ -37,8 +37,7 @@ class PlannedGraph(
     GraphSettings, heading="Network",
     rows=[
         ("topology", lacks_data,
-         " is for a dataset; without one give the topology's name alone: vpem topology describe "
-         "cycle -n 8"),
+         " is for a dataset; without one give the topology's name alone: vpem plan cycle -n 8"),
         ("graph", lambda given: given.get("source") in TOPOLOGIES,
          "give a topology or {graph}, not both"),
     ],
@@ -154,7 +153,7 @@ def _named(
             "give the name of a topology with -n, a dataset, or --graph with a file of edges"
         )
     if source is not None and agents is None:
-        raise InputError(f"how many agents? give -n: vpem topology describe {source} -n 8")
+        raise InputError(f"how many agents? give -n: vpem plan {source} -n 8")
     if source is not None and agents is not None:  # the fewest, before it takes minutes to draw
         links = {"complete": agents * (agents - 1) // 2, "star": agents, "cycle": agents}
         check_links(links.get(source, agents - 1), source)

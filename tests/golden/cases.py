@@ -398,6 +398,7 @@ CASES: dict[str, dict[str, Lines]] = {
         "split a table": "data split mixed.csv --agents 2 --family auto -o parts",
         "fetch": "data fetch htru2 --from pulsars.csv -o f.h5",
         "topology": "topology describe cycle -n 8 --hops 1",
+        "plan": "plan cycle -n 8 --hops 1",
         "topology, as json": "topology describe geometric -n 12 --graph-seed 3 --hops 1 --json",
         "topology of data": "topology describe data/breast_cancer.h5 --compress natural:12bits "
         "--link 100Mbit,30ms --json",
@@ -428,7 +429,7 @@ CASES: dict[str, dict[str, Lines]] = {
             "study change heart.toml --command kmeans -k 3",
             "study show heart.toml --json",
         ),
-        "matrix": (*JOINED[: len(MEETING) + 6], "study show heart.toml --matrix --samples 569"),
+        "matrix": (*JOINED, "study show heart.toml --matrix --samples 569"),
         "renew and revoke": (
             *JOINED[: len(MEETING) + 3],
             "party renew heart.toml --as clinic",
