@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -165,7 +167,21 @@ def warn(
     *parts: str | Setting, level: int = 3, kind: Callable[..., VpemWarning] = VpemWarning
 ) -> None:
     """Warn in a sentence, of the code so many calls up (1: of the caller's own line)."""
-    warnings.warn(kind(*parts), stacklevel=level + 1)
+    if not getattr(_silent, "here", False):
+        warnings.warn(kind(*parts), stacklevel=level + 1)
+
+
+_silent = threading.local()
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Let this thread not `warn`: filters of warnings are those of all threads of a process."""
+    _silent.here = True
+    try:
+        yield
+    finally:
+        _silent.here = False
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from vpem.engines.cluster import Cluster, ClusterEngine, Ticket, joined
 from vpem.engines.placement import Placement, for_each
 from vpem.engines.tls.faults import Parted, Unheard
 from vpem.engines.tls.server import listening
-from vpem.errors import InputError, VpemError, VpemWarning, warn
+from vpem.errors import InputError, VpemError, silent, warn
 from vpem.files.studies.signed import make_certificate, make_key
 from vpem.fits.results import RowFit
 from vpem.fits.rows import fit_em
@@ -113,8 +112,7 @@ def member(
     ticket: Ticket, recipe: Recipe, n_threads: int, parts: Sequence[Any], weights: Any
 ) -> None:
     """Take part in a fit as one of its workers, in a task of the framework."""
-    with suppress(Parted), warnings.catch_warnings(), joined(ticket) as engine:
-        warnings.simplefilter("ignore", VpemWarning)  # the first process says them
+    with suppress(Parted), silent(), joined(ticket) as engine:  # the first process warns
         recipe.fit(engine, parts, weights, saver=Led(engine), n_threads=n_threads)
 
 
