@@ -42,10 +42,10 @@ cdef extern from "simd/tile.h" nogil:
         double*)
     void vpem_narrow_moments_d(
         int, const double*, Py_ssize_t, Py_ssize_t, Py_ssize_t, const double*, const double*,
-        double*, double*, double*, Py_ssize_t)
-    void vpem_narrow_moments_f(
-        int, const float*, Py_ssize_t, Py_ssize_t, Py_ssize_t, const float*, const float*, float*,
         double*, double*, Py_ssize_t)
+    void vpem_narrow_moments_f(
+        int, const float*, Py_ssize_t, Py_ssize_t, Py_ssize_t, const float*, const float*, double*,
+        double*, Py_ssize_t)
     void vpem_wide_moments_d(
         int, const double*, Py_ssize_t, const Py_ssize_t*, Py_ssize_t, Py_ssize_t, const double*,
         const double*, double, double*, double*, double*, Py_ssize_t, Py_ssize_t, double*, double*)

@@ -419,11 +419,11 @@ cdef void root_moments(Plan* plan, Work* work, Py_ssize_t b, const real* g) noex
             if real is double:
                 vpem_narrow_moments_d(
                     plan.isa, x, work.stride, n_rows, width, mean, g + k * work.stride + begin,
-                    packed, first_moment, second_moment, gram_stride(plan, width))
+                    first_moment, second_moment, gram_stride(plan, width))
             else:
                 vpem_narrow_moments_f(
                     plan.isa, x, work.stride, n_rows, width, mean, g + k * work.stride + begin,
-                    packed, first_moment, second_moment, gram_stride(plan, width))
+                    first_moment, second_moment, gram_stride(plan, width))
         else:
             n_rows = min(n_rows, work.n_rows - begin)
             if real is double:
@@ -772,11 +772,10 @@ def sweep(
     cdef Py_ssize_t n_tiles = (plan.n_samples + plan.tile - 1) // plan.tile
     cdef double cost = squares / 24.0 + plan.d / 3.0 + (3 + spread / 32.0) * plan.n_roots
     cost *= plan.n_samples * plan.n_components
-    cdef Py_ssize_t narrow = 2 * round_up(min(plan.widest, <Py_ssize_t>NARROWEST_WIDE), 4)
-    cdef Py_ssize_t n_packed = max(
-        narrow * plan.tile,
-        CAPACITY * packed_stride(&plan, plan.widest, sizeof(real)) + plan.widest + plan.lanes,
-    )
+    cdef Py_ssize_t n_packed = 0
+    if plan.widest >= NARROWEST_EITHER:
+        n_packed = CAPACITY * packed_stride(&plan, plan.widest, sizeof(real))
+        n_packed += plan.widest + plan.lanes
     cdef Py_ssize_t n_centred = max(plan.widest, spread) * 2 * plan.lanes
     cdef Py_ssize_t[::1] guessing
     cdef double heaviest = np.max(row_weights, initial=0.0) if row_weights.shape[0] else 1.0

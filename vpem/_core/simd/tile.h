@@ -174,10 +174,9 @@ static int vpem_instruction_set(void)
     static double vpem_total_##type(int set, const REAL *g, isize n) \
     { return VPEM_CHOOSE(total, type, set, (g, n)); } \
     static void vpem_narrow_moments_##type(int set, const REAL *x, isize stride, isize n_rows, \
-        isize width, const REAL *mean, const REAL *g, REAL *work, double *first, double *second, \
-        isize across) \
-    { VPEM_CHOOSE(narrow_moments, type, set, (x, stride, n_rows, width, mean, g, work, first, \
-        second, across)); } \
+        isize width, const REAL *mean, const REAL *g, double *first, double *second, isize across) \
+    { VPEM_CHOOSE(narrow_moments, type, set, (x, stride, n_rows, width, mean, g, first, second, \
+        across)); } \
     static void vpem_wide_moments_##type(int set, const REAL *rows, isize d, const isize *order, \
         isize n_rows, isize width, const REAL *mean, const REAL *g, REAL least, REAL *roots, \
         REAL *sums, REAL *packed, isize capacity, isize stride, double *first, double *gram) \
