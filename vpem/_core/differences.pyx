@@ -3,8 +3,6 @@
 Hubs add up differences of squared distances, ``|x - c_k|^2 - |x - c_1|^2``: of what is there of a
 row they are one product of matrices a hub, and the sum of the hubs is one more, tile by tile.
 """
-from itertools import pairwise
-
 import numpy as np
 
 from cython.parallel cimport prange, threadid
@@ -67,11 +65,11 @@ cdef void differences_of(
     cdef int width, rows_of = <int>n, columns = <int>d, others = <int>v
     for m in range(n):
         for j in range(d):
-            if plan.gaps:
-                seen[m * d + j] = observed[m * d + j] != 0
-                near[m * d + j] = rows[m * d + j] - shift[j] if observed[m * d + j] else 0
-            else:
-                near[m * d + j] = rows[m * d + j] - shift[j]
+            near[m * d + j] = rows[m * d + j] - shift[j]
+    if plan.gaps:
+        for m in range(n * d):
+            seen[m] = observed[m] != 0
+            near[m] = near[m] if observed[m] else 0
     own = local if plan.mixes else out
     for hub in range(plan.n_hubs):
         width = <int>(offsets[hub + 1] - offsets[hub])
@@ -147,15 +145,18 @@ cdef void add_first(
     double* out,                    # INOUT (d,)
 ) noexcept nogil:
     """Squared distances to the first centre, feature by feature."""
-    cdef Py_ssize_t m, j
+    cdef Py_ssize_t d = plan.d, m, j
     cdef double weight, off
     for m in range(n):
         weight = 1 if weights == NULL else weights[m]
-        for j in range(plan.d):
-            off = rows[m * plan.d + j] - centre[j]
-            if plan.gaps and not observed[m * plan.d + j]:
-                off = 0
-            out[j] += weight * off * off
+        if plan.gaps:
+            for j in range(d):
+                off = rows[m * d + j] - centre[j] if observed[m * d + j] else 0
+                out[j] += weight * off * off
+        else:
+            for j in range(d):
+                off = rows[m * d + j] - centre[j]
+                out[j] += weight * off * off
 
 
 def assign_features(
@@ -189,11 +190,15 @@ def assign_features(
     plan.n_others = n_centres - 1
     plan.gaps = observed.shape[0] > 0
     dtype = np.float64 if real is double else np.float32
-    bounds, matrix = np.asarray(offsets), np.asarray(mix)
-    plan.mixes = plan.n_roots > 1 or not (matrix == 1).all()
+    cdef Py_ssize_t[2] whole = [0, plan.d]
+    cdef const Py_ssize_t[::1] places = offsets
+    cdef Py_ssize_t hub, j, k
+    plan.mixes = plan.n_roots > 1
+    for hub in range(mix.shape[1]):
+        plan.mixes = plan.mixes or mix[0, hub] != 1
     if not plan.mixes:
-        bounds, matrix = np.array([0, plan.d], dtype=np.intp), np.ones((1, 1))
-    plan.n_hubs = len(bounds) - 1
+        places = whole
+    plan.n_hubs = places.shape[0] - 1
     # Of a tile: rows, what is there of them, differences of the hubs, and of the roots.
     size = plan.d * (1 + plan.gaps)
     size += plan.n_others * (plan.n_roots + (plan.n_hubs if plan.mixes else 0))
@@ -213,20 +218,20 @@ def assign_features(
     # About the first centre: between centres at whole numbers ties are ties.
     middle = np.asarray(centres)[0].astype(dtype)
     about = np.asarray(centres) - middle
-    heights = about**2 - about[0] ** 2
+    heights = (about**2 - about[0] ** 2)[1:]
+    constants_of = np.empty((plan.n_hubs, plan.n_others), dtype=dtype)
+    for hub in range(plan.n_hubs):
+        constants_of[hub] = heights[:, places[hub]:places[hub + 1]].sum(axis=1)
     cdef const real[::1] shift = middle
-    cdef const real[:, ::1] normals = (-2 * (about - about[0]))[1:].astype(dtype)
-    cdef const real[:, ::1] levels = heights[1:].astype(dtype)
-    cdef const real[:, ::1] constants = np.array(
-        [heights[1:, a:b].sum(axis=1) for a, b in pairwise(bounds)], dtype=dtype
-    )
-    cdef const real[:, ::1] mixing = matrix.astype(dtype)
-    cdef const Py_ssize_t[::1] places = bounds
+    cdef const real[:, ::1] normals = (-2 * (about - about[0]))[1:].astype(dtype, copy=False)
+    cdef const real[:, ::1] levels = (heights if plan.gaps else heights[:0]).astype(dtype)
+    cdef const real[:, ::1] constants = constants_of
+    cdef const real[:, ::1] mixing = np.asarray(mix).astype(dtype, copy=False)
     cdef double[:, ::1] partial = np.zeros((n_shares, total))
     cdef real[:, ::1] work = np.zeros((n_threads, plan.tile * size), dtype=dtype)
     cdef const unsigned char* seen = &observed[0, 0] if plan.gaps else NULL
     cdef const real* normal = &normals[0, 0] if plan.n_others else NULL
-    cdef const real* level = &levels[0, 0] if plan.n_others else NULL
+    cdef const real* level = &levels[0, 0] if plan.n_others and plan.gaps else NULL
     cdef const real* constant = &constants[0, 0] if plan.n_others else NULL
     cdef const double* heavy = &weights[0] if weights.shape[0] else NULL
     cdef double* own
@@ -271,13 +276,17 @@ def assign_features(
                 )
             begin = begin + n
     # One after the other, whoever had them.
-    found = np.asarray(partial).sum(axis=0)
-    parts = np.split(found, [n_centres * plan.d, of_first, of_first + plan.d, of_least,
-                             of_least + plan.n_roots])
-    np.asarray(sums)[...] += parts[0].reshape(n_centres, plan.d)
-    if plan.gaps:
-        np.asarray(there)[...] += parts[1].reshape(n_centres, plan.d)
-    np.asarray(first)[...] += [parts[2][a:b].sum() for a, b in pairwise(np.asarray(offsets))]
-    np.asarray(counts)[...] += parts[3].reshape(plan.n_roots, n_centres)
-    np.asarray(least)[...] += parts[4]
-    np.asarray(changes)[...] += parts[5].astype(np.intp)
+    cdef const double[::1] found = np.asarray(partial).sum(axis=0)
+    for k in range(n_centres):
+        for j in range(plan.d):
+            sums[k, j] += found[k * plan.d + j]
+            if plan.gaps:
+                there[k, j] += found[(n_centres + k) * plan.d + j]
+    for root in range(plan.n_roots):
+        for k in range(n_centres):
+            counts[root, k] += found[of_first + plan.d + root * n_centres + k]
+        least[root] += found[of_least + root]
+        changes[root] += <Py_ssize_t>found[of_least + plan.n_roots + root]
+    apart = np.asarray(found)[of_first:of_first + plan.d]
+    for hub in range(offsets.shape[0] - 1):
+        first[hub] += apart[offsets[hub]:offsets[hub + 1]].sum()
