@@ -29,7 +29,7 @@ from vpem.fits.settings import PrivacySettings
 from vpem.network.codecs import parse_codec
 from vpem.network.hubs import find_hubs
 from vpem.network.partition import contiguous, evenly
-from vpem.records import Settings, changed, describe_field, setting
+from vpem.records import Settings, _checked, changed, describe_field, setting
 from vpem.saem.saem import run_saem
 from vpem.settings import FedMixtureSettings, GraphSettings, HoldingSettings, SaemSettings
 from vpem.steps.fedem import run_fedem
@@ -167,6 +167,17 @@ def test_what_is_not_given_is_the_default_of_the_record_that_comes_first(played,
     assert (told["louder"]["level"], told["base"]["level"], told["given"]) == (5, 5, False)
     monkeypatch.setenv("VPEM_TOY_LOUDNESS", "8")
     assert played()["base"]["level"] == 8
+
+
+def test_defaults_are_what_checks_would_make_of_them():
+    """Records check what is no default, and nothing has to be done about what is one."""
+    kinds = [Settings]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        for one in kind.fields():
+            found = _checked(one, one.default)
+            assert (type(found), found) == (type(one.default), one.default), (kind, one.name)
+    assert len(kinds) > 20
 
 
 @each(

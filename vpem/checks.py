@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import chain
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar
@@ -406,10 +407,11 @@ def row_blocks(X: Matrix) -> Iterator[tuple[int, NDArray[np.floating]]]:
         yield start, X[start : start + step]
 
 
-def _words(name: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def _words(name: str) -> tuple[str, ...]:
     """Return the words of a name, in small letters: those of PatientID, but FeNO is one."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z][a-z]|ID)", " ", name)
-    return [word.casefold() for word in re.findall(r"[^\W_]+", spaced)]
+    return tuple(word.casefold() for word in re.findall(r"[^\W_]+", spaced))
 
 
 def ids_by_name(name: str) -> bool:
@@ -443,7 +445,7 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
 
     ``some``: there are more rows, in which values may repeat although they differ in these.
     """
-    words, by_name = {*_words(name)}, ids_by_name(name)
+    words = {*_words(name)}
     known = values if len(values) and np.isfinite(values.sum()) else values[np.isfinite(values)]
     dated = words & {*DATES} or any(word.endswith("datum") for word in words)
     if words & {*CLOCKS} and len(known) >= FEW_ROWS:
@@ -455,11 +457,12 @@ def no_measurement(name: str, values: Floats, some: bool = False) -> str:
     n_rows = len(values)
     if n_rows < 3 or not is_whole(known):
         return ""
+    by_name = ids_by_name(name)
     low, high = known.min(), known.max()
     of_days = low >= 1800_01_01 and high <= 2199_12_31
     of_months = low >= 1800_01 and high <= 2199_12 and high - low > 11
     may_be_classes = len(words) == 1 and bool(words & {*CLASSES})
-    may_be_codes = _words(name)[-1:] == ["code"] or (len(words) == 1 and bool(words & {*GROUPS}))
+    may_be_codes = _words(name)[-1:] == ("code",) or (len(words) == 1 and bool(words & {*GROUPS}))
     # Where fewer numbers lie between the ends than there are rows, some are alike.
     other_signs = by_name or of_days or of_months or low >= EPOCH or may_be_classes or may_be_codes
     if high - low < n_rows - 1 and not other_signs:

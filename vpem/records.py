@@ -173,17 +173,23 @@ class Settings:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self)})"
 
     def __post_init__(self) -> None:
-        for one in self.fields():
-            vars(self)[one.name] = _checked(one, getattr(self, one.name))
+        given = vars(self)
+        for name in self._not_default():
+            given[name] = _checked(self.settings_by_name[name], given[name])
         self.refuse_idle()
+
+    def _not_default(self) -> list[str]:
+        """Return the settings whose value is another object than the default."""
+        given, known = vars(self), self.settings_by_name
+        return [name for name, one in known.items() if given[name] is not one.default]
 
     def refuse_idle(self, **facts: object) -> None:
         """Raise InputError where a setting has no effect beside the others and these facts."""
         values = vars(self) | facts
-        for one in self.fields():
-            for when, why in describe_field(one).rules:
-                if when(values) and self.has_changed(one.name):
-                    refuse(one.name, why, Setting(one.name))
+        for name in self._not_default():
+            for when, why in describe_field(self.settings_by_name[name]).rules:
+                if when(values) and self.has_changed(name):
+                    refuse(name, why, Setting(name))
 
     def has_changed(self, name: str) -> bool:
         """Whether a setting is not the default; arrays answer with arrays, and never are."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from datetime import date
-from functools import partial
+from functools import cache, partial
 from html import escape
 from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
@@ -324,7 +324,14 @@ def _columns(X: Any) -> Iterator[tuple[Any, AnyArray, str]]:
 def warn_of_columns(data: Floats, names: Sequence[str] | None) -> None:
     """Warn of columns that are hardly measurements, and of codes for missing values in them."""
     called = names or [f"column {place}" for place in range(data.shape[1])]
-    why = {name: no_measurement(name, data[:, place]) for place, name in enumerate(called)}
+    why = dict.fromkeys(called, "")
+    # A column with a fraction among its first values is none of counts or codes, nor of dates
+    # unless its name says so.
+    head = data[:64]
+    fractions = (np.isfinite(head) & (head != np.round(head))).any(axis=0)
+    for place, name in enumerate(called):
+        if names is not None or not fractions[place]:
+            why[name] = no_measurement(name, data[:, place])
     counts = [name for name, one in why.items() if one in (DIFFERENT, NEARLY)]
     why |= dict.fromkeys(counts if len(counts) > MOST_NUMBERS else (), "")
     odd = {name: repr(name) if names else name for name, one in why.items() if one}
@@ -428,6 +435,11 @@ def _described(parameters: Sequence[Field[object]], also: Mapping[str, str]) -> 
         yield "\n    ".join([f"{one.name} : {kind}, {default}", *lines])
 
 
+@cache
+def parameters_of(kind: type) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+
+
 class OnGraph(BaseEstimator):
     """Estimator with a graph, settings of recipes, and the parameters of all fits.
 
@@ -461,11 +473,10 @@ class OnGraph(BaseEstimator):
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse unknown parameters, with the name of the one that is meant."""
-        parameters = inspect.signature(cls.__init__).parameters
-        known = [name for name in parameters if name != "self"]
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-        for name in () if takes_any else kwargs:
-            if name not in known:
+        parameters = parameters_of(cls)
+        for name in [name for name in kwargs if name not in parameters]:
+            if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+                known = [one for one in parameters if one != "self"]
                 meant = [one for one in known if name in MEANT.get(one, ())]
                 hint = f"; it is called {meant[0]}" if meant else did_you_mean(name, known)
                 hint = f": {cls._without[name]}" if name in cls._without else hint
@@ -499,7 +510,7 @@ class OnGraph(BaseEstimator):
         It predicts, scores, is drawn and saved as before. Of parameters that a file cannot hold,
         such as graphs, it has the defaults.
         """
-        report, known = stored.report, inspect.signature(cls.__init__).parameters
+        report, known = stored.report, parameters_of(cls)
         called = {"seed": "random_state", "topology": "graph"}
         for one in fields(cls):
             flags = describe_field(one).flags.split()
