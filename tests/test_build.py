@@ -319,6 +319,10 @@ LOADED = {
     ),
     "import": ("import vpem", LIBRARIES | {"typer", "rich"}),
     "names": ("import vpem; vpem.load; vpem.fit_vpem; vpem.connect", UNUSED | {"pyarrow"}),
+    "estimator": (
+        "import vpem, numpy; vpem.VPEM(2).fit(numpy.random.default_rng(0).normal(size=(60, 3)))",
+        UNUSED - {"vpem.fits.selection.trials", "vpem.files.networks"} | {"pyarrow"},
+    ),
     "load a model": (
         "import vpem; vpem.load('model.h5')", {"matplotlib", "networkx", "vpem.saem.results"},
     ),
@@ -358,3 +362,23 @@ def test_what_is_loaded_is_what_is_used(tables, case):
     loaded = ended.stderr.splitlines()[-1].split()
     assert "vpem" in loaded
     assert {name for name in unused for one in loaded if f"{one}.".startswith(f"{name}.")} == set()
+
+
+@each("asks", ["import sklearn.base", "assert 'Mine(n_comp' in repr(model)", "model._repr_html_()"])
+def test_estimators_are_scikit_learns_as_soon_as_it_is_loaded(asks):
+    program = f"""
+import pickle, sys, numpy, vpem
+class Mine(vpem.VPEM): pass
+model = Mine(3).fit(numpy.random.default_rng(0).normal(size=(60, 3)))
+kept, given = pickle.dumps(model), model.get_params()
+print("sklearn" in sys.modules)
+{asks}
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import get_tags
+print(isinstance(model, BaseEstimator), issubclass(vpem.FedEM, BaseEstimator))
+print(clone(model).get_params() == given == model.get_params(), hasattr(model, "set_fit_request"))
+print(get_tags(pickle.loads(kept)).estimator_type, repr(model.set_params(tol=0.5)))
+"""
+    assert printed(["-c", program]).split() == [
+        "False", *["True"] * 4, "density_estimator", "Mine(n_components=3,", "tol=0.5)",
+    ]  # fmt: skip

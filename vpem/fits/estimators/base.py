@@ -11,21 +11,18 @@ import inspect
 import os
 import re
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from datetime import date
-from functools import cache, partial
+from functools import partial
 from html import escape
+from importlib import import_module
 from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import _get_feature_names, validate_data
 
 from vpem.checks import (
     DIFFERENT,
@@ -52,6 +49,7 @@ from vpem.files.networks import numbered
 from vpem.files.readers.frames import MOST_NUMBERS, LazyFrame, ReadOptions
 from vpem.files.table_settings import TableSettings
 from vpem.fits.answer import answer_of, as_table
+from vpem.fits.estimators import Estimator, ProgressPrinter, describe_end, parameters_of
 from vpem.fits.prepare import MARGINALIZE
 from vpem.fits.results import Result
 from vpem.network.graph import Graph, from_networkx, make_graph
@@ -90,65 +88,6 @@ MEANT = {
     "workers": ("clients", "sites", "n_workers", "n_clients"),
 }
 """What users call parameters, by what they are called here."""
-
-
-def describe_end(report: Report, unit: str = "sample") -> str:
-    """Return how a fit ended, by its report; the log-likelihood is one of a unit."""
-    converged, n_iter = report.get("converged"), report.get("n_iter")
-    ended = "converged" if converged else "not converged"
-    said = f"{ended} after {n_iter} iteration{'' if n_iter == 1 else 's'}"
-    if n_iter == 0:
-        said = "the start"
-    elif report.get("privacy") is not None:
-        said = f"{n_iter} iterations"
-    for name, called in (("log_likelihood", f"log-likelihood per {unit}"), ("inertia", "inertia")):
-        value = report.get(name)
-        if isinstance(value, float) and value == value:
-            said += f", {called} {value:.6g}"
-    return said
-
-
-class ProgressPrinter:
-    """Prints the progress of a fit, a line ``every`` so many iterations.
-
-    With ``verbose`` of 2 or more it prints every iteration, with the seconds.
-    """
-
-    def __init__(self, verbose: int, every: int) -> None:
-        self.verbose, self.every = verbose, 1 if verbose > 1 else every
-        self.began = time.perf_counter()
-
-    def restarting(self, number: int, count: int, max_iter: int) -> None:
-        if count > 1:
-            print(f"restart {number} of {count}")
-
-    def starting(self, what: str) -> None:
-        if self.verbose > 1:
-            print(f"start: {what}")
-
-    def __call__(self, progress: Any) -> None:
-        if progress.iteration % self.every == 0:
-            print(self.line(progress))
-
-    def line(self, progress: Any) -> str:
-        said = f"iteration {progress.iteration}"
-        for name, called in (
-            ("log_likelihood", "log-likelihood per sample"), ("objective", "objective"),
-            ("inertia", "inertia"), ("change", "change"), ("changed", "rows that moved"),
-        ):  # fmt: skip
-            value = getattr(progress, name, None)
-            if value is not None and value == value:
-                said += f", {called} {value:.6g}"
-        if self.verbose > 1:
-            said += f", {time.perf_counter() - self.began:.2f} s"
-        return said
-
-    def end(self, found: Result) -> None:
-        seconds = time.perf_counter() - self.began
-        word = "converged" if found.converged else "not converged"
-        if getattr(found, "guarantee", None) is not None:  # all iterations are run, and none tested
-            word = "ended"
-        print(f"{word} after {found.n_iter} iterations, {seconds:.2f} s")
 
 
 def dataset_for_fit(X: Any, family: Any, partition_of: Callable[[Dataset], Partition]) -> Dataset:
@@ -196,7 +135,11 @@ def names_of(X: object) -> list[str] | None:
     stored = stored_in(X)
     if stored is not None:
         return list(stored.feature_names)
-    names = _get_feature_names(X) if hasattr(X, "columns") or hasattr(X, "__dataframe__") else None
+    if not hasattr(X, "columns") and not hasattr(X, "__dataframe__"):
+        return None
+    from sklearn.utils.validation import _get_feature_names
+
+    names = _get_feature_names(X)
     return None if names is None else [str(name) for name in names]
 
 
@@ -273,6 +216,16 @@ def _plain(value: object) -> object:
 def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
     """Return rows by scikit-learn's ``validate_data``; errors name a column without numbers."""
     X = columns_apart(X)
+    if type(X) is np.ndarray and X.dtype in (np.float32, np.float64) and X.ndim == 2 and X.size:
+        of_fit, known = checks["reset"], vars(estimator)
+        if of_fit or (
+            known.get("n_features_in_") == X.shape[1] and "feature_names_in_" not in known
+        ):
+            known.pop("feature_names_in_", None)
+            estimator.n_features_in_ = X.shape[1]
+            return X
+    from sklearn.utils.validation import validate_data
+
     try:
         data: Floats = validate_data(estimator, X, **checks)
     except (TypeError, ValueError) as error:
@@ -435,12 +388,7 @@ def _described(parameters: Sequence[Field[object]], also: Mapping[str, str]) -> 
         yield "\n    ".join([f"{one.name} : {kind}, {default}", *lines])
 
 
-@cache
-def parameters_of(kind: type) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(kind.__init__).parameters  # type: ignore[misc]
-
-
-class OnGraph(BaseEstimator):
+class OnGraph(Estimator):
     """Estimator with a graph, settings of recipes, and the parameters of all fits.
 
     It can be stored in a file, and sums up what was fitted.
@@ -473,10 +421,10 @@ class OnGraph(BaseEstimator):
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse unknown parameters, with the name of the one that is meant."""
-        parameters = parameters_of(cls)
+        parameters = parameters_of(cls)  # type: ignore[arg-type]
         for name in [name for name in kwargs if name not in parameters]:
             if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-                known = [one for one in parameters if one != "self"]
+                known = list(parameters)
                 meant = [one for one in known if name in MEANT.get(one, ())]
                 hint = f"; it is called {meant[0]}" if meant else did_you_mean(name, known)
                 hint = f": {cls._without[name]}" if name in cls._without else hint
@@ -510,7 +458,7 @@ class OnGraph(BaseEstimator):
         It predicts, scores, is drawn and saved as before. Of parameters that a file cannot hold,
         such as graphs, it has the defaults.
         """
-        report, known = stored.report, parameters_of(cls)
+        report, known = stored.report, parameters_of(cls)  # type: ignore[arg-type]
         called = {"seed": "random_state", "topology": "graph"}
         for one in fields(cls):
             flags = describe_field(one).flags.split()
@@ -568,6 +516,8 @@ class OnGraph(BaseEstimator):
         return title if cells is None else f"{title}\n\n{cells}"
 
     _noun = "component"
+    _type: str | None = None
+    """What scikit-learn calls estimators of this kind; mixins have others."""
 
     def _table(self) -> tuple[str, Table | None]:
         saved = self.kept()
@@ -588,10 +538,12 @@ class OnGraph(BaseEstimator):
 
     @property
     def _repr_html_(self) -> Callable[[], str]:
+        import_module("sklearn.base")
         shown: Callable[[], str] = super()._repr_html_
         return lambda: shown() + self._table_as_html()
 
     def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
+        import_module("sklearn.base")
         bundle: dict[str, str] = super()._repr_mimebundle_(**options)
         if "text/html" in bundle:
             bundle["text/html"] += self._table_as_html()
@@ -663,7 +615,7 @@ class OnGraph(BaseEstimator):
         if stored is not None:
             rows: Floats = stored.X[:]
             if reset:
-                data: Floats = validate_data(self, rows, reset=True, **common)
+                data = validated(self, rows, reset=True, **common)
                 if stored.feature_names != default_names(stored.n_features):
                     self.feature_names_in_ = np.array(stored.feature_names, dtype=object)
             else:
@@ -693,8 +645,10 @@ class OnGraph(BaseEstimator):
         return np.asarray(sample_weight)
 
     def __sklearn_tags__(self) -> Any:
+        import_module("sklearn.base")
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "marginalize"
+        tags.estimator_type = self._type
         return tags
 
     def _seed(self) -> int:
@@ -702,6 +656,8 @@ class OnGraph(BaseEstimator):
             return check_int("random_state", self.random_state, least=0)
         if isinstance(self.random_state, np.random.Generator):
             return int(self.random_state.integers(np.iinfo(np.int32).max))
+        from sklearn.utils import check_random_state
+
         try:
             state = check_random_state(self.random_state)
         except ValueError:
@@ -717,6 +673,12 @@ class OnGraph(BaseEstimator):
 
     def _options(self) -> Report:
         return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
+
+    def _check_fitted(self, name: str) -> None:
+        if not hasattr(self, name):
+            from sklearn.utils.validation import check_is_fitted
+
+            check_is_fitted(self, name)
 
     def _refuse_unfitted(self) -> None:
         if not self.__sklearn_is_fitted__():

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import AnyArray
 from vpem.errors import InputError, Setting
@@ -236,6 +234,8 @@ class OverClusters(Base):
 
         self._refuse_on_clusters()
         weights = _weights_beside(rows, sample_weight)
+        from sklearn.base import BaseEstimator
+
         like, reader = READ(self, rows.like, reset=True), BaseEstimator()
         READ(reader, rows.like, reset=True)
         seed, lines = self._seed(), self._lines()
@@ -275,7 +275,7 @@ class OverClusters(Base):
         """Return rows in partitions whose columns are those of the fit; None of rows here."""
         rows = collection_of(X)
         if rows is not None:
-            check_is_fitted(self, "mixture_")
+            self._check_fitted("mixture_")
             READ(self, rows.like, reset=False)
         return rows
 

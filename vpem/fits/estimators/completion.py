@@ -13,10 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
+from vpem.fits.estimators import describe_end
 from vpem.fits.estimators.base import (
     OnGraph,
     Rows,
-    describe_end,
     stored_in,
     validated,
     with_settings,

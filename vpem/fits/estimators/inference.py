@@ -12,7 +12,6 @@ from numbers import Integral
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 
 from vpem.checks import Floats, check_int
 from vpem.errors import InputError, NumericalError, VpemWarning
@@ -31,6 +30,12 @@ from vpem.fits.settings import PrivacySettings, parse_covariances
 from vpem.network.schema import Report
 from vpem.settings import WEIGHT_PRIORS, FitSettings
 from vpem.terms.merging import MERGES, Merging, merge_components
+
+
+def clone(estimator: Any) -> Any:
+    from sklearn.base import clone
+
+    return clone(estimator)
 
 
 class Inferring:

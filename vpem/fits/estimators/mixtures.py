@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import DensityMixin
-from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import Floats, check_int, check_number
 from vpem.errors import InputError, NotConvergedWarning, Setting, check_choice
@@ -76,9 +74,10 @@ STARTS = {
 """Starts by scikit-learn's names, and what they are called here."""
 
 
-class FittedMixture(DensityMixin, OnGraph):
+class FittedMixture(OnGraph):
     """Estimator that has a ``mixture_`` after `fit`, and parameters ``graph``, ``random_state``."""
 
+    _type = "density_estimator"
     init: Any = changed(
         FitSettings,
         "init",
@@ -164,7 +163,7 @@ class FittedMixture(DensityMixin, OnGraph):
         return np.triu(np.swapaxes(np.linalg.inv(lower), -1, -2)), False
 
     def _fitted(self, X: Rows) -> tuple[Mixture, Floats]:
-        check_is_fitted(self, "mixture_")
+        self._check_fitted("mixture_")
         kinds = self.mixture_.kinds
         if kinds is not None:
             names = self._names(self.mixture_.n_features)
@@ -241,7 +240,7 @@ class FittedMixture(DensityMixin, OnGraph):
 
     def sample(self, n_samples: int = 1) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Draw rows (n_samples, d) of the mixture, and the component (n_samples,) of each."""
-        check_is_fitted(self, "mixture_")
+        self._check_fitted("mixture_")
         count = check_int("n_samples", n_samples, least=1)
         return self.mixture_.sample(count, np.random.default_rng(self._seed()))
 
