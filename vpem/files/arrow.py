@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +80,49 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
     return X
 
 
+Columns = list[pa.ChunkedArray]
+
+BLOCK_BYTES = 1 << 26
+"""More than C libraries keep for later once it is free; what is not written to takes no memory."""
+
+
+class Packing:
+    """Copies of numbers of pyarrow in large blocks.
+
+    When they are no longer needed the system has their memory back, unlike that of pyarrow's pool.
+    """
+
+    def __init__(self) -> None:
+        self._block, self._used = np.empty(0, np.uint8), 0
+
+    def columns(
+        self, batches: Iterable[Sequence[pa.Array]], kinds: Sequence[pa.DataType]
+    ) -> Columns:
+        """Return the columns of batches that follow one another."""
+        parts: list[list[pa.Array]] = [[] for _ in kinds]
+        for batch in batches:
+            for part, column in zip(parts, batch, strict=True):
+                part.append(self._copied(column) if is_packed(column.type) else column)
+        return [pa.chunked_array(part, kind) for part, kind in zip(parts, kinds, strict=True)]
+
+    def _copied(self, column: pa.Array) -> pa.Array:
+        for values, missing in _chunks(column):  # none, if it is empty
+            if self._used + values.nbytes > len(self._block):
+                self._block, self._used = np.empty(max(BLOCK_BYTES, values.nbytes), np.uint8), 0
+            own = self._block[self._used :][: values.nbytes].view(values.dtype)
+            own[:] = values
+            self._used += -(-values.nbytes // 64) * 64
+            there = None if missing is None else np.packbits(~missing, bitorder="little")
+            buffers = [None if one is None else pa.py_buffer(one) for one in (there, own)]
+            column = pa.Array.from_buffers(column.type, len(values), buffers)
+        return column
+
+
+def is_packed(kind: pa.DataType) -> bool:
+    """Whether `Packing` copies a column."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
 def fill_column(out: Floats, column: pa.ChunkedArray) -> None:
     """Copy a column of numbers to ``out``, shape (m,); NaN is missing."""
     start = 0
@@ -104,7 +147,9 @@ def numbers_in(column: pa.ChunkedArray) -> tuple[Labels, NDArray[np.bool_]]:
     return values, missing
 
 
-def _chunks(column: pa.ChunkedArray) -> Iterator[tuple[Labels, NDArray[np.bool_] | None]]:
+def _chunks(
+    column: pa.ChunkedArray | pa.Array,
+) -> Iterator[tuple[Labels, NDArray[np.bool_] | None]]:
     """Yield numbers, chunk by chunk, and which of them are missing, if any.
 
     To read them from pyarrow's memory takes neither `pyarrow.compute`, which its casts load, nor
@@ -112,7 +157,7 @@ def _chunks(column: pa.ChunkedArray) -> Iterator[tuple[Labels, NDArray[np.bool_]
     """
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64(), safe=False)
-    for chunk in column.chunks:
+    for chunk in getattr(column, "chunks", (column,)):
         end = chunk.offset + len(chunk)
         there, data = chunk.buffers()
         if not len(chunk):

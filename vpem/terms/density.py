@@ -62,7 +62,8 @@ def posteriors(
     Rows (M, d) are in the user's order and units; missing values are refused or marginalized.
     """
     X = as_rows_of(mixture, X, missing)
-    size = max(64, CHUNK_VALUES // (max(mixture.blocks.n_blocks, 1) * mixture.n_components))
+    n_terms = max(mixture.blocks.n_blocks, 1) * mixture.n_components
+    size = max(64, CHUNK_VALUES // max(n_terms, mixture.n_features))
     with one_blas_thread():
         for start in range(0, len(X), size):
             rows = slice(start, min(start + size, len(X)))

@@ -32,12 +32,14 @@ from vpem.checks import (
 )
 from vpem.errors import FileError, InputError, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
+    Packing,
     annotation_of,
     check_strings,
     decoded,
     is_bytes,
     is_empty,
     is_numeric,
+    is_packed,
     is_text,
     longest_text,
     matrix_of,
@@ -242,7 +244,9 @@ def _read(frame: LazyFrame, choice: ColumnRoles) -> Columns:
     texts = [n for what, n in noted.items() if what != "weight"]
     texts += [*choice.known, *(n for n in called if n in named and n not in frame.index)]
     texts = [n for n in texts if n in chosen]
-    return dict(zip(chosen, frame.read(chosen, texts), strict=True))
+    read = frame.read(chosen, texts)
+    pa.default_memory_pool().release_unused()
+    return dict(zip(chosen, read, strict=True))
 
 
 def _numbers(frame: LazyFrame, columns: Columns, table: TableSettings) -> Columns:
@@ -301,8 +305,8 @@ def noted_in(
     return values
 
 
-PIECE_BYTES, BUFFER_BYTES = 1 << 22, 1 << 20
-"""Bytes of Parquet that are decoded at a time, and read of a column."""
+PIECE_BYTES, BUFFER_BYTES, GROUPS = 1 << 22, 1 << 20, 16
+"""Bytes of Parquet that are decoded at a time, and read of a column; groups of columns."""
 
 
 def parquet_frame(file: Stored) -> LazyFrame:
@@ -312,7 +316,7 @@ def parquet_frame(file: Stored) -> LazyFrame:
     said = f"{source} cannot be read as Parquet"
     with damaged(said, FAILURES), parquet.ParquetFile(file.open()) as opened:
         schema, about = opened.schema_arrow, opened.metadata
-    names = list(schema.names)
+    names, kinds = list(schema.names), tuple(schema.types)
     text = [field.name for field in schema if is_text(field.type)]
     counts = tuple(int(about.row_group(n).num_rows) for n in range(about.num_row_groups))
 
@@ -320,7 +324,9 @@ def parquet_frame(file: Stored) -> LazyFrame:
         with damaged(said, FAILURES):
             chosen = [names[column] for column in columns]
             # Text that is many times the same stays in a dictionary until it is known to be short.
-            with parquet.ParquetFile(file.open(), read_dictionary=text) as opened:
+            with parquet.ParquetFile(
+                file.open(), read_dictionary=text, buffer_size=BUFFER_BYTES, pre_buffer=False
+            ) as opened:
                 groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
                 parts = (group.column(n) for group in groups for n in range(group.num_columns))
                 declared = sum(
@@ -330,7 +336,21 @@ def parquet_frame(file: Stored) -> LazyFrame:
                 )
                 least = int(opened.metadata.num_rows) * len(set(chosen)) * 8
                 check_unpacked(max(least, declared), file.path, source, file.state()[0])
-                return list(opened.read(columns=chosen).columns)
+                if len(set(names)) < len(names):
+                    return list(opened.read(columns=chosen).columns)
+                numbers = [n for n in columns if is_packed(kinds[n])]
+                others = [names[n] for n in columns if n not in numbers]
+                read = dict(zip(others, opened.read(columns=others).columns, strict=True))
+                packing, width = Packing(), 1 + len(numbers) // GROUPS
+                n_rows = max(1, PIECE_BYTES // (8 * width))
+                # Of each column under way there are buffers, whatever a batch has.
+                for group in (numbers[n : n + width] for n in range(0, len(numbers), width)):
+                    called = [names[n] for n in group]
+                    batches = opened.iter_batches(n_rows, columns=called, use_threads=False)
+                    parts = ([one.column(name) for name in called] for one in batches)
+                    columns_of = packing.columns(parts, [kinds[n] for n in group])
+                    read |= zip(called, columns_of, strict=True)
+                return [read[name] for name in chosen]
 
     opened_as = file.state()
 
@@ -349,7 +369,7 @@ def parquet_frame(file: Stored) -> LazyFrame:
 
     path = Path(file.path) if file.system is None else None
     frame = LazyFrame(
-        source, tuple(names), tuple(schema.types), read, _index(schema), file=path, parts=counts,
+        source, tuple(names), kinds, read, _index(schema), file=path, parts=counts,
         pieces=pieces,
     )  # fmt: skip
     return replace(frame, ranged=_with_range(frame, schema))
@@ -366,22 +386,24 @@ def arrow_frame(where: Stored) -> LazyFrame:
 
     def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
         options = ipc.IpcReadOptions(use_threads=False, included_fields=list(columns))
-        parts: list[list[pa.Array]] = [[] for _ in columns]
-        n_bytes = 0
+        types = [schema.types[column] for column in columns]
+
+        def batches() -> Iterator[Sequence[pa.Array]]:
+            n_bytes = 0
+            for number in range(count):
+                batch = opened.get_batch(number)
+                n_bytes += batch.get_total_buffer_size()
+                check_unpacked(n_bytes, file, source)
+                for column in batch.columns:
+                    column.validate(full=True)
+                yield batch.columns
+
         with (
             damaged(said, FAILURES),
             open_regular(file) as stream,
             ipc.open_file(stream, options=options) as opened,
         ):
-            for number in range(count):
-                batch = opened.get_batch(number)
-                n_bytes += batch.get_total_buffer_size()
-                check_unpacked(n_bytes, file, source)
-                for part, column in zip(parts, batch.columns, strict=True):
-                    column.validate(full=True)
-                    part.append(column)
-        types = [schema.types[column] for column in columns]
-        return [pa.chunked_array(part, type=one) for part, one in zip(parts, types, strict=True)]
+            return Packing().columns(batches(), types)
 
     return LazyFrame(
         source, tuple(schema.names), tuple(schema.types), read, _index(schema), file=file

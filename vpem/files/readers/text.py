@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,10 +22,11 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from vpem.errors import FileError, InputError, Setting, VpemError
-from vpem.files.arrow import is_text
+from vpem.files.arrow import Columns, Packing, is_text
 from vpem.files.opening import EXPANSION, advice, open_unpacked, read_limit, stream_of
 from vpem.files.readers.frames import MISSING_MARKS, LazyFrame
 from vpem.files.table_settings import TableSettings
+from vpem.network.schema import Report
 
 START = 1 << 16  # bytes in which delimiter and names are looked for
 LOOKED_AT = 30  # lines of them
@@ -192,7 +193,14 @@ def _found(lines: list[str], candidates: str) -> str:
 
 OF_A_COLUMN = 3000  # bytes that reading a column takes, however short it is
 LINES_OF_A_NAME = 4  # at most
-BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it is parsed at once
+BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it shows what columns hold
+PIECE_BYTES = 1 << 20  # how much is parsed at once, or more: so many bytes a column
+OF_A_PIECE = 1 << 14
+
+TOO_NARROW = re.compile(r"In CSV column #(\d+):.* CSV conversion error to (null|int64):")
+WIDER = {"null": pa.int64(), "int64": pa.float64()}
+"""What columns may hold whose beginning is without values, or of whole numbers."""
+WIDENED = 4  # times, before all kinds are found out at once
 
 
 def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -> LazyFrame:
@@ -213,20 +221,31 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
         return "skip" if row.text.lstrip().startswith("#") else "error"
 
     # One thread, since only then pyarrow says in which row it found an error.
-    reading = partial(arrow_csv.ReadOptions, use_threads=False, block_size=BLOCK_BYTES)
+    reading = partial(arrow_csv.ReadOptions, use_threads=False)
     parsing = arrow_csv.ParseOptions(
         delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=handle
     )
-    with (
-        _said(text, header),
-        text.open() as stream,
-        arrow_csv.open_csv(
-            stream,
-            read_options=reading(autogenerate_column_names=not header),
-            parse_options=parsing,
-        ) as reader,
-    ):
-        raw, kinds = list(reader.schema.names), list(reader.schema.types)
+    piece = min(BLOCK_BYTES, max(PIECE_BYTES, n_columns * OF_A_PIECE))
+
+    def opened(
+        stream: BinaryIO, size: int, names: Report, how: arrow_csv.ConvertOptions | None = None
+    ) -> arrow_csv.CSVStreamingReader:
+        return arrow_csv.open_csv(stream, reading(block_size=size, **names), parsing, how)
+
+    def kinds_by(size: int) -> pa.Schema:
+        """Return what columns hold as far as `BLOCK_BYTES` show, parsed in pieces of a size."""
+        own: Report = {"autogenerate_column_names": not header}
+        with text.open() as stream, opened(stream, size, own) as reader:
+            for _ in islice(reader, BLOCK_BYTES // size - 1):
+                pass
+            return reader.schema
+
+    with _said(text, header):
+        try:
+            schema = kinds_by(piece)
+        except pa.ArrowInvalid:
+            schema = kinds_by(BLOCK_BYTES)
+        raw, kinds = list(schema.names), list(schema.types)
     kinds = [pa.string() if n in text.codes else kind for n, kind in enumerate(kinds)]
     for name in raw if header else ():
         # Several lines with a delimiter are lines of the table, and no name.
@@ -245,23 +264,42 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
         marks = (*MISSING_MARKS, *table.marks)
         texts = columns if table.thousands is not None else {*as_text, *text.codes} & {*columns}
+        known = dict.fromkeys(map(str, texts), pa.string())
         converting = arrow_csv.ConvertOptions(
             include_columns=[str(column) for column in columns],
-            column_types={str(column): pa.string() for column in texts},
+            column_types=known,
             null_values=[*marks, *(f" {one}" for one in marks if one)],
             decimal_point=table.point,
         )
         # By number: columns may have one name, or none.
-        numbered = [str(n) for n in range(len(raw))]
-        by_number = reading(column_names=numbered, skip_rows_after_names=int(header))
-        with _said(text, header), text.open() as stream:
-            frame = arrow_csv.read_csv(
-                stream, read_options=by_number, parse_options=parsing, convert_options=converting
-            )
-        for values in frame.columns:
+        numbered: Report = {
+            "column_names": [str(n) for n in range(len(raw))], "skip_rows_after_names": int(header)
+        }  # fmt: skip
+
+        def parse() -> Columns | str:
+            """Read piece by piece, as the first shows what columns hold; or say what is wrong."""
+            try:
+                with text.open() as stream, opened(stream, piece, numbered, converting) as reader:
+                    batches = (one.columns for one in reader)
+                    return Packing().columns(batches, reader.schema.types)
+            except pa.ArrowInvalid as error:
+                return str(error)
+
+        with _said(text, header):
+            read = parse()
+            for _ in range(WIDENED):
+                if isinstance(read, str) and (wrong := TOO_NARROW.match(read)):
+                    converting.column_types |= {wrong[1]: WIDER[wrong[2]]}
+                    read = parse()
+            if isinstance(read, str):  # all of a column shows what it holds, or what is wrong
+                converting.column_types = known
+                with text.open() as stream:
+                    whole = reading(block_size=BLOCK_BYTES, **numbered)
+                    read = arrow_csv.read_csv(stream, whole, parsing, converting).columns
+        for values in read:
             if is_text(values.type) and not pa.types.is_string(values.type):
                 raise not_this_text(source, text.encoding)
-        return list(frame.columns)
+        return read
 
     return LazyFrame(
         source, tuple(names), tuple(kinds), read, frozenset(unnamed) & {0}, header, file=file
