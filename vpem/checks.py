@@ -283,7 +283,8 @@ def least_participation(value: object) -> float:
 
 def as_array(what: str, values: Any) -> AnyArray:
     """Return ``values`` as an array, or raise InputError if they are ragged or masked."""
-    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
+    may_be = type(values) is not np.ndarray and np.ma.isMaskedArray(values)  # loads numpy.ma
+    if may_be and np.ma.is_masked(values):
         raise InputError(f"{what} have masked values; fill in or remove them first")
     try:
         return np.asarray(values)

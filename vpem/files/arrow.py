@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vpem.checks import AnyArray, Floats, Labels, check_memory, read_float
+from vpem.checks import BLOCK_VALUES, AnyArray, Floats, Labels, check_memory, read_float
 from vpem.errors import FileError, InputError, MissingIdError, Setting, shorten
 from vpem.files.hdf5 import LONGEST_STRING
 from vpem.files.opening import check_unpacked
@@ -75,10 +75,15 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
     dtype = np.dtype(np.float32 if small else np.float64)
     check_memory(n_rows * len(plain) * dtype.itemsize, source)
     X = np.empty((n_rows, len(plain)), dtype=dtype)
-    for position, (_, column) in enumerate(plain):
-        fill_column(X[:, position], column)
+    step = max(LEAST_ROWS, BLOCK_VALUES // max(len(plain), 1))  # rows that a cache has
+    for start in range(0, n_rows, step):
+        for position, (_, column) in enumerate(plain):
+            fill_column(X[start : start + step, position], column.slice(start, step))
     return X
 
+
+LEAST_ROWS = 1 << 12
+"""Rows of columns that are copied one after the other."""
 
 Columns = list[pa.ChunkedArray]
 

@@ -1,0 +1,119 @@
+"""How much memory an answer takes beside its numbers, and what columns read in pieces hold."""
+
+import subprocess
+import sys
+from io import BytesIO
+
+import pytest
+from pyarrow import csv
+
+from vpem.files.readers import text
+from vpem.files.readers.frames import MISSING_MARKS
+from vpem.files.table_settings import TableSettings
+
+from .tables import each
+
+COPIES, SPARE = 2, 40e6
+"""What a command takes beside what it takes of few rows: copies of the numbers, and bytes for runs
+of rows and pieces of files, however many these are."""
+
+PEAKS = """
+import sys
+import h5py
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
+import vpem_cli
+
+def memory(name):
+    with open("/proc/self/status") as status:
+        return 1024 * next(int(line.split()[1]) for line in status if line.startswith(name))
+
+def write(values, name):
+    np.save(name + ".npy", values)
+    with h5py.File(name + ".h5", "w") as file:
+        file["X"] = values
+    table = pa.table({f"feature {j}": column for j, column in enumerate(values.T)})
+    csv.write_csv(table, name + ".csv")
+    parquet.write_table(table, name + ".parquet")
+
+rng = np.random.default_rng(0)
+values = rng.standard_normal((100_000, 20)) + 3 * rng.integers(0, 3, (100_000, 1))
+write(values[:500], "few")
+write(values, "many")
+n_bytes = values.nbytes
+del values
+FIT = "fit -k 3 --max-iter 2 -o m.h5 --force -q"
+PREDICT, SCORE = "predict m.h5 -o p.csv --force -q", "score m.h5 -q"
+for kind, commands in {
+    "csv": (FIT, FIT + " --agents 10", PREDICT, SCORE),
+    "parquet": (FIT, PREDICT, SCORE, FIT + " --agents 10"),
+    "npy": (FIT + " --agents 10", PREDICT),
+    "h5": (FIT, SCORE),
+}.items():
+    for words in commands:
+        vpem_cli.run([*words.split(), f"few.{kind}"])
+        pa.default_memory_pool().release_unused()
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+        before = memory("VmRSS")
+        vpem_cli.run([*words.split(), f"many.{kind}"])
+        print("PEAK", kind, words.split()[0], (memory("VmHWM") - before) / n_bytes, n_bytes)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux says the peak of a while")
+def test_an_answer_takes_two_copies_of_its_numbers(tmp_path):
+    """From text, Parquet, HDF5 and NumPy, by one agent and by ten."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PEAKS], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    peaks = [line.split()[1:] for line in ended.stdout.splitlines() if line.startswith("PEAK")]
+    assert len(peaks) == 12, ended.stdout + ended.stderr
+    most = COPIES + SPARE / int(peaks[0][-1])
+    assert [one for one in peaks if not 0.5 < float(one[-2]) < most] == []
+
+
+@each(
+    ("first", "later", "whole"),
+    [
+        ("1", "2", False),
+        ("1", "2.5", False),  # whole numbers, and then others
+        ("1", "1e5", False),
+        ("", "7", False),  # nothing, and then numbers
+        ("", "7.25", False),
+        ("NA", "-1e3", False),
+        ("1.5", "0x1F", True),
+        ("1", "word", True),
+        ("1", "true", True),  # yes and no are 1 and 0, too
+        ("true", "5", True),
+        ("true", "1", False),
+        ("", "word", True),
+        ("1", '"two\nlines, and a comma"', True),
+        ("word", "3", False),
+        ('"1"', "2.5", False),
+        ("2024-01-31", "soon", True),
+        ("2024-01-31", "2024-01-31 10:00:00", True),
+        ("inf", "1", False),
+        (" 4", "x", True),
+    ],
+)
+def test_pieces_of_a_text_are_what_the_whole_is(tmp_path, monkeypatch, first, later, whole):
+    """What a column holds is found out by all of it; and it is read again only if it has to be."""
+    lines = ["a,b", *(f"{one},{row / 8}" for row, one in enumerate([first] * 90 + [later] * 10))]
+    content = "\n".join(lines).encode()
+    file = tmp_path / "table.csv"
+    file.write_bytes(content)
+    monkeypatch.setattr(text, "PIECE_BYTES", 200)
+    monkeypatch.setattr(text, "OF_A_PIECE", 1)
+    frame = text.text_frame(file, "table", TableSettings(), ",")
+    options = csv.ConvertOptions(null_values=[*MISSING_MARKS])
+    parsing = csv.ParseOptions(newlines_in_values=True)
+    expected = csv.read_csv(BytesIO(content), parse_options=parsing, convert_options=options)
+    reads, read_csv = [], csv.read_csv
+    monkeypatch.setattr(csv, "read_csv", lambda *args: reads.append(args) or read_csv(*args))
+    found = frame.read([0, 1], [])
+    monkeypatch.setattr(csv, "read_csv", read_csv)
+    assert [one.type for one in found] == expected.schema.types
+    assert all(one.equals(other) for one, other in zip(found, expected.columns, strict=True))
+    assert bool(reads) == whole
