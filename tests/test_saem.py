@@ -22,6 +22,7 @@ from vpem.saem.samplers import Exact
 from vpem.saem.server import SaemServer
 
 from .cells_saem import BOYS, THEO, TOP
+from .resume_support import check_resumes
 from .tables import each
 
 # ---- data that are known ------------------------------------------------------------------------
@@ -133,6 +134,27 @@ def test_lines_are_the_maximum_that_formulas_find():
     found, top = (fit_saem(data, "linear", **few, tol=tol) for tol in (0.0, 0.1))
     assert top.log_likelihood.value > found.log_likelihood.value > top.log_likelihood.value - 0.05
     assert (np.abs(found.theta - top.theta) < 0.1 * top.standard_errors).all()
+    # At once, from wherever it begins, and broken off where formulas have ended it too.
+    again = fit_saem(data, "linear", **few, start=found.theta, devices=2)
+    assert_allclose(again.theta, top.theta, rtol=1e-8)
+    assert (top.n_iter, again.n_iter, top.change < 1e-8) == (1, 1, True)
+    assert np.array_equal(top.trace[-1], top.theta)
+    check_resumes(lambda saver: fit_saem(data, "linear", **few, saver=saver))
+
+
+def test_lines_of_few_rows_have_the_smallest_coefficients_in_units_of_columns():
+    """Of individuals with one row to four: beside least squares of each by itself."""
+    rng = np.random.default_rng(2)
+    counts = np.array([1, 3, 2, 4, 1, 3])
+    times = rng.normal(50.0, 2.0, counts.sum())
+    who = np.repeat([f"{one}" for one in range(len(counts))], counts)
+    model = LinearModel(from_long(who, times, rng.normal(size=len(who))))
+    for at, z in enumerate(model.start()[1]):
+        here = model.individuals.individual_of == at
+        X = np.column_stack([np.ones(counts[at]), model.individuals.times[here]])
+        units = np.sqrt((X**2).mean(axis=0))
+        best = np.linalg.lstsq(X / units, model.individuals.values[here], rcond=None)[0] / units
+        assert_allclose(z, best, rtol=1e-9)
 
 
 def likelihood(data, columns, error):

@@ -227,8 +227,9 @@ def how_well(fit: SaemFit | SavedSaem) -> dict[str, str]:
         perplexity = Topics(saved).perplexity
         facts["perplexity"] = f"{perplexity:.5g} of these documents, by this bound"
     converged = outcome(saved.converged, saved.settings.get("tol"))
-    burnt = f"of which {_setting(saved, 'burn_in')} burn-in"
-    facts["iterations"] = f"{saved.n_iter}, {burnt}, {converged}"
+    burnt: object = saved.settings.get("burn_in")
+    burnt = min(burnt, saved.n_iter) if isinstance(burnt, int) else "not said"
+    facts["iterations"] = f"{saved.n_iter}, of which {burnt} burn-in, {converged}"
     if saved.converged and saved.grounds:  # else a warning says them
         facts["stopped because"] = saved.grounds
     if math.isfinite(fit.least_effective):

@@ -187,7 +187,10 @@ def fit_saem(
         fitted, theta, chosen, run, settings, callback, server
     )
     jacobian, value = fitted.jacobian, float(built.penalty(theta))
-    trace = trace if jacobian is None else trace @ jacobian.T
+    if jacobian is not None:
+        trace = trace @ jacobian.T
+    elif not built.wide:
+        trace[-1] = theta
     named = isinstance(model, str)
     joined: Report = {}
     if network is not None:  # who was joined to whom, how they summed, and how far apart they were
@@ -359,7 +362,8 @@ def _look_closer(
     server: SaemServer | SaemNeighbours,
 ) -> tuple[Doubles, Conditional, LogLikelihood, Certainty]:
     """By formulas, which may improve the estimates; or by draws of latents at the estimates."""
-    exact = model.integrated(theta, run.converged and exact_at(server, settings))
+    best = run.converged and exact_at(server, settings)
+    exact = run.integrated or model.integrated(theta, best)
     if exact is not None:
         if not run.converged:
             server.add_formulas(*exact.numbers, len(theta))

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -49,6 +50,9 @@ from vpem.steps.recovery import COUNTED_STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import Tracer, note_partition, tracer
 from vpem.terms.units import Scaling
 
+if TYPE_CHECKING:
+    from vpem.saem.models.linear import Integrated
+
 DRAWN = (1 << 20) - 1
 """Use of an individual's random numbers, the last, by which batches are drawn."""
 
@@ -84,7 +88,7 @@ class SaemRun(Stateful):
     ``holds`` says whether the last M-step took statistics as they were, or had to make parameters
     valid. At the last look the farthest parameter was ``change`` standard errors from where it
     settles; NaN if never looked at. In ``partitions`` the network was disconnected, and parameters
-    stayed as they were.
+    stayed as they were. Where formulas ended the run they are ``integrated``, from theta on.
     """
 
     theta: Doubles  # (p,) at the end
@@ -101,6 +105,7 @@ class SaemRun(Stateful):
     lost: int = 0  # last invalid iteration; 0: none
     looks: list[tuple[int, float]] = field(default_factory=list)  # iteration, perplexity
     partitions: list[tuple[int, str]] = field(default_factory=list)
+    integrated: Integrated | None = None
 
     def canonical(self, model: SaemModel) -> tuple[Doubles, Doubles]:
         """Turn latents, and return parameters and their trace, to the form that is reported."""

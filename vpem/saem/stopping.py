@@ -56,7 +56,7 @@ class Watch(Stateful):
 
     That is to within ``tol`` of a standard error (0: never look), every ``window`` iterations and
     first after two of them. If ``exact``, the run may end at the maximum, where the model has
-    formulas for that.
+    formulas for that, which are tried after the first iteration too.
     """
 
     def __init__(
@@ -79,12 +79,11 @@ class Watch(Stateful):
 
     def has_settled(self, run: SaemRun) -> bool:
         """Whether a run may end; tells it how far parameters have to go."""
-        if self.exact and run.n_iter % self.window == 0:
+        if self.exact and (run.n_iter == 1 or run.n_iter % self.window == 0):
             integrated = self.model.integrated(run.theta)
             if integrated is not None and integrated.far < self.tol:
                 self.server.add_formulas(*integrated.numbers, len(integrated.theta))
-                run.theta = run.trace[-1] = integrated.theta
-                run.change, run.converged = integrated.far, True
+                run.integrated, run.change, run.converged = integrated, integrated.far, True
                 run.grounds = (
                     "random effects are integrated out, and the likelihood is at its maximum, to "
                     f"{max(integrated.far, 1e-9):.0e} standard errors"

@@ -150,7 +150,9 @@ class _Lines:
             beside / s**2 + np.einsum("nab,nba->n", inverse, inverse),
         )  # fmt: skip
         beside_g = np.concatenate([np.einsum("nap,nka->npk", B, Gu), Me[..., None]], axis=2)
-        turns = np.einsum("nap,kab,nbr->nkpr", B, G, B)
+        i, j = np.array(self.entries).T
+        turns = B[:, i, :, None] * B[:, j, None, :]
+        turns += np.where((i != j)[:, None, None], np.swapaxes(turns, 2, 3), 0.0)
         turns = np.concatenate([turns, MM[:, None]], axis=1)
         n, K1 = len(each), len(G) + 1
         turns = lower_half(turns).reshape(n, K1 * P * (P + 1) // 2)
@@ -393,14 +395,19 @@ class LinearModel(Varying):
         rest = data.values - X @ law.shift[law.fixed, 0]
         self._cross, self._both = crossed(data, Z, Z), crossed(data, Z, X)
         self._among = crossed(data, X, X)
-        cuts = data.first[1:]
+        # Of the smallest size in units of the columns.
+        units = np.sqrt(np.einsum("nqq->nq", self._cross) / data.counts[:, None])
+        units = np.where(units > 0, units, 1.0)
         self._own = np.empty((self.n, Z.shape[1]))
-        each = zip(np.split(Z, cuts)[:-1], np.split(rest, cuts)[:-1], strict=True)
-        for i, (columns, y) in enumerate(each):  # of the smallest size in units of the columns
-            units = np.sqrt(np.mean(columns**2, axis=0))
-            units = np.where(units > 0, units, 1.0)
-            self._own[i] = np.linalg.lstsq(columns / units, y, rcond=None)[0] / units
-        self._turn: Doubles = np.linalg.pinv(self._cross) @ self._both
+        for size in np.unique(data.counts):
+            those = np.flatnonzero(data.counts == size)
+            rows = data.first[those, None] + np.arange(size)
+            small = np.finfo(np.float64).eps * max(size, Z.shape[1])
+            inverse = np.linalg.pinv(Z[rows] / units[those, None], rcond=small)
+            self._own[those] = (inverse @ rest[rows, None])[..., 0] / units[those]
+        self._turn: Doubles = self._both
+        if X.shape[1]:
+            self._turn = np.linalg.pinv(self._cross) @ self._both
         left = rest - np.einsum("nq,nq->n", self._own[data.individual_of], Z)
         self._left = data.sums(left**2)
         self._along = crossed(data, X, rest[:, None])[..., 0]
@@ -575,7 +582,8 @@ class LinearModel(Varying):
                 bound = np.zeros(p, dtype=np.bool_)
             if best and not np.isfinite(far):
                 return None
-            restricted, beside, settled = lines.maximum(_wider(now), restricted=True)
+            close = _wider(now) if bound.any() or not best else now
+            restricted, beside, settled = lines.maximum(close, restricted=True)
         except np.linalg.LinAlgError:
             return None
         P = len(now.g)
