@@ -88,7 +88,7 @@ def fit(topology="star", network=None, engine=None, held=HELD, data=BOYS, **opti
         joined = spread_workers(joined, engine)
         rows = [held.rows[device] for device in joined.total.holders.own]
         data = data.take(np.concatenate([np.empty(0, np.intp), *rows]))
-    options = {"n_chains": 2, "tol": 1e-3, **SHORT, **options}
+    options = {"n_chains": 2, "tol": 0.0, **SHORT, **options}
     found = fit_saem(data, devices=held, network=joined, **options)
     return found if engine is None else collect(found, held, joined.total.holders)
 
@@ -122,12 +122,12 @@ def near(within=0.05, **how):
 
 def server(folder):
     """Averaged statistics are what one machine has; of one device nothing is sent."""
-    alone = fit_saem(BOYS, devices=1, n_chains=2, tol=1e-3, **SHORT)
+    alone = fit_saem(BOYS, devices=1, n_chains=2, tol=0.0, **SHORT)
     same(fit(), alone)
     assert alone.ledger.bytes == 0
     for how in (DOSES, TOPICS):
         options = {name: value for name, value in how.items() if name not in ("data", "held")}
-        same(fit(**how), fit_saem(how["data"], n_chains=2, tol=1e-3, **SHORT, **options), 1e-8)
+        same(fit(**how), fit_saem(how["data"], n_chains=2, tol=0.0, **SHORT, **options), 1e-8)
 
 
 def tree(folder):

@@ -162,8 +162,8 @@ RUNS = {
     "vr on a graph": fedem(
         workers("cycle", n_rounds=6), compress=None, variance_reduction=True, batch_size=5
     ),
-    "saem": saem(codec="qsgd:8bits", participation=0.7),
-    "saem on a graph": saem(network=workers("cycle", n_rounds=6), batch_size=4),
+    "saem": saem(codec="qsgd:8bits", participation=0.7, tol=0.0),
+    "saem on a graph": saem(network=workers("cycle", n_rounds=6), batch_size=4, tol=0.0),
     "saem, models": saem(average="models", sampler="metropolis"),
     "imputation": impute(),
     "imputation, vr": impute(variance_reduction=True, batch_size=5),
