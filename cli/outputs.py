@@ -356,13 +356,13 @@ class LabelFile:
 
     def write_individuals(self, fit: SaemFit, devices: Workers, holders: Placement) -> None:
         """Write classes of individuals, for each device its own, or for one dataset all."""
+        if not self:
+            return
         import numpy as np
 
         from vpem.files.datasets import Home
         from vpem.fits.labels import columns_of, of_each, stacked
 
-        if not self:
-            return
         assert fit.probabilities is not None
         table = {"id": np.array(fit.names, np.str_), **columns_of(fit.probabilities)}
         columns = of_each(table, devices, holders)

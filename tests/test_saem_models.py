@@ -14,7 +14,7 @@ from vpem.saem.individuals import Streams, from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.models.mixed import OneCompartmentModel
+from vpem.saem.models.mixed import GeneralizedLinearModel, OneCompartmentModel
 from vpem.saem.models.model import check_model
 from vpem.saem.structures.formulas import (
     FORMULAS,
@@ -649,3 +649,50 @@ def test_faults_of_a_user_are_told(own, tmp_path, make, message):
         name = f"{tmp_path}/wrong.py:f"
     with pytest.raises((InputError, FileError), match=message):
         make(THEO) if callable(make) else structure_of(name)
+
+
+LAWS_OF_ROWS = [
+    ("constant", ("ka", "cl"), None), ("proportional", ("ka", "cl"), None),
+    ("combined", ("ka", "cl", "ke"), None), ("exponential", ("cl",), "censored"),
+    ("combined", ("cl",), "censored"), (["constant", "combined"], ("ka",), "outcome"),
+    (["proportional", "bernoulli"], ("ka", "cl"), "outcome"),
+]  # fmt: skip
+
+
+@each("case", LAWS_OF_ROWS)
+def test_a_kernel_adds_up_what_rows_say(case):
+    """Of statistics in two chains, beside NumPy."""
+    (error, random, among), data, rng = case, later(THEO), np.random.default_rng(3)
+    given = {"dose": data.covariate("dose")}
+    if among is not None:
+        choices = [0, 1] if among == "outcome" else [-1, 0, 0, 1]
+        given[among] = rng.choice(choices, data.n_rows).astype(float)
+    values = data.values
+    if error[-1] == "bernoulli":
+        values = np.where(given["outcome"] > 0, values > 4, values)
+    data = from_long(data.ids[data.individual_of], data.times, values, given)
+    check_sums(OneCompartmentModel(data, error=error, random=random), rng)
+
+
+@each("error", ["bernoulli", "poisson"])
+def test_a_kernel_adds_up_what_predictors_say(error):
+    """With coefficients against which latents move by shares."""
+    rng = np.random.default_rng(4)
+    names, times = np.repeat([f"{i}" for i in range(9)], 5), np.tile(np.arange(5.0), 9)
+    data = from_long(names, times, rng.integers(0, 2, 45), {"w": rng.normal(size=45)})
+    slopes = {"slopes": ("time", "w"), "random": ("intercept",), "error": error}
+    model = GeneralizedLinearModel(data, **slopes).inside()
+    assert model.law.n_carried
+    check_sums(model, rng)
+
+
+def check_sums(model, rng):
+    theta, z = model.start()
+    theta = theta * (1 + 0.05 * rng.normal(size=len(theta)))
+    z = z + 0.1 * rng.normal(size=(2, *z.shape))
+    fast, slow = model.expand_about(theta), model.expand_about(theta)
+    assert fast.kernels(fast.theta) is fast.kernels(fast.theta)
+    slow.kernels = lambda _: None
+    found, wanted = fast.statistics_by_chain(z), slow.statistics_by_chain(z)
+    sizes = np.abs(wanted).max(axis=(0, 1))
+    assert (np.abs(found - wanted) <= 1e-13 * sizes + 1e-15).all()

@@ -227,8 +227,9 @@ cdef double curve_at(
     cdef double own[5]
     cdef double f = 0, size, passed
     cdef Py_ssize_t d, j
-    for j in range(5):
-        total[j] = own[j] = 0
+    if with_slopes:
+        for j in range(5):
+            total[j] = own[j] = 0
     for d in range(n_doses):
         passed = t - dose_times[d] - rates.lag
         if not passed > 0:

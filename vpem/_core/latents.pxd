@@ -31,6 +31,7 @@ cdef struct Law:
     const signed char* censored
     const int* kinds            # (outcomes,)
     const double* noise         # (outcomes, 2)
+    const double* logs          # (outcomes,)    of the first of these
     Py_ssize_t n_doses
     const double* dose_times
     const double* amounts

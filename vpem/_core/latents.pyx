@@ -2,6 +2,7 @@
 
 A law is made of arrays once an iteration, and read without allocation, an individual at a time.
 """
+from cython.parallel cimport prange
 from libc.math cimport INFINITY, M_PI, exp, fabs, fmax, isfinite, log, log1p, sqrt
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from scipy.special.cython_special cimport log_ndtr
 
 from vpem._core.compartments cimport Rates, curve_at, rates_of
+from vpem._core.shares cimport at_once, worth
 
 cdef enum:
     NORMAL = 0
@@ -105,6 +107,7 @@ cdef class Curves(Latents):
     cdef const signed char[::1] censored
     cdef const int[::1] kinds
     cdef const double[:, ::1] noise
+    cdef double[::1] logs
     cdef const Py_ssize_t[::1] first_dose
     cdef const double[::1] dose_times
     cdef const double[::1] amounts
@@ -130,6 +133,7 @@ cdef class Curves(Latents):
         const double[::1] amounts,
         const double[::1] durations,
     ):
+        cdef Py_ssize_t k
         Latents.__init__(self, mean, precision)
         if base.shape[1] > MOST_PARAMETERS:
             raise ValueError("too many parameters of a curve")
@@ -144,6 +148,9 @@ cdef class Curves(Latents):
         self.censored = censored
         self.kinds = kinds
         self.noise = noise
+        self.logs = np.empty(noise.shape[0])
+        for k in range(noise.shape[0]):
+            self.logs[k] = log(noise[k, 0])
         self.first_dose = first_dose
         self.dose_times = dose_times
         self.amounts = amounts
@@ -165,10 +172,74 @@ cdef class Curves(Latents):
         law.censored = &self.censored[0] + row
         law.kinds = &self.kinds[0]
         law.noise = &self.noise[0, 0]
+        law.logs = &self.logs[0]
         law.n_doses = self.first_dose[i + 1] - dose
         law.dose_times = &self.dose_times[0] + dose
         law.amounts = &self.amounts[0] + dose
         law.durations = &self.durations[0] + dose
+
+    def expand(
+        self,
+        const double[:, :, ::1] z,             # IN  (chains, n, q)
+        const double[:, :, ::1] shares,        # IN  (n, r, q), or (n, 0, q)
+        const Py_ssize_t[::1] fixed,           # IN  (r,)     against which latents move by shares
+        const int[::1] forms,                  # IN  (K,)     1: sd^2 = a^2, 2: b^2 f^2, 3: both
+        const Py_ssize_t[::1] scored,          # IN  (K,)     place of its variances; -1: none
+        double[:, :, ::1] squares,             # OUT (chains, n, K)     of residuals, in sds of 1
+        double[:, :, ::1] score,               # OUT (chains, n, w)
+        double[:, :, :, ::1] info,             # OUT (chains, n, w, w)  lower half
+        int n_threads,
+    ):
+        """Add up over rows what `vpem.saem.models.outcomes.Outcomes.expansion` says."""
+        cdef Py_ssize_t n = self.n, i, c, chains = z.shape[0]
+        squares[:] = 0
+        score[:] = 0
+        info[:] = 0
+        n_threads = worth(n_threads, n, 4.0 * (30.0 + self.cost) * n * chains)
+        for i in prange(
+            n, nogil=True, num_threads=n_threads, schedule="dynamic",
+            chunksize=at_once(n, n_threads),
+        ):
+            for c in range(chains):
+                self.expand_one(i, &z[c, i, 0], shares, fixed, forms, scored, score.shape[2],
+                                &squares[c, i, 0], &score[c, i, 0], &info[c, i, 0, 0])
+
+    cdef void expand_one(
+        self, Py_ssize_t i, const double* z, const double[:, :, ::1] shares,
+        const Py_ssize_t[::1] fixed, const int[::1] forms, const Py_ssize_t[::1] scored,
+        Py_ssize_t w, double* squares, double* score, double* info,
+    ) noexcept nogil:
+        cdef double phi[MOST_PARAMETERS]
+        cdef double bends[MOST_PARAMETERS]
+        cdef Law law
+        cdef Rates rates
+        cdef Bend bend
+        cdef Py_ssize_t row, a, b, k, place
+        cdef double f
+        self.put(i, &law)
+        prepare(&law, z, phi, &rates)
+        for row in range(law.n_rows):
+            f = predicted(&law, phi, &rates, row, bends, True)
+            k = law.outcomes[row]
+            bend_of(law.kinds[k], law.noise[2 * k], law.noise[2 * k + 1], forms[k],
+                    law.values[row], f, law.censored[row], &bend)
+            squares[k] += bend.square
+            for a in range(fixed.shape[0]):
+                for b in range(law.q):
+                    bends[fixed[a]] -= shares[i, a, b] * bends[law.places[b]]
+            for a in range(law.m):
+                score[a] += bend.slope * bends[a]
+                for b in range(a + 1):
+                    info[a * w + b] += bend.weight * bends[a] * bends[b]
+            place = scored[k]
+            if place < 0:
+                continue
+            for a in range(bend.n):
+                score[place + a] += bend.of_variance * bend.by[a]
+                for b in range(law.m):
+                    info[(place + a) * w + b] += bend.cross * bend.by[a] * bends[b]
+                for b in range(a + 1):
+                    info[(place + a) * w + place + b] += bend.info * bend.by[a] * bend.by[b]
 
 
 cdef double density(
@@ -205,28 +276,97 @@ cdef double of_rows(
     cdef double total = 0, f, weight = 0
     cdef Rates rates
     cdef Py_ssize_t row, a, k
-    for k in range(law.m):
-        phi[k] = law.base[k]
-    for a in range(law.q):
-        phi[law.places[a]] = z[a]
-    if law.code >= 0:
-        rates_of(law.code, phi, &rates)
+    prepare(law, z, phi, &rates)
     for row in range(law.n_rows):
-        if law.code < 0:
-            f = 0
-            for k in range(law.m):
-                bends[k] = law.columns[row * law.m + k]
-                f += bends[k] * phi[k]
-        else:
-            f = curve_at(law.code, &rates, law.times[row], law.dose_times, law.amounts,
-                         law.durations, law.n_doses, bends, with_slope)
+        f = predicted(law, phi, &rates, row, bends, with_slope)
         k = law.outcomes[row]
-        total += of_row(law.kinds[k], law.noise[2 * k], law.noise[2 * k + 1], law.values[row], f,
-                        law.censored[row], &weight)
+        if law.kinds[k] == NORMAL and law.censored[row] == 0 and law.noise[2 * k + 1] == 0:
+            # The usual error needs neither a root nor a logarithm.
+            f = (law.values[row] - f) / law.noise[2 * k]
+            weight = f * (1 / law.noise[2 * k])
+            total += -0.5 * f * f - law.logs[k]
+        else:
+            total += of_row(law.kinds[k], law.noise[2 * k], law.noise[2 * k + 1],
+                            law.values[row], f, law.censored[row], &weight)
         if with_slope:
             for a in range(law.q):
                 slope[a] += weight * bends[law.places[a]]
     return total
+
+
+cdef inline void prepare(const Law* law, const double* z, double* phi, Rates* rates) noexcept nogil:
+    """All parameters (m,) of an individual with latents z, and their rates."""
+    cdef Py_ssize_t k
+    for k in range(law.m):
+        phi[k] = law.base[k]
+    for k in range(law.q):
+        phi[law.places[k]] = z[k]
+    if law.code >= 0:
+        rates_of(law.code, phi, rates)
+
+
+cdef inline double predicted(
+    const Law* law, const double* phi, const Rates* rates, Py_ssize_t row, double* bends,
+    bint with_slope,
+) noexcept nogil:
+    """Curve or linear predictor of a row, and its derivatives (m,) in the parameters."""
+    cdef Py_ssize_t k
+    cdef double f = 0
+    if law.code >= 0:
+        return curve_at(law.code, rates, law.times[row], law.dose_times, law.amounts,
+                        law.durations, law.n_doses, bends, with_slope)
+    for k in range(law.m):
+        bends[k] = law.columns[row * law.m + k]
+        f += bends[k] * phi[k]
+    return f
+
+
+cdef struct Bend:
+    # What a row says of the curve and its variances, see `vpem.saem.models.outcomes.Outcome.bends`.
+    double square, slope, weight, of_variance, cross, info
+    Py_ssize_t n    # variances
+    double by[2]    # by what each is multiplied
+
+
+cdef void bend_of(
+    int kind, double a, double b, int form, double y, double f, int censored, Bend* out,
+) noexcept nogil:
+    cdef double variance, rest, grow, sd, u, hazard, precision, of_f, curve = 1
+    out.n = 0
+    out.square = 0
+    if kind == POISSON or kind == BERNOULLI:
+        rest = exp(f) if kind == POISSON else 1 / (1 + exp(-f))
+        out.slope = y - rest
+        out.weight = rest if kind == POISSON else rest * (1 - rest)
+        return
+    variance = a * a + b * b * f * f
+    rest = y - f
+    if kind == EXPONENTIAL:
+        rest = log(y) - log(f)
+        curve = 1 / f
+    if form & 1:
+        out.by[0] = 1
+        out.n = 1
+    if form & 2:
+        out.by[out.n] = f * f
+        out.n += 1
+    out.square = (rest / f) ** 2 if form == 2 else rest * rest
+    grow = 2 * b * b * f
+    out.of_variance = 0.5 * (rest * rest / variance - 1) / variance
+    of_f = rest / variance
+    precision = 1 / variance
+    out.info = 0.5 / (variance * variance)
+    if censored != 0:
+        sd = sqrt(variance)
+        u = censored * rest / sd
+        hazard = exp(-0.5 * (u * u + log(2 * M_PI)) - log_ndtr(u))
+        of_f = -censored * hazard / sd
+        precision = fmax(hazard * (hazard + u), 0.0) / variance
+        out.of_variance = -0.5 * u * hazard / variance
+        out.info = out.of_variance * out.of_variance
+    out.slope = of_f * curve + out.of_variance * grow
+    out.weight = precision * curve * curve + out.info * grow * grow
+    out.cross = out.info * grow
 
 
 cdef inline double of_row(

@@ -29,7 +29,6 @@ from vpem.pictures.contents import (
     size,
     warnings_of,
 )
-from vpem.pictures.saved import Saved, counted_by_kind
 from vpem.records import Table
 from vpem.rules import summing
 from vpem.saem.estimates import Figure, Summary, criteria_of, doubts, penalised_of
@@ -41,6 +40,7 @@ from vpem.saem.results import SaemFit, SavedSaem, Topics
 if TYPE_CHECKING:
     from vpem.network.schema import Report
     from vpem.pictures.contents import Lines
+    from vpem.pictures.saved import Saved
 
 MOST_NAMED = 4
 """Estimates of the sentence with which all begins."""
@@ -304,6 +304,8 @@ DESCRIBED_BY_TOPICS: Lines = {
 
 
 def _sent(saved: SavedSaem) -> Items:
+    from vpem.pictures.saved import counted_by_kind
+
     kinds = counted_by_kind(saved.communication)
     if kinds is None:
         return ["The file does not say what was sent."]

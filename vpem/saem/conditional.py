@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.linalg import null_space
 from scipy.special import chdtri, gammaln, ndtri
 
 from vpem.checks import Doubles, check_int, check_memory, check_number
@@ -285,6 +284,8 @@ def covariance_of(information: Doubles, constraints: Doubles | None = None) -> D
         return covariance
     free = np.eye(len(keep))  # directions in which parameters can change
     if constraints is not None and len(constraints):
+        from scipy.linalg import null_space  # takes long to load
+
         free = null_space(constraints[:, keep] / sizes)
         free[np.abs(free) < 1e-12] = 0.0
     values, vectors = np.linalg.eigh(free.T @ (part / np.outer(sizes, sizes)) @ free)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -71,10 +72,15 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         """Number of rows of each individual, (n,)."""
         return np.diff(self.first)
 
-    @property
+    @cached_property
     def individual_of(self) -> Indices:
         """Individual of each row, (N,)."""
         return np.repeat(np.arange(self.n_individuals), self.counts)
+
+    @cached_property
+    def at_once(self) -> Doses:
+        """One dose of each individual at time 0, as the covariate ``dose`` says."""
+        return Doses.once(self.constant("dose", "a dose that changes needs rows of its own"))
 
     @property
     def ids(self) -> NDArray[np.str_]:

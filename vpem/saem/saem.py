@@ -424,9 +424,9 @@ class _Loop(Stateful):
                 note_partition(run.partitions, r, error, "links")
                 return run.theta
             total = server.statistic * model.counts.individuals
+            theta = np.asarray(model.maximize(total, model.counts))
             run.holds = model.holds(total, model.counts)
             run.lost = run.lost if run.holds else r
-            theta = np.asarray(model.maximize(total, model.counts))
         self._tell(theta)
         return theta
 
@@ -476,9 +476,10 @@ class _Loop(Stateful):
             for one in local:
                 self._move_chains(self._drawn(one, now), thetas[one], now, late)
         elif len(local) == len(self.rows) and self.share == 1:
-            self.sampler.move(self.model, thetas[0], self.chains, now, late)
-            if not self.model.wide:
-                self._each = self.model.expand_about(thetas[0]).statistics(self.chains.z)
+            model, theta = self.model.expand_about(thetas[0]), thetas[0]
+            self.sampler.move(model, theta, self.chains, now, late)
+            if not model.wide:
+                self._each = model.statistics(self.chains.z)
         elif local:
             which = np.concatenate([self._drawn(one, now) for one in local])
             self._move_chains(which, thetas[0], now, late)
@@ -495,10 +496,11 @@ class _Loop(Stateful):
 
     def _move_chains(self, which: Indices, theta: Doubles, now: int, late: int) -> None:
         part, some = self.chains.take_individuals(which), self.model.take_individuals(which)
+        some = some.expand_about(theta)
         self.sampler.move(some, theta, part, now, late)
         self.chains.put(which, part)
         if not some.wide:
-            self._each[which] = some.expand_about(theta).statistics(part.z)
+            self._each[which] = some.statistics(part.z)
 
     def _means(self, devices: Indices, thetas: Doubles, z: Doubles) -> Doubles:
         """Mean statistic of some devices' individuals; zero of those that are elsewhere.

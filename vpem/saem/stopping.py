@@ -20,7 +20,6 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.linalg import null_space
 
 from vpem.checks import Doubles
 from vpem.network.schema import COUNT, Array, Number, Schema, Stateful, or_nan
@@ -243,6 +242,8 @@ def still_to_go(
     sizes = np.sqrt(diagonal[known])
     free = np.eye(len(known))
     if len(constraints):
+        from scipy.linalg import null_space  # takes long to load
+
         free = null_space(constraints[:, known] / sizes)
     full, lost = (
         free.T @ (one[np.ix_(known, known)] / np.outer(sizes, sizes)) @ free

@@ -38,7 +38,6 @@ from vpem.files.hdf5 import (
     write_file,
     write_strings,
 )
-from vpem.files.networks import read_holders
 from vpem.files.observations import LONGEST_NAME, is_long_csv, read_cells, sort_names
 from vpem.files.opening import PathLike, check_unpacked, open_text
 from vpem.files.readers.matrices import check_parts, sparse_in, sparse_kind
@@ -650,5 +649,7 @@ def read_devices(path: str | os.PathLike[str], individuals: Sequence[str]) -> Wo
                 f"{path}: device {device!r} has {one!r}, but no individual is called so{hint}"
             )
         return places[word]
+
+    from vpem.files.networks import read_holders
 
     return read_holders(path, "device", "individual", individuals, number, may_be_empty=False)

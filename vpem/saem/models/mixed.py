@@ -111,6 +111,8 @@ class MixedModel(Varying):
     outer: Self | None = None  # the model in the user's columns, where this one is in others
     shift: Doubles | float | None = None  # where the user has coefficients begin
     first: Doubles | None = None
+    _held: tuple[Doubles, bool] | None = None  # the last total, and whether it was one of latents
+    _law: Latents | None = None  # of theta
 
     def __init__(
         self,
@@ -287,13 +289,18 @@ class MixedModel(Varying):
     def of(self, individuals: Individuals, law: PopulationModel) -> Self:
         part = super().of(individuals, law)
         part.outcomes = self.outcomes.for_individuals(individuals)
-        part._begun = None
+        part._begun = part._law = None
         return part
 
     def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
         B, omega = self.law.unpack(theta)
         return B, omega, theta[len(theta) - self.outcomes.n_sds :]
+
+    def expand_about(self, theta: Doubles) -> Self:
+        part = super().expand_about(theta)
+        part._law = None
+        return part
 
     def whole(self, z: Doubles, B: Doubles) -> Doubles:
         """All parameters (chains, n, m) of individuals with latents (chains, n, q)."""
@@ -329,17 +336,22 @@ class MixedModel(Varying):
         code = self.structure.code
         if code is None or len(self.latents) > MOST_LATENTS:
             return None
+        if theta is self.theta and self._law is not None:
+            return self._law
         B, omega, sds = self.unpack(theta)
         whole, data = self.law.means(B), self.individuals
         doses = doses_of(data) if self.structure.dosed else Doses.none(data.n_individuals)
         design = self.columns(data)
         if not design.shape[1]:
             design = np.zeros((0, len(self.structure.names)))
-        return Curves(
+        made = Curves(
             np.ascontiguousarray(whole[:, self.law.random]), np.linalg.inv(omega), code, whole,
             self.law.random, data.first, data.times, design, data.values,
             *self.outcomes.coded(sds), doses.first, doses.times, doses.amounts, doses.durations,
         )  # fmt: skip
+        if theta is self.theta:
+            self._law = made
+        return made
 
     # ---- statistics ------------------------------------------------------------------------------
 
@@ -347,20 +359,35 @@ class MixedModel(Varying):
         """Moments of what varies, squares of residuals, and the expansion, (chains, n, P)."""
         assert self.theta is not None, "statistics are about parameters: call expand_about(theta)"
         B, omega, sds = self.unpack(self.theta)
-        phi = self.whole(z, B)
-        f, slopes = self.structure.slopes(phi, self.individuals)
         at, law = self.pack_point(B, sds), self.law
-        if law.n_carried:
-            shares, slopes = self._shares(B, omega, sds), np.array(slopes)
+        shares = self._shares(B, omega, sds) if law.n_carried else None
+        squares, score, info = self._sums(z, B, sds, shares)
+        if shares is not None:
+            alone = law.design[:, : -law.n_carried]
+            law = law.with_design(np.concatenate([alone, shares.reshape(self.n, -1)], axis=1))
+            z = z + np.einsum("njq,j->nq", shares, B[law.fixed, 0])
+        scores = self._expansion(score, info, law, at)
+        return np.concatenate([law.statistics(z), *squares, *scores], axis=-1)
+
+    def _sums(
+        self, z: Doubles, B: Doubles, sds: Doubles, shares: Doubles | None
+    ) -> tuple[list[Doubles], Doubles, Doubles]:
+        """Squares, score and information of `Outcomes`, with latents that move by shares."""
+        assert self.theta is not None
+        law, kernel = self.law, self.kernels(self.theta)
+        if isinstance(kernel, Curves):
+            none = np.empty((self.n, 0, len(law.random)))
+            moves = none if shares is None else np.ascontiguousarray(shares)
+            fixed = law.fixed if law.n_carried else law.fixed[:0]
+            return self.outcomes.by_kernel(kernel, z, moves, fixed, len(self.structure.names))
+        f, slopes = self.structure.slopes(self.whole(z, B), self.individuals)
+        if shares is not None:
+            slopes = np.array(slopes)
             for i, row in enumerate(law.random):
                 of_rows = shares[self.individuals.individual_of, :, i]
                 for j, column in enumerate(law.fixed):
                     slopes[..., column] -= of_rows[:, j] * slopes[..., row]
-            alone = law.design[:, : -law.n_carried]
-            law = law.with_design(np.concatenate([alone, shares.reshape(self.n, -1)], axis=1))
-            z = z + np.einsum("njq,j->nq", shares, B[law.fixed, 0])
-        scores = self._expansion(f, slopes, law, at, sds)
-        return np.concatenate([law.statistics(z), *self.outcomes.squares(f), *scores], axis=-1)
+        return self.outcomes.squares(f), *self.outcomes.expansion(f, slopes, sds)
 
     def _shares(self, B: Doubles, omega: Doubles, sds: Doubles) -> Doubles:
         """How far (n, r, q) latents move against a fixed coefficient, for the same rows.
@@ -388,19 +415,18 @@ class MixedModel(Varying):
         return np.concatenate([coefficients, sds[self.outcomes.scored] ** 2])
 
     def _expansion(
-        self, f: Doubles, slopes: Doubles, law: PopulationModel, at: Doubles, sds: Doubles
+        self, score: Doubles, info: Doubles, law: PopulationModel, at: Doubles
     ) -> list[Doubles]:
         """Coefficients of the expansion: (chains, n, s) and (chains, n, s (s + 1) / 2).
 
-        Of curves f (chains, N) with slopes (chains, N, m), about ``at`` (s,).
+        Of a score (chains, n, w) and information (chains, n, w, w), about ``at`` (s,).
         """
         (rows, columns), k = law.places, len(self.outcomes.scored)
         # Parameters and variances, and by what a coefficient is multiplied in each.
-        where = np.concatenate([rows, slopes.shape[-1] + np.arange(k)])
+        where = np.concatenate([rows, len(self.structure.names) + np.arange(k)])
         by = np.concatenate([law.design[:, columns], np.ones((len(law.design), k))], axis=1)
         one, other = np.tril_indices(self._n_scored)
         with np.errstate(all="ignore"):
-            score, info = self.outcomes.expansion(f, slopes, sds)
             ends = np.sort([where[one], where[other]], axis=0)
             second = info[..., ends[1], ends[0]] * (by[:, one] * by[:, other])
             first = score[..., where] * by + symmetric(second, self._n_scored) @ at
@@ -456,28 +482,25 @@ class MixedModel(Varying):
             info[np.ix_(which, which)] += np.einsum("kikljl->ij", second.reshape(q, r, q, q, r, q))
             score, half = score.copy(), lower_half(info)
             score[which] += np.einsum("ikk->i", first.reshape(r, q, q))
-        for one, size, rows in self.outcomes.exact(squares, counts):
+        exact = self.outcomes.exact(squares, counts)
+        for one, size, rows in exact:
             sds[one.sds] = np.sqrt(max(size / rows if rows else 0.0, one.floor))
         step, variances = self._step(score, half, self.pack_point(before, sds))
         if law.n_carried:
             latent = law.without(latent, n, self._carried(step))
-        B, omega, _ = law.maximize(latent, n, near=near)
+        B, omega, fine = law.maximize(latent, n, near=near)
+        fine = fine and all(size >= one.floor * rows for one, size, rows in exact)
+        self._held = total, fine
         B[law.fixed] = 0.0
         B += step
         sds[self.outcomes.scored] = np.sqrt(variances)
         return np.concatenate([self.law.pack(B, omega), sds])
 
     def holds(self, total: Doubles, counts: Counts) -> bool:
-        latent, squares, _, _ = self._taken_apart(total)
-        if self.law.n_carried:
-            assert self.theta is not None, (
-                "statistics are about parameters: call expand_about(theta)"
-            )
-            coefficients = self._carried(self.unpack(self.theta)[0])
-            latent = self.law.without(latent, counts.individuals, coefficients)
-        fine = self.law.maximize(latent, counts.individuals)[2]
-        exact = self.outcomes.exact(squares, counts)
-        return fine and all(size >= one.floor * rows for one, size, rows in exact)
+        if self._held is None or self._held[0] is not total:
+            self.maximize(total, counts)
+            assert self._held is not None
+        return self._held[1]
 
     def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         """Complete log-likelihood of a total of statistics, up to what theta is not in."""

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, gammaln, log_expit, log_ndtr, ndtri, pdtrik
 
+from vpem._core.latents import Curves
+from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, check_choice
 from vpem.saem.individuals import Individuals
@@ -28,12 +30,14 @@ class Outcome(ABC):
 
     Standard deviations (k,) are those of all outcomes, ``sds`` says which are its own: of its
     ``parameters``. The variance is ``steady`` where it does not depend on the curve, and ``exact``
-    if it is a mean of squares then, without other parameters. ``code`` is that of kernels.
+    if it is a mean of squares then, without other parameters. ``code`` and ``form``, of which
+    parts the variance is a sum, are those of kernels.
     """
 
     parameters: tuple[str, ...] = ()
     steady = False
     code: int
+    form = 0
     here: Indices  # (m,) which rows they are
     values: Doubles  # (m,) measurements, or limits
     censored: NDArray[np.int8]  # (m,) 1 where the value is below the limit, -1 above, 0 measured
@@ -118,6 +122,7 @@ class Normal(Outcome):
         self.logs = kind == "exponential"
         self.code = int(self.logs)
         self.steady = kind in ("constant", "exponential")
+        self.form = {"proportional": 2, "combined": 3}.get(kind, 1)
         both = ("additive sd", "proportional sd")
         self.parameters = both if kind == "combined" else ("residual sd",)
 
@@ -387,16 +392,14 @@ class Outcomes:
 
     def squares(self, f: Doubles) -> list[Doubles]:
         """Sums of squares, and rows, of outcomes with one variance: each (chains, n, 1)."""
-        sums, n = [], self.individuals.n_individuals
+        sums = []
         for one in self._each:
             if not one.exact:
                 continue
             each = np.zeros(f.shape)
             each[:, one.here] = one.residuals(f[:, one.here], np.ones(self.n_sds)) ** 2
             sums.append(self.individuals.sums(each)[..., None])
-            if len(self._each) > 1:
-                there = np.bincount(one.of, minlength=n).astype(np.float64)
-                sums.append(np.tile(there[None, :, None], (len(f), 1, 1)))
+            sums += self._counted(one, len(f))
         return sums
 
     def expansion(self, f: Doubles, slopes: Doubles, sds: Doubles) -> tuple[Doubles, Doubles]:
@@ -430,6 +433,39 @@ class Outcomes:
             for j in range(i + 1):
                 info[..., i, j] = sums(heavy * columns[j])
         return score, info
+
+    def by_kernel(
+        self, law: Curves, z: Doubles, shares: Doubles, fixed: Indices, m: int
+    ) -> tuple[list[Doubles], Doubles, Doubles]:
+        """Return `squares` and `expansion`, of latents z (chains, n, q), by a kernel.
+
+        Latents move by shares (n, r, q) against fixed parameters (r,) of m.
+        """
+        shape, w = z.shape[:2], m + len(self.scored)
+        squares, score = np.empty((*shape, len(self._each))), np.empty((*shape, w))
+        info = np.empty((*shape, w, w))
+        forms = np.array([one.form for one in self._each], dtype=np.int32)
+        places = np.full(len(self._each), -1, dtype=np.intp)
+        for number, one in enumerate(self._each):
+            if not one.exact and one.parameters:
+                places[number] = m + self.scored.index(one.sds.start)
+        law.expand(
+            np.ascontiguousarray(z), shares, fixed, forms, places, squares, score, info,
+            thread_count(None),
+        )  # fmt: skip
+        sums = []
+        for number, one in enumerate(self._each):
+            if one.exact:
+                sums.append(squares[..., number, None])
+                sums += self._counted(one, len(z))
+        return sums, score, info
+
+    def _counted(self, one: Outcome, n_chains: int) -> list[Doubles]:
+        """Rows of each individual that are of an outcome, (chains, n, 1), if there are others."""
+        if len(self._each) == 1:
+            return []
+        there = np.bincount(one.of, minlength=self.individuals.n_individuals).astype(np.float64)
+        return [np.tile(there[None, :, None], (n_chains, 1, 1))]
 
     def _sums(self, one: Outcome, values: Doubles) -> Doubles:
         """Add up what rows of an outcome have, (chains, m), of each individual: (chains, n)."""
