@@ -1,5 +1,6 @@
 """Measure how fast vpem is: ``python -m benchmarks [PART ...] [--size small|medium|full]``.
 
+``python -m benchmarks table`` compares with all other programs and writes docs/reference/times.md.
 ``python -m benchmarks same OTHER_CHECKOUT`` measures nothing: it compares what two builds do.
 """
 
@@ -9,6 +10,7 @@ import argparse
 import cProfile
 import importlib
 import json
+import os
 import pstats
 import sys
 import time
@@ -29,7 +31,6 @@ PARTS = (
     "agents",
     "scaling",
     "outofcore",
-    "startup",
     "kmeans",
     "missing",
     "masks",
@@ -39,6 +40,7 @@ PARTS = (
     "pooled",
     "tls",
     "instructions",
+    "table",
 )
 HINT = """\
 cProfile sees Python alone. For the compiled kernels, run the part once, ours only:
@@ -52,21 +54,25 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "parts", nargs="*", metavar="PART",
-        help=f"{', '.join(PARTS)} (default: all but instructions)",
+        help=f"{', '.join(PARTS)} (default: all but the last two)",
     )  # fmt: skip
     # "tiny" is for tests: it shows that everything runs.
-    parser.add_argument("--size", choices=("tiny", "small", "medium", "full"), default="small")
+    parser.add_argument("--size", choices=("tiny", "small", "medium", "full"),
+                        help="(default: small; full of the table)")  # fmt: skip
     parser.add_argument("--repeats", type=int, help="timed rounds (default: 3, small; 5)")
     parser.add_argument("--threads", type=int, help="threads of the kernels (default: all)")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--once", action="store_true", help="run ours once: for perf, callgrind")
     parser.add_argument("--profile", action="store_true", help="run one part under cProfile")
     parser.add_argument("--update", action="store_true", help="write instructions.json anew")
+    parser.add_argument("--pulsars", type=Path, help="CSV of HTRU2, for pooled and table")
+    parser.add_argument("--keep", action="store_true", help="keep a table that is not of full size")
     options = parser.parse_args(words)
+    options.size = options.size or ("full" if options.parts == ["table"] else "small")
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"no part called {unknown[0]}; there are {', '.join(PARTS)}")
     if options.repeats is None:
-        options.repeats = 3 if options.size == "small" else 5
+        options.repeats = 3 if options.size == "small" or "table" in options.parts else 5
     if options.repeats < 1:
         parser.error("--repeats must be at least 1")
     if options.profile and len(options.parts) != 1:
@@ -83,11 +89,12 @@ def main(words: list[str] | None = None) -> int:
         return compare(words[1:])
     given = arguments(words)
     options = Options(
-        given.size, given.repeats, thread_count(given.threads), given.once, given.update
-    )
+        given.size, given.repeats, thread_count(given.threads), given.once, given.update,
+        given.pulsars,
+    )  # fmt: skip
     console = Console(highlight=False)
     console.width = max(console.width, 110)  # also where the output is a file
-    parts = given.parts or PARTS[:-1]
+    parts = given.parts or PARTS[:-2]
     if given.profile:
         profiler = cProfile.Profile()
         profiler.enable()
@@ -98,7 +105,11 @@ def main(words: list[str] | None = None) -> int:
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{given.size}"
     kept: dict[str, list[dict[str, Any]]] = {}
     for part in parts:
-        results = list(importlib.import_module(f"benchmarks.{part}").measure(options))
+        results = []
+        for result in importlib.import_module(f"benchmarks.{part}").measure(options):
+            results.append(result)
+            took = f"{time.strftime('%H:%M:%S')} {part}:"
+            print(took, result["name"], result["case"], file=sys.stderr)
         kept[part] = results
         if given.once:
             continue
@@ -110,12 +121,18 @@ def main(words: list[str] | None = None) -> int:
         pstats.Stats(profiler).sort_stats("cumulative").print_stats(25)
         console.print(HINT.format(part=parts[0]), markup=False)
     if not given.once:
+        machine |= {"load_after": os.getloadavg()[0], "date": time.strftime("%Y-%m-%d")}
         target = given.folder / f"{stem}.json"
         missing = absences(kept)
         for who, why in missing.items():
             console.print(f"absent: {who}, {why}", markup=False)
         whole = {"environment": machine, "size": given.size, "absent": missing, "parts": kept}
         target.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        if "table" in parts and (given.keep or given.size == "full"):
+            from .table import PAGE, keep
+
+            keep(whole)
+            console.print(f"the table: {PAGE}", markup=False, soft_wrap=True)
         console.print(f"every number: {target}", markup=False, soft_wrap=True)
     failed = [what for results in kept.values() for r in results for what in r.get("failed", ())]
     for what in failed:

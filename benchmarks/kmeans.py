@@ -1,6 +1,6 @@
-"""k-means against others': ``python -m benchmarks.kmeans [--threads N] [--repeats N]``.
+"""k-means against others': ``python -m benchmarks kmeans``.
 
-Lloyd's algorithm from the same rows until no row changes (or ``--iterations``), the rows at one
+Lloyd's algorithm from the same rows until no row changes, the rows at one
 place and over workers, and a whole fit by `DistributedKMeans`, against the two algorithms of
 scikit-learn and oneDAL's, where daal4py is installed; and k-means++ besides. In double precision
 scikit-learn must find the same labels.
@@ -8,9 +8,8 @@ scikit-learn must find the same labels.
 
 from __future__ import annotations
 
-import argparse
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +19,11 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from vpem import DistributedKMeans, connect_workers, kmeans_rows, make_graph
-from vpem._core.threads import thread_count
 from vpem.network.partition import evenly
 
 from .measure import Options, call, compare
 
-__all__ = ["measure"]
+__all__ = ["BIG", "measure"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,9 @@ CASES = {
     "medium": (*BIG, *ODD, Case(1_000_000, 10, 8)),
     "full": (*BIG, *ODD, Case(1_000_000, 10, 8), Case(100_000, 50, 200)),
 }
+
+
+STARTS = ("rows", "k-means++")
 
 
 def theirs(
@@ -111,10 +112,12 @@ def estimator(
     return lambda: made.fit(X)
 
 
-def measure(options: Options, most: int = 300) -> Iterator[dict[str, Any]]:
+def measure(
+    options: Options, most: int = 300, cases: Sequence[Case] = (), starts: Sequence[str] = STARTS
+) -> Iterator[dict[str, Any]]:
     """Yield a comparison for every case, precision and start."""
     warnings.simplefilter("ignore")  # where the iterations run out, for both
-    for case in CASES[options.size]:
+    for case in cases or CASES[options.size]:
         m, d, k = case.m, case.d, case.k
         rng = np.random.default_rng(0)
         centres = 2 * rng.normal(size=(k, d)) / np.sqrt(d)
@@ -122,7 +125,7 @@ def measure(options: Options, most: int = 300) -> Iterator[dict[str, Any]]:
         rows = rng.choice(m, k, replace=False)
         for dtype in case.dtypes:
             X = wide.astype(dtype)
-            for start in ("rows", "k-means++"):
+            for start in starts:
                 given, same = (rows, X[rows]) if start == "rows" else (start, start)
                 limits = (k, options.threads, most)
                 runs: dict[str, Callable[[], Any]] = {"scikit-learn": theirs(X, same, *limits)}
@@ -133,7 +136,7 @@ def measure(options: Options, most: int = 300) -> Iterator[dict[str, Any]]:
                 for n in case.workers:
                     runs[f"vpem, {n} worker(s)"] = ours(X, given, *limits, n)
                 last = case.workers[-1]
-                runs[f"DistributedKMeans, {last} worker(s)"] = estimator(X, same, *limits, last)
+                runs[f"vpem, estimator, {last} worker(s)"] = estimator(X, same, *limits, last)
                 facts = {}
                 if start == "rows":
                     found, wanted = runs[f"vpem, {last} worker(s)"](), runs["scikit-learn"]()
@@ -145,25 +148,3 @@ def measure(options: Options, most: int = 300) -> Iterator[dict[str, Any]]:
                 size = f"{m:,} x {d}, K = {k}, {np.dtype(dtype)}, from {start}"
                 timed = {who: call(run) for who, run in runs.items()}
                 yield compare(options, "k-means", size, "scikit-learn", timed, **facts)
-
-
-def main() -> None:
-    """Print a line a comparison."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kmeans", description=__doc__)
-    parser.add_argument("--size", choices=tuple(CASES), default="small")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--iterations", type=int, default=300, help="at most")
-    given = parser.parse_args()
-    options = Options(given.size, given.repeats, thread_count(given.threads))
-    print(f"{options.threads} thread(s), medians of {options.repeats} interleaved runs")
-    for result in measure(options, given.iterations):
-        times = ", ".join(
-            f"{who} {1e3 * taken:.1f} ms ({result['times_as_fast'][who]:.2f})"
-            for who, taken in result["median"].items()
-        )
-        print(f"{result['case']}: {times}  {result['facts'] or ''}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shutil
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
+
+import vpem
 
 __all__ = [
     "VPEM",
@@ -27,6 +32,8 @@ __all__ = [
     "iteration",
     "processor",
     "stopwatch",
+    "summary",
+    "usage",
 ]
 
 OWN = ("vpem", "kernel")
@@ -36,6 +43,22 @@ VPEM = ("-c", "from vpem_cli import main; raise SystemExit(main())")
 """The command vpem as arguments of Python, wherever its script was installed."""
 
 DGEMM_SIZE = 768
+
+ROOT = Path(__file__).parents[1]
+
+# Linux counts the parent's memory at the fork as the child's own: a small process stands between.
+BETWEEN = """
+import os, subprocess, sys, time
+began = time.perf_counter()
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)
+printed = child.stdout.read()
+_, status, usage = os.wait4(child.pid, 0)
+unit = 1 if sys.platform == "darwin" else 1024
+print(time.perf_counter() - began, usage.ru_utime + usage.ru_stime, unit * usage.ru_maxrss,
+      os.waitstatus_to_exitcode(status))
+sys.stdout.flush()
+sys.stdout.buffer.write(printed)
+"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +70,7 @@ class Options:
     threads: int = 1
     once: bool = False
     update: bool = False
+    pulsars: Path | None = None
 
 
 @contextmanager
@@ -122,17 +146,52 @@ def compare(
             taken = contenders[who]()
             if turn >= warm:
                 seconds[who].append(taken)
+    return summary(name, case, base, seconds, absent, facts)
+
+
+def summary(
+    name: str,
+    case: str,
+    base: str,
+    seconds: dict[str, list[float]],
+    absent: dict[str, str] | None,
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    """Return a result: what each contender took in each round, and base / contender over rounds."""
     if base not in seconds:
         base = next(iter(seconds), base)
     ratios = {
-        who: statistics.median(b / max(t, 1e-12) for b, t in zip(seconds[base], own, strict=True))
+        who: [b / max(t, 1e-12) for b, t in zip(seconds[base], own, strict=True)]
         for who, own in seconds.items()
     }
     return {
         "name": name, "case": case, "base": base, "absent": absent or {}, "facts": facts,
         "median": {who: statistics.median(own) for who, own in seconds.items()},
-        "times_as_fast": ratios, "load": os.getloadavg()[0], "seconds": seconds,
+        "times_as_fast": {who: statistics.median(own) for who, own in ratios.items()},
+        "load": os.getloadavg()[0], "seconds": seconds,
     }  # fmt: skip
+
+
+class Usage(NamedTuple):
+    """What a command took: by the clock, of processors (seconds), peak memory (bytes), printed."""
+
+    seconds: float
+    processors: float
+    peak: float
+    printed: str
+
+
+def usage(*command: str) -> Usage:
+    """Run a command in a process of its own, from the folder of the project."""
+    done = subprocess.run(
+        [sys.executable, "-c", BETWEEN, *command], capture_output=True, text=True, cwd=ROOT,
+        check=False,
+    )  # fmt: skip
+    head, _, printed = done.stdout.partition("\n")
+    *taken, code = map(float, head.split())
+    if code:
+        raise RuntimeError(f"{' '.join(command)} ended with {code:.0f}: {done.stderr[-500:]}")
+    return Usage(*taken, printed)
 
 
 @cache
@@ -158,6 +217,21 @@ def dgemm(dtype: Any = np.float64) -> Callable[[], float]:
     return seconds
 
 
+@cache
+def r_packages() -> dict[str, str]:
+    """Versions of R and of its packages that are peers."""
+    names = ("nlme", "lme4", "mclust")
+    if shutil.which("Rscript") is None:
+        return dict.fromkeys(("R", *names), "absent")
+    ask = "for (one in commandArgs(TRUE)) cat(one, if (requireNamespace(one, quietly = TRUE)) "
+    ask += "as.character(packageVersion(one)) else 'absent', '\\n')"
+    done = subprocess.run(
+        ["Rscript", "-e", ask, "base", *names], capture_output=True, text=True, check=True
+    )
+    found = dict(line.split() for line in done.stdout.splitlines())
+    return {"R": found.pop("base"), **found}
+
+
 def environment() -> dict[str, Any]:
     """Return what a reader must know to compare the numbers with others."""
     from vpem._core.sweep import instruction_set
@@ -167,8 +241,8 @@ def environment() -> dict[str, Any]:
     if facts.exists():
         names = [line for line in facts.read_text().splitlines() if line.startswith("model name")]
         model = names[0].split(":", 1)[1].strip() if names else model
-    packages = {}
-    for name in ("vpem", "numpy", "scipy", "scikit-learn", "scikit-learn-intelex"):
+    packages = {"vpem": vpem.__version__}
+    for name in ("numpy", "scipy", "scikit-learn", "daal4py", "pyarrow", "pandas", "pynlme"):
         try:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -181,4 +255,5 @@ def environment() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         **packages,
+        **r_packages(),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,25 +15,15 @@ import numpy as np
 from vpem.checks import parse_bytes
 from vpem.files.matrix import FileMatrix
 
-from .measure import VPEM, Options, call, compare
+from .measure import VPEM, Options, call, compare, usage
 from .problems import mixture_rows, one_block, sweep_once
 
-__all__ = ["measure", "peak"]
+__all__ = ["measure"]
 
 ROWS = {"tiny": 6_000, "small": 200_000, "medium": 2_000_000, "full": 10_000_000}
 LIMIT = {"tiny": "1MB", "small": "64MB", "medium": "256MB", "full": "600MB"}
 PART = 100_000
 D, K = 100, 3
-
-# Linux counts the parent's memory at the fork as the child's own: a small process stands between.
-BETWEEN = """
-import os, subprocess, sys
-child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
-_, status, usage = os.wait4(child.pid, 0)
-unit = 1 if sys.platform == "darwin" else 1024
-print(unit * usage.ru_maxrss, os.waitstatus_to_exitcode(status))
-"""
-
 
 STORED: dict[str, tuple[type[np.floating], dict[str, Any]]] = {
     "float32 in chunks": (np.float32, {"chunks": True}),
@@ -75,17 +64,6 @@ def read_bytes(path: Path) -> None:
             pass
 
 
-def peak(*command: str) -> int:
-    """Peak resident memory of a command, in bytes."""
-    done = subprocess.run(
-        [sys.executable, "-c", BETWEEN, *command], capture_output=True, text=True, check=False
-    )
-    size, code = map(int, done.stdout.split())
-    if code:
-        raise RuntimeError(f"{' '.join(command)} ended with {code}: {done.stderr[-500:]}")
-    return size
-
-
 def measure(options: Options) -> Iterator[dict[str, Any]]:
     """Yield times with the file in the system's cache and not, and the memory of `vpem fit`."""
     m, threads = ROWS[options.size], options.threads
@@ -103,13 +81,14 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
                    "--agents", "1", "--components", str(K), "--init-rows", "0,1,2",
                    "--max-iter", "2", "--dtype", "float32", "--threads", str(threads),
                    "--memory-limit", LIMIT[options.size], "--quiet"]  # fmt: skip
+        start = "import vpem.fits.vpem"
         yield {
             "name": "peak memory", "case": f"vpem fit, {m:,} x {D} float32 in a file of "
             f"{path.stat().st_size / 1e6:,.0f} MB, --memory-limit {LIMIT[options.size]}",
             "base": "", "absent": {}, "seconds": {}, "median": {}, "times_as_fast": {},
             "facts": {
-                "peak MB": peak(*command) / 1e6,
-                "of which started, MB": peak(sys.executable, "-c", "import vpem.fits.vpem") / 1e6,
+                "peak MB": usage(*command).peak / 1e6,
+                "of which started, MB": usage(sys.executable, "-c", start).peak / 1e6,
             },
         }  # fmt: skip
 

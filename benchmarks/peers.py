@@ -15,21 +15,26 @@ from threadpoolctl import threadpool_limits
 from .measure import Options, compare, iteration
 from .problems import exact, fit, mixture_rows, network, one_block
 
-__all__ = ["CASES", "measure", "rows_of"]
+__all__ = ["CASES", "full", "measure", "rows_of"]
 
 CASES = {"A": (150_000, 100, 3), "B": (1_000_000, 8, 5), "C": (20_000, 30, 10)}
+OF_TABLE = {"D": (120_000, 96, 4), "E": (800_000, 9, 6), "F": (25_000, 28, 9)}
+"""What `benchmarks.table` compares."""
+
 SHARE = {"tiny": 200, "small": 20, "medium": 5, "full": 1}
-LEAST_ROWS = {"A": 600, "B": 2_000, "C": 4_000}  # with fewer, components collapse
+LEAST_ROWS = {"A": 600, "B": 2_000, "C": 4_000, "D": 6_000, "E": 4_000, "F": 4_000}
+# With fewer, components collapse.
 CHECKED = 4
 """Iterations after which log-likelihoods are compared."""
 
-COUNTS = {"A": (2, 10), "B": (2, 22), "C": (5, 45)}
-SLOW = {"A": (1, 3), "B": (1, 3), "C": (2, 10)}  # scikit-learn
+COUNTS = {"A": (2, 10), "B": (2, 22), "C": (5, 45), "D": (2, 10), "E": (2, 12), "F": (5, 45)}
+SLOW = {"A": (1, 3), "B": (1, 3), "C": (2, 10), "D": (1, 3), "E": (1, 3), "F": (2, 10)}
+"""Of scikit-learn."""
 
 
 def rows_of(case: str, size: str) -> int:
     """Rows of a case at a size."""
-    return max(CASES[case][0] // SHARE[size], LEAST_ROWS[case])
+    return max((CASES | OF_TABLE)[case][0] // SHARE[size], LEAST_ROWS[case])
 
 
 Run = Callable[[int], float]
@@ -99,7 +104,7 @@ def check(runs: dict[str, Run], X: NDArray[Any], reference: Run) -> dict[str, fl
 
 
 def full(options: Options, case: str, data: str, dtype: Any, threads: int) -> dict[str, Any]:
-    m, (_, d, k) = rows_of(case, options.size), CASES[case]
+    m, (_, d, k) = rows_of(case, options.size), (CASES | OF_TABLE)[case]
     wide = mixture_rows(m, d, k, {"overlapping": 0.3, "apart": 2.0}[data])
     X = wide.astype(dtype, copy=False)
     joined = one_block(d)

@@ -104,20 +104,20 @@ def scaling(figure: Any, results: list[dict[str, Any]]) -> None:
 
 KINDS: dict[str, Callable[..., None]] = {
     "peers": peers, "agents": seconds, "kernels": kernels, "scaling": scaling,
-    "outofcore": seconds, "startup": seconds, "mpi": seconds,
+    "outofcore": seconds, "mpi": seconds,
 }  # fmt: skip
 
 
 def draw(part: str, results: list[dict[str, Any]], target: Path) -> None:
     """Write the plot of a part, if it has one."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     timed = [dict(result) for result in results if result["median"]]
     if part not in KINDS or not timed:
         return
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     rows = sum(len(result["median"]) for result in timed) + len(timed)
-    height = 8.0 if part == "scaling" else max(2.5, 1.5 + 0.22 * rows + 0.6 * (part == "startup"))
+    height = 8.0 if part == "scaling" else max(2.5, 1.5 + 0.22 * rows)
     if part == "kernels":
         height = 9.0
     figure = Figure(figsize=(8.5, height), dpi=110, layout="constrained")

@@ -1,4 +1,4 @@
-"""Whole fits of one agent against scikit-learn: ``python -m benchmarks.pooled [--pulsars FILE]``.
+"""Whole fits of one agent against scikit-learn: ``python -m benchmarks pooled [--pulsars FILE]``.
 
 Both start as they do by default and end at the same log-likelihood: scikit-learn's by the largest
 tolerance of 1e-6, 1e-7, ... that ends within 1e-6 nats a sample of where EM ends, ours by the
@@ -7,7 +7,6 @@ largest that ends there or above. Seeds that lead ours to a lower optimum are co
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -21,7 +20,6 @@ from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits
 
 from vpem import VPEM, VpemWarning, read_dataset
-from vpem._core.threads import thread_count
 
 from .measure import Options
 from .problems import mixture_rows
@@ -108,7 +106,10 @@ def pooled(name: str, X: Any, k: int, options: Options, n_seeds: int) -> dict[st
             if found[1] >= base[1] - SAME:
                 seconds[who].append(found[0])
                 ratios[who].append(base[0] / found[0])
-    facts = {f"compared, {who}": f"{len(own)} of {n_seeds} seeds" for who, own in ratios.items()}
+    facts: dict[str, Any] = {
+        f"compared, {who}": f"{len(own)} of {n_seeds} seeds" for who, own in ratios.items()
+    }
+    facts["ratios"] = ratios
     median = {who: statistics.median(own) for who, own in seconds.items() if own}
     fast = {who: statistics.median(own) for who, own in ratios.items() if own}
     return {
@@ -118,35 +119,9 @@ def pooled(name: str, X: Any, k: int, options: Options, n_seeds: int) -> dict[st
     }  # fmt: skip
 
 
-def measure(
-    options: Options, pulsars: Path | None = None, only: str = "", n_seeds: int = 5
-) -> Iterator[dict[str, Any]]:
-    """Yield times of whole fits over all data, or those with ``only`` in their names."""
+def measure(options: Options, n_seeds: int = 5) -> Iterator[dict[str, Any]]:
+    """Yield times of whole fits over all data."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VpemWarning)
-        for name, X, k in data(options.size, pulsars):
-            if only in name:
-                yield pooled(name, X, k, options, 1 if options.size == "tiny" else n_seeds)
-
-
-def main() -> None:
-    """Print what was found of every case."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pooled", description=__doc__)
-    parser.add_argument("--size", choices=("tiny", "small"), default="small")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--only", default="", help="data with this in their names")
-    parser.add_argument("--pulsars", type=Path, help="CSV of HTRU2; its last column is the class")
-    given = parser.parse_args()
-    options = Options(given.size, given.repeats, thread_count(given.threads))
-    for result in measure(options, given.pulsars, given.only, given.seeds):
-        print(f"{result['case']}, {options.threads} threads")
-        for who, taken in result["median"].items():
-            compared = result["facts"].get(f"compared, {who}", "")
-            fast = result["times_as_fast"].get(who, float("nan"))
-            print(f"  {who}: {1e3 * taken:.2f} ms ({fast:.2f}) {compared}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        for name, X, k in data(options.size, options.pulsars):
+            yield pooled(name, X, k, options, 1 if options.size == "tiny" else n_seeds)

@@ -36,7 +36,6 @@ PARTS = {
     "bifactor": "saem_loadings",
     "speed": "saem_speed",
     "moves": "saem_moves",
-    "times": "saem_time",
     "large": "saem_time",
 }
 """Experiments and where they are."""

@@ -1,7 +1,8 @@
 # Fits of nlme and lme4 beside those of benchmarks/saem_peers.py, which calls this:
 #   Rscript saem_peers.R simulate MODEL ROWS.csv OUT.csv    columns set, id, time, value, x, dose
 #   Rscript saem_peers.R chance ROWS.csv OUT.csv            columns kind, set, id, time, value, group
-#   Rscript saem_peers.R public FOLDER                      writes FOLDER/NAME.csv and fits.csv
+#   Rscript saem_peers.R public FOLDER [NAME ...]           writes FOLDER/NAME.csv and fits.csv; seconds
+#                                                           of a fit, if names of data are given
 # Estimates are named as those of vpem. Intervals are nlme's, and lme4's of Wald; NA: there are none.
 suppressPackageStartupMessages({ library(nlme); library(lme4) })
 given <- commandArgs(TRUE)
@@ -122,12 +123,16 @@ if (given[1] == "chance") {  # p values of sets without effect, of lmerTest
   quit()
 }
 
-folder <- given[2]; fits <- NULL
-told <- function(name, d, ...) {  # writes the rows, and keeps the estimates
+folder <- given[2]; fits <- NULL; only <- given[-(1:2)]
+told <- function(name, d, fit) {  # writes the rows, and keeps the estimates
+  if (length(only) && !(name %in% only)) return(invisible())
+  again <- substitute(fit); here <- parent.frame()
   write.csv(d[order(match(d$id, unique(d$id))), ], file.path(folder, paste0(name, ".csv")),
             row.names = FALSE)
-  found <- tryCatch(quiet(list(...)[[1]]), error = function(e) {
+  found <- tryCatch(quiet(fit), error = function(e) {
     message(name, ": ", conditionMessage(e)); NULL })
+  if (!is.null(found) && length(only)) found$seconds <- system.time(
+    for (i in 1:10) quiet(eval(again, here)))[["elapsed"]] / 10
   if (!is.null(found)) fits <<- rbind(fits, cbind(data = name, found))
 }
 rows <- function(d, id, time, value, ...) {

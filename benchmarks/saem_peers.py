@@ -35,7 +35,7 @@ from vpem.saem.models.model import Doubles
 from .saem_found import LIKELIHOOD, SCRIPT, Found, ours, read_estimates, shown
 from .saem_simulated import SIMULATED, draw_simulated, simulate, simulated_lines
 
-__all__ = ["PUBLIC", "public"]
+__all__ = ["PUBLIC", "public", "read_rows"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -108,7 +108,7 @@ PUBLIC = {
 """Data sets by R's names; cbpp to Mmmec are generalized linear, those around them linear."""
 
 
-def _table(file: Path) -> Individuals:
+def read_rows(file: Path) -> Individuals:
     """Return rows that R wrote."""
     with file.open(encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
@@ -149,7 +149,7 @@ def public(names: Sequence[str] = tuple(PUBLIC), seed: int = 0) -> list[dict[str
         theirs = read_estimates(Path(folder) / "fits.csv", "data")
         for name in names:
             case = PUBLIC[name]
-            data = _table(Path(folder) / f"{name}.csv")
+            data = read_rows(Path(folder) / f"{name}.csv")
             mine = ours(data, case.model, case.options, seed=seed)
             other: Found = {}
             if has_pynlme and case.curve is not None:

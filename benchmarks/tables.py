@@ -7,11 +7,19 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-__all__ = ["absences", "table"]
+__all__ = ["absences", "shown", "table"]
 
 
 def number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def shown(value: float, unit: str = "") -> str:
+    """Return seconds in a unit that suits them, or a number with its unit."""
+    if unit not in ("", "s of processors"):
+        return f"{value:.3g} {unit}"
+    text = f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms"
+    return text + unit.removeprefix("s")
 
 
 def table(title: str, results: list[dict[str, Any]]) -> Table:
@@ -24,9 +32,11 @@ def table(title: str, results: list[dict[str, Any]]) -> Table:
         made.add_row(f"[b]{result['name']}[/b] {result['case']}")
         for who, median in result["median"].items():
             times = result["seconds"][who]
-            shown = [f"{1e3 * value:.4g} ms" for value in (median, min(times), max(times))]
+            spread = [
+                shown(one, result.get("unit", "")) for one in (median, min(times), max(times))
+            ]
             mark = " *" if who == result["base"] else ""
-            made.add_row(f"  {who}{mark}", *shown, f"{result['times_as_fast'][who]:.3g}")
+            made.add_row(f"  {who}{mark}", *spread, f"{result['times_as_fast'][who]:.3g}")
         for who, why in result["absent"].items():
             made.add_row(f"  {who}: absent, {why}")
         for what, value in result["facts"].items():

@@ -1,6 +1,7 @@
 """The benchmarks and the fuzzer run, and write what they say. No time is judged here."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import measure, mpi
+from benchmarks import measure, mpi, table
 from tests.forks import environment, interpreter
 from tests.tables import each
 
@@ -46,7 +47,7 @@ def check(result):
         assert result["times_as_fast"][result["base"]] == pytest.approx(1.0)
 
 
-PARTS = ("agents", "scaling", "outofcore", "startup", "missing", "masks", "mpi", "busy",
+PARTS = ("agents", "scaling", "outofcore", "missing", "masks", "mpi", "busy",
          "accelerate", "pooled")  # fmt: skip
 
 
@@ -60,6 +61,46 @@ def test_part_writes_what_it_measured(bench, part):
     assert written["parts"][part]
     for result in written["parts"][part]:
         check(result)
+
+
+OTHERS = {"One block, an EM iteration", "Two threads beside one",
+          "Whole fits, start included, to the same log-likelihood"}  # fmt: skip
+"""Parts of the table that are parts by themselves."""
+
+
+def test_the_table_has_a_row_for_every_peer_and_names_those_that_are_absent(
+    bench, monkeypatch, tmp_path
+):
+    gone = dict.fromkeys(("R", "nlme", "lme4", "mclust"), "absent")
+    monkeypatch.setattr(table, "r_packages", lambda: gone)
+    monkeypatch.setattr(table, "PARTS", {part: run for part, run in table.PARTS.items()
+                                         if part not in OTHERS})  # fmt: skip
+    page = tmp_path / "times.md"
+    page.write_text("# Times\n\n" + "\nold\n".join(table.ENDS) + "\nThe end.\n")
+    monkeypatch.setattr(table, "PAGE", page)
+    monkeypatch.setattr(table, "KEPT", tmp_path / "kept.json")
+    code, written = bench("table", "--keep")
+    assert code == 0
+    found = written["parts"]["table"]
+    assert {result["part"] for result in found} == set(table.PARTS)
+    for result in found:
+        check(result)
+    assert set(written["absent"]) >= {"nlme", "lme4", "mclust"}
+    text = page.read_text()
+    assert text.startswith("# Times\n\n")
+    assert text.endswith("\nThe end.\n")
+    assert "old" not in text
+    assert re.search(r"\| -k 1-2 .* \| mclust \| absent: not installed \| \|", text)
+    assert re.search(r"csv \| \S+ m?s \| pyarrow, reading alone \| \S+ m?s \| \S+ \(", text)
+    assert re.search(r"in memory, 10 agents \| \S+ times \| scikit-learn \| ", text)
+    assert json.loads(table.KEPT.read_text())["size"] == "tiny"
+
+
+def test_the_page_of_times_is_of_what_was_kept():
+    kept = json.loads(table.KEPT.read_text(encoding="utf-8"))
+    text = "\n".join(table.lines(kept))
+    assert f"{table.ENDS[0]}{text}\n{table.ENDS[1]}" in table.PAGE.read_text(encoding="utf-8")
+    assert {result["part"] for result in kept["parts"]["table"]} == set(table.PARTS)
 
 
 def test_kernels_have_twins_and_a_limit(bench):

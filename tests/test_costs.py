@@ -1,0 +1,145 @@
+"""What work costs, counted and not timed: passes over rows, steps, bytes read, and memory.
+
+Times of larger shapes, beside those of other programs, are `python -m benchmarks table`.
+"""
+
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+from sklearn.mixture import GaussianMixture
+
+from benchmarks.problems import mixture_rows, one_block, sweep_once
+from vpem import VPEM, NotConvergedWarning, connect, fit_vpem, make_graph, read_dataset
+from vpem.fits import vpem as fits
+from vpem.network.partition import contiguous
+from vpem.terms import features
+
+from .tables import each
+
+STANDING = {"init": [0, 1, 2], "reg_covar": 0.0}
+
+
+def peak(work):
+    """Bytes that Python and NumPy hold at most while something is done again."""
+    work()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    work()
+    found = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    return found
+
+
+# ---- passes and steps ----------------------------------------------------------------------------
+
+
+@each("init", ["kmeans", [0, 1, 2]])
+def test_a_fit_passes_over_all_rows_once_an_iteration_and_at_the_end(init, monkeypatch):
+    passed, kernel = [], features.sweep
+    monkeypatch.setattr(features, "sweep", lambda X, *a: passed.append(len(X)) or kernel(X, *a))
+    X = mixture_rows(900, 6, 3, 1.0)
+    found = fit_vpem(X, one_block(6), n_components=3, init=init, tol=1e-6)
+    assert passed == [900] * (found.n_iter + 1)
+
+
+@each(("apart", "tol"), [(0.3, 1e-3), (0.3, 1e-6), (1.0, 1e-5)])
+def test_from_one_start_a_fit_takes_no_more_steps_than_scikit_learn(apart, tol):
+    X = mixture_rows(1500, 6, 3, apart)
+    own = fit_vpem(X, one_block(6), n_components=3, tol=tol, max_iter=500, **STANDING)
+    their = GaussianMixture(
+        3, tol=tol, max_iter=500, reg_covar=0.0, means_init=X[:3], weights_init=[1 / 3] * 3,
+        precisions_init=[np.linalg.inv(np.cov(X.T, bias=True))] * 3,
+    ).fit(X)  # fmt: skip
+    assert own.n_iter <= their.n_iter_
+    assert own.history[-1][0] / len(X) == pytest.approx(their.lower_bound_, abs=1e-9)
+
+
+def test_a_selection_draws_no_more_starts_than_it_has_cells(monkeypatch):
+    drawn, kernel = [], fits.draw_start
+    monkeypatch.setattr(fits, "draw_start", lambda *a, **how: drawn.append(1) or kernel(*a, **how))
+    VPEM(2, agents=1).select(mixture_rows(200, 3, 2, 2.0), [2, 3], ["full", "diag", "tied"])
+    assert 0 < len(drawn) <= 6
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def test_an_iteration_holds_nothing_that_grows_with_rows():
+    """Nor has a number for each row and component."""
+    few, many = (peak(sweep_once(mixture_rows(m, 8, 4), one_block(8), 4, 1)) for m in (3000, 9000))
+    assert abs(many - few) < 1000
+    assert many < 9000 * 4 * 8
+
+
+@each(("agents", "most"), [(1, 3.4), (10, 3.4)])
+def test_a_fit_holds_few_times_its_numbers(agents, most):
+    X = mixture_rows(4000, 20, 3)
+    joined = connect(make_graph("star", agents), contiguous(20, agents))
+    fit = {"n_components": 3, "tol": 0.0, "max_iter": 3, "init": [0, 1, 2]}
+    with pytest.warns(NotConvergedWarning):
+        assert peak(lambda: fit_vpem(X, joined, **fit)) < most * X.nbytes
+
+
+@pytest.fixture
+def arrow():
+    """A pool that counts what pyarrow holds; kept, since what lies in it may be freed later."""
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    yield pool
+    pa.set_memory_pool(before)
+
+
+def bytes_read():
+    """Bytes that this process has asked files for."""
+    counts = Path("/proc/self/io")
+    if not counts.exists():
+        pytest.skip("the system does not count what is read")
+    return int(counts.read_text(encoding="ascii").split()[1])
+
+
+@each(("kind", "passes", "most"), [("csv", 2.0, 7.0), ("parquet", 1.1, 4.0)])
+def test_a_file_is_read_few_times_and_held_few_times(kind, passes, most, tmp_path, arrow):
+    """What grows with rows, so that buffers of a fixed size do not count."""
+    read, held, sizes, numbers = [], [], [], []
+    for m in (2000, 8000):
+        X, path = mixture_rows(m, 10, 3), tmp_path / f"{m}.{kind}"
+        write = csv.write_csv if kind == "csv" else parquet.write_table
+        write(pa.table({f"x{j}": X[:, j] for j in range(10)}), path)
+        read.append(-bytes_read())
+        read_dataset(path)
+        read[-1] += bytes_read()
+        held.append(peak(lambda path=path: read_dataset(path)) + arrow.max_memory())
+        sizes.append(path.stat().st_size)
+        numbers.append(X.nbytes)
+    assert np.diff(read) < passes * np.diff(sizes)
+    assert np.diff(held) < most * np.diff(numbers)
+
+
+# ---- what is loaded ------------------------------------------------------------------------------
+
+FIT = """
+import sys, warnings
+import numpy as np
+import vpem
+from vpem.network.partition import contiguous
+warnings.simplefilter("ignore")
+X = np.random.default_rng(0).normal(size=(60, 2))
+vpem.fit_vpem(X, vpem.connect(vpem.make_graph("star", 1), contiguous(2, 1)), n_components=2)
+print(*(name for name in sys.modules if name.startswith({never})))
+"""
+NEVER = ("matplotlib", "pandas", "polars", "pyarrow", "sklearn", "typer", "rich", "vpem.saem",
+         "vpem.pictures", "vpem.engines.tls", "vpem.estimators", "cryptography")  # fmt: skip
+
+
+def test_a_fit_loads_nothing_of_files_pictures_and_estimators():
+    program = FIT.replace("{never}", repr(NEVER))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
