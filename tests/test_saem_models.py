@@ -551,6 +551,40 @@ def test_formulas_begin_near_what_made_the_rows(name):
     assert not made.predict(phi + 1e9, data).shape[0] - 1
 
 
+def logistic(x):
+    return 1 / (1 + np.exp(-x))
+
+
+WRITTEN = {
+    "logistic": lambda t, top, middle, scale: top * logistic((t - middle) / scale),
+    "four-parameter-logistic": lambda t, low, high, middle, scale: (
+        low + (high - low) * logistic((t - middle) / scale)
+    ),
+    "gompertz": lambda t, top, depth, ratio: top * np.exp(-depth * ratio**t),
+    "asymptotic": lambda t, end, start, rate: end + (start - end) * np.exp(-rate * t),
+    "biexponential": lambda t, a, fast, b, slow: a * np.exp(-fast * t) + b * np.exp(-slow * t),
+    "michaelis-menten": lambda t, top, half: top * t / (half + t),
+    "emax": lambda t, base, top, half: base + top * t / (half + t),
+}
+
+
+@each("name", FORMULAS)
+def test_formulas_are_what_is_written(name):
+    """In two chains and on any scales, with derivatives by differences of the same width."""
+    data = from_long([0, 0, 1], [0.5, 2.0, 7.0], np.zeros(3))
+    odd = dict.fromkeys(list(FORMULAS[name])[:1], "logit")
+    for made in (Formula(name), Formula(name, odd)):
+        natural = np.abs(TRUTH[name]) * np.array([[[1.0], [0.8]], [[0.9], [0.7]]])
+        if made.scales[0] == "logit":
+            natural[..., 0] /= 2 * TRUTH[name][0] + 1
+        phi = made.scaled(natural)
+        f, slopes = made.slopes(phi, data)
+        rows = np.moveaxis(natural[:, data.individual_of], -1, 0)
+        np.testing.assert_allclose(f, WRITTEN[name](data.times, *rows), rtol=1e-12)
+        wanted = Structure.slopes(made, phi, data)[1]
+        np.testing.assert_allclose(slopes, wanted, rtol=1e-7, atol=1e-9 * np.abs(f).max())
+
+
 def test_linear_predictors_are_sums_of_columns():
     data = from_long([1, 1, 2], [0, 1, 2], [0, 0, 0], {"x": [5, 6, 7]})
     made = LinearPredictor(("time", "x"))

@@ -8,13 +8,15 @@ products: of ``1 / (s + a)``, and of ``s / (s + a) = 1 - a / (s + a)``. An infus
 stage with the rate 0.
 """
 from cython.parallel cimport prange
-from libc.math cimport exp, expm1, sqrt
+from libc.math cimport cbrt, exp, expm1, fabs, fmax, pow, sqrt
 
 from vpem._core.shares cimport at_once, worth
 
 cdef enum:
     MOST = 6      # stages of a chain
     TERMS = 19    # of a series of rates that are close
+
+cdef double STEP = cbrt(2.220446049250313e-16)  # of differences
 
 
 # ---- chains -------------------------------------------------------------------------------------
@@ -183,12 +185,67 @@ cdef double two_response(
     return f
 
 
+# ---- formulas -----------------------------------------------------------------------------------
+
+cdef double formula_at(int code, const double* p, double t) noexcept nogil:
+    """Formula of its number in `vpem.saem.structures.formulas.FORMULAS`."""
+    cdef int number = (code >> 7) & 7
+    if number == 0:
+        return p[0] / (1 + exp((p[1] - t) / p[2]))
+    if number == 1:
+        return p[0] + (p[1] - p[0]) / (1 + exp((p[2] - t) / p[3]))
+    if number == 2:
+        return p[0] * exp(-p[1] * pow(p[2], t))
+    if number == 3:
+        return p[0] + (p[1] - p[0]) * exp(-p[2] * t)
+    if number == 4:
+        return p[0] * exp(-p[1] * t) + p[2] * exp(-p[3] * t)
+    if number == 5:
+        return p[0] * t / (p[1] + t)
+    return p[0] + p[1] * t / (p[2] + t)
+
+
+cdef inline int scale_of(int code, Py_ssize_t j) noexcept nogil:
+    """Scale of a parameter, 1: none, 2: logarithm, 3: logit; 0: there is no such parameter."""
+    return (code >> (10 + 2 * j)) & 3
+
+
+cdef inline double natural_of(int scale, double x) noexcept nogil:
+    return x if scale == 1 else exp(x) if scale == 2 else 1 / (1 + exp(-x))
+
+
+cdef void differences(int code, const Rates* rates, double t, double* slopes) noexcept nogil:
+    """Derivatives of a formula in its parameters on their scales, by central differences."""
+    cdef double p[4]
+    cdef double step, up, down, above
+    cdef int scale
+    cdef Py_ssize_t j
+    for j in range(4):
+        p[j] = rates.natural[j]
+    for j in range(4):
+        scale = scale_of(code, j)
+        if scale == 0:
+            return
+        step = STEP * fmax(fabs(rates.scaled[j]), 1e-3 if scale == 1 else 1.0)
+        up, down = rates.scaled[j] + step, rates.scaled[j] - step
+        p[j] = natural_of(scale, up)
+        above = formula_at(code, p, t)
+        p[j] = natural_of(scale, down)
+        slopes[j] = (above - formula_at(code, p, t)) / (up - down)
+        p[j] = rates.natural[j]
+
+
 # ---- curves -------------------------------------------------------------------------------------
 
 cdef void rates_of(int code, const double* phi, Rates* rates) noexcept nogil:
-    """Rates of parameters on their scales, which are logarithms."""
+    """Rates of parameters on their scales, which are logarithms; of a formula parameters."""
     cdef Py_ssize_t j = 1 if code & ORAL else 0
     cdef double over, root
+    if code & FORMULA:
+        while j < 4 and scale_of(code, j):
+            rates.scaled[j], rates.natural[j] = phi[j], natural_of(scale_of(code, j), phi[j])
+            j += 1
+        return
     rates.ka = exp(phi[0]) if code & ORAL else 0.0
     rates.lag = 0
     if not code & TWO:
@@ -219,7 +276,7 @@ cdef double curve_at(
     int code, const Rates* rates, double t, const double* dose_times, const double* amounts,
     const double* durations, Py_ssize_t n_doses, double* slopes, bint with_slopes,
 ) noexcept nogil:
-    """Concentration at a time, and its derivatives in the parameters on their scales.
+    """Concentration at a time, or a formula, and derivatives in the parameters on their scales.
 
     Doses are in the order of time; one that begins at the time itself does not count yet.
     """
@@ -227,6 +284,10 @@ cdef double curve_at(
     cdef double own[5]
     cdef double f = 0, size, passed
     cdef Py_ssize_t d, j
+    if code & FORMULA:
+        if with_slopes:
+            differences(code, rates, t, slopes)
+        return formula_at(code, rates.natural, t)
     if with_slopes:
         for j in range(5):
             total[j] = own[j] = 0
@@ -264,16 +325,6 @@ cdef double curve_at(
     if code & LAG:
         slopes[j] = -rates.lag * total[4]
     return f
-
-
-cdef double curve_of(
-    int code, const double* phi, double t, const double* dose_times, const double* amounts,
-    const double* durations, Py_ssize_t n_doses, double* slopes, bint with_slopes,
-) noexcept nogil:
-    """Concentration at a time as `curve_at`, of parameters."""
-    cdef Rates rates
-    rates_of(code, phi, &rates)
-    return curve_at(code, &rates, t, dose_times, amounts, durations, n_doses, slopes, with_slopes)
 
 
 def curves(

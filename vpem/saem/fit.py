@@ -366,7 +366,8 @@ def _look_closer(
     exact = run.integrated or model.integrated(theta, best)
     if exact is not None:
         if not run.converged:
-            server.add_formulas(*exact.numbers, len(theta))
+            size, n_sums = exact.numbers
+            server.add_formulas(size, n_sums, len(theta))
         conditional = exact_conditional(model, exact.theta, settings.level)
         value, sure = model.individuals.total(exact.each), np.full(model.n, np.inf)
         likelihood = LogLikelihood(float(value), 0.0, exact.each, sure)

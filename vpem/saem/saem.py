@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -49,9 +49,6 @@ from vpem.settings import SaemSettings
 from vpem.steps.recovery import COUNTED_STREAM, NoSaver, Saver, check_length
 from vpem.steps.runs import Tracer, note_partition, tracer
 from vpem.terms.units import Scaling
-
-if TYPE_CHECKING:
-    from vpem.saem.models.linear import Integrated
 
 DRAWN = (1 << 20) - 1
 """Use of an individual's random numbers, the last, by which batches are drawn."""
@@ -105,7 +102,7 @@ class SaemRun(Stateful):
     lost: int = 0  # last invalid iteration; 0: none
     looks: list[tuple[int, float]] = field(default_factory=list)  # iteration, perplexity
     partitions: list[tuple[int, str]] = field(default_factory=list)
-    integrated: Integrated | None = None
+    integrated: Any = None
 
     def canonical(self, model: SaemModel) -> tuple[Doubles, Doubles]:
         """Turn latents, and return parameters and their trace, to the form that is reported."""

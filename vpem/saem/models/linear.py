@@ -405,9 +405,8 @@ class LinearModel(Varying):
             small = np.finfo(np.float64).eps * max(size, Z.shape[1])
             inverse = np.linalg.pinv(Z[rows] / units[those, None], rcond=small)
             self._own[those] = (inverse @ rest[rows, None])[..., 0] / units[those]
-        self._turn: Doubles = self._both
-        if X.shape[1]:
-            self._turn = np.linalg.pinv(self._cross) @ self._both
+        back = np.linalg.pinv(self._cross) if X.shape[1] else self._cross
+        self._turn: Doubles = back @ self._both
         left = rest - np.einsum("nq,nq->n", self._own[data.individual_of], Z)
         self._left = data.sums(left**2)
         self._along = crossed(data, X, rest[:, None])[..., 0]

@@ -111,8 +111,8 @@ class MixedModel(Varying):
     outer: Self | None = None  # the model in the user's columns, where this one is in others
     shift: Doubles | float | None = None  # where the user has coefficients begin
     first: Doubles | None = None
-    _held: tuple[Doubles, bool] | None = None  # the last total, and whether it was one of latents
-    _law: Latents | None = None  # of theta
+    _held: tuple[Doubles | None, bool] = None, False  # a total, and whether it was of latents
+    _law: tuple[bytes, Latents | None] = b"", None  # parameters, and the law of latents there
 
     def __init__(
         self,
@@ -289,18 +289,13 @@ class MixedModel(Varying):
     def of(self, individuals: Individuals, law: PopulationModel) -> Self:
         part = super().of(individuals, law)
         part.outcomes = self.outcomes.for_individuals(individuals)
-        part._begun = part._law = None
+        part._begun, part._law = None, (b"", None)
         return part
 
     def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
         B, omega = self.law.unpack(theta)
         return B, omega, theta[len(theta) - self.outcomes.n_sds :]
-
-    def expand_about(self, theta: Doubles) -> Self:
-        part = super().expand_about(theta)
-        part._law = None
-        return part
 
     def whole(self, z: Doubles, B: Doubles) -> Doubles:
         """All parameters (chains, n, m) of individuals with latents (chains, n, q)."""
@@ -336,22 +331,21 @@ class MixedModel(Varying):
         code = self.structure.code
         if code is None or len(self.latents) > MOST_LATENTS:
             return None
-        if theta is self.theta and self._law is not None:
-            return self._law
+        if self._law[0] == theta.tobytes():
+            return self._law[1]
         B, omega, sds = self.unpack(theta)
         whole, data = self.law.means(B), self.individuals
         doses = doses_of(data) if self.structure.dosed else Doses.none(data.n_individuals)
         design = self.columns(data)
         if not design.shape[1]:
             design = np.zeros((0, len(self.structure.names)))
-        made = Curves(
+        law = Curves(
             np.ascontiguousarray(whole[:, self.law.random]), np.linalg.inv(omega), code, whole,
             self.law.random, data.first, data.times, design, data.values,
             *self.outcomes.coded(sds), doses.first, doses.times, doses.amounts, doses.durations,
         )  # fmt: skip
-        if theta is self.theta:
-            self._law = made
-        return made
+        self._law = theta.tobytes(), law
+        return law
 
     # ---- statistics ------------------------------------------------------------------------------
 
@@ -497,9 +491,8 @@ class MixedModel(Varying):
         return np.concatenate([self.law.pack(B, omega), sds])
 
     def holds(self, total: Doubles, counts: Counts) -> bool:
-        if self._held is None or self._held[0] is not total:
+        if self._held[0] is not total:
             self.maximize(total, counts)
-            assert self._held is not None
         return self._held[1]
 
     def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:

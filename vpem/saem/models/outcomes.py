@@ -445,14 +445,10 @@ class Outcomes:
         squares, score = np.empty((*shape, len(self._each))), np.empty((*shape, w))
         info = np.empty((*shape, w, w))
         forms = np.array([one.form for one in self._each], dtype=np.int32)
-        places = np.full(len(self._each), -1, dtype=np.intp)
-        for number, one in enumerate(self._each):
-            if not one.exact and one.parameters:
-                places[number] = m + self.scored.index(one.sds.start)
-        law.expand(
-            np.ascontiguousarray(z), shares, fixed, forms, places, squares, score, info,
-            thread_count(None),
-        )  # fmt: skip
+        where = [m + self.scored.index(one.sds.start) if one.parameters and not one.exact else -1
+                 for one in self._each]  # fmt: skip
+        z, places = np.ascontiguousarray(z), np.array(where, dtype=np.intp)
+        law.expand(z, shares, fixed, forms, places, squares, score, info, thread_count(None))
         sums = []
         for number, one in enumerate(self._each):
             if one.exact:

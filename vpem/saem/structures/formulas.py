@@ -21,7 +21,7 @@ from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals
 from vpem.saem.structures.structure import SCALES, OwnCurve, Structure
 
-ORAL, TWO, LAG, BY_CL_AND_KE, BY_V_AND_KE = 1, 2, 4, 8, 16
+ORAL, TWO, LAG, BY_CL_AND_KE, BY_V_AND_KE, FORMULA = 1, 2, 4, 8, 16, 64
 """Bits of the code by which `vpem._core.compartments` knows a formula."""
 
 CORES = {
@@ -84,59 +84,58 @@ def _guess(name: str, t: Doubles, y: Doubles) -> tuple[float, ...]:
     return *low, low[0] + top if low else top, -height / slope, 1 / slope
 
 
-FORMULAS: dict[str, tuple[dict[str, str], Callable[..., Doubles]]] = {
-    "logistic": (
-        {"asymptote": "identity", "midpoint": "identity", "scale": "identity"},
-        lambda t, top, middle, scale: top / (1 + np.exp((middle - t) / scale)),
-    ),
-    "four-parameter-logistic": (
-        {"low": "identity", "high": "identity", "midpoint": "identity", "scale": "identity"},
-        lambda t, low, high, middle, scale: low + (high - low) / (1 + np.exp((middle - t) / scale)),
-    ),
-    "gompertz": (
-        {"asymptote": "identity", "depth": "identity", "ratio": "logit"},
-        lambda t, top, depth, ratio: top * np.exp(-depth * ratio**t),
-    ),
-    "asymptotic": (
-        {"asymptote": "identity", "start": "identity", "rate": "log"},
-        lambda t, end, start, rate: end + (start - end) * np.exp(-rate * t),
-    ),
-    "biexponential": (
-        {"a1": "identity", "rate1": "log", "a2": "identity", "rate2": "log"},
-        lambda t, a, fast, b, slow: a * np.exp(-fast * t) + b * np.exp(-slow * t),
-    ),
-    "michaelis-menten": (
-        {"vmax": "identity", "km": "identity"},
-        lambda t, top, half: top * t / (half + t),
-    ),
-    "emax": (
-        {"e0": "identity", "emax": "identity", "ec50": "log"},
-        lambda t, base, top, half: base + top * t / (half + t),
-    ),
-}
-"""Formulas by name: their parameters with scales, and what they are.
+FORMULAS: dict[str, dict[str, str]] = {
+    "logistic": {"asymptote": "identity", "midpoint": "identity", "scale": "identity"},
+    "four-parameter-logistic": {
+        "low": "identity", "high": "identity", "midpoint": "identity", "scale": "identity",
+    },
+    "gompertz": {"asymptote": "identity", "depth": "identity", "ratio": "logit"},
+    "asymptotic": {"asymptote": "identity", "start": "identity", "rate": "log"},
+    "biexponential": {"a1": "identity", "rate1": "log", "a2": "identity", "rate2": "log"},
+    "michaelis-menten": {"vmax": "identity", "km": "identity"},
+    "emax": {"e0": "identity", "emax": "identity", "ec50": "log"},
+}  # fmt: skip
+"""Formulas by name, in the order of `vpem._core.compartments`: their parameters with scales.
 
 The time is what they are curves over: a dose or a concentration, too. SSlogis, SSfpl, SSgompertz,
 SSasymp, SSbiexp and SSmicmen are what R calls the first six.
 """
 
 
-class Formula(Structure):
+class _Compiled(Structure):
+    """A curve that kernels know by its code."""
+
+    code: int
+
+    def predict(self, phi: Doubles, at: Individuals, slopes: Doubles | None = None) -> Doubles:
+        """Curves (chains, N); their derivatives fill ``slopes`` (chains, N, m)."""
+        doses = doses_of(at) if self.dosed else Doses.none(at.n_individuals)
+        phi = np.ascontiguousarray(phi, dtype=np.float64)
+        slopes = np.empty((0, 0, 0)) if slopes is None else slopes
+        f = np.empty((len(phi), at.n_rows))
+        courses = (at.first, at.times, doses.first, *doses.columns)
+        curves(self.code, phi, *courses, f, slopes, thread_count(None))
+        return f
+
+    def slopes(self, phi: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
+        slopes = np.empty((len(phi), at.n_rows, len(self.names)))
+        return self.predict(phi, at, slopes), slopes
+
+
+class Formula(_Compiled):
     """A curve of `FORMULAS`, some of whose parameters may have other ``scales``."""
 
     def __init__(self, name: str, scales: Mapping[str, str] | None = None) -> None:
-        parameters, self._of = FORMULAS[check_choice("formula", name, FORMULAS)]
+        parameters = FORMULAS[check_choice("formula", name, FORMULAS)]
         for parameter, scale in (scales or {}).items():
             check_choice(f"parameter of {name}", parameter, parameters)
             check_choice(f"scale of {parameter}", scale, SCALES)
         chosen = {**parameters, **(scales or {})}
         self.names, self.scales = tuple(chosen), tuple(chosen.values())
         self.name = name
-
-    def predict(self, phi: Doubles, at: Individuals) -> Doubles:
-        with np.errstate(all="ignore"):
-            rows = np.moveaxis(self.natural(phi)[:, at.individual_of], -1, 0)
-            return np.asarray(self._of(at.times, *rows), dtype=np.float64)
+        self.code = FORMULA | list(FORMULAS).index(name) << 7
+        for j, scale in enumerate(self.scales):
+            self.code |= (1 + ("identity", "log", "logit").index(scale)) << (10 + 2 * j)
 
     def begin(self, individuals: Individuals) -> Doubles:
         """Each individual's guess, by lines through transformed values."""
@@ -210,7 +209,7 @@ class LinearPredictor(Structure):
         return np.array(fits).reshape(n, len(self.names))
 
 
-class Compartments(Structure):
+class Compartments(_Compiled):
     """Doses that are absorbed, injected or infused, in one or two compartments.
 
     Parameters are positive, and normal as logarithms: the rate of absorption ``ka``, without which
@@ -262,19 +261,6 @@ class Compartments(Structure):
                     f"{at.source}: individual {at.names[who[place]]!r} has {what}, "
                     f"{values[place]:g}; times count from the dose, and doses are not negative"
                 )
-
-    def predict(self, phi: Doubles, at: Individuals, slopes: Doubles | None = None) -> Doubles:
-        """Concentrations (chains, N); their derivatives fill ``slopes`` (chains, N, m)."""
-        doses, phi = doses_of(at), np.ascontiguousarray(phi, dtype=np.float64)
-        slopes = np.empty((0, 0, 0)) if slopes is None else slopes
-        f = np.empty((len(phi), at.n_rows))
-        courses = (at.first, at.times, doses.first, *doses.columns)
-        curves(self.code, phi, *courses, f, slopes, thread_count(None))
-        return f
-
-    def slopes(self, phi: Doubles, at: Individuals) -> tuple[Doubles, Doubles]:
-        slopes = np.empty((len(phi), at.n_rows, len(self.names)))
-        return self.predict(phi, at, slopes), slopes
 
     def begin(self, individuals: Individuals) -> Doubles:
         """Logarithms read from the area, the peak and the tail of each curve."""
