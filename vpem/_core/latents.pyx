@@ -185,16 +185,13 @@ cdef class Curves(Latents):
         const Py_ssize_t[::1] fixed,           # IN  (r,)     against which latents move by shares
         const int[::1] forms,                  # IN  (K,)     1: sd^2 = a^2, 2: b^2 f^2, 3: both
         const Py_ssize_t[::1] scored,          # IN  (K,)     place of its variances; -1: none
-        double[:, :, ::1] squares,             # OUT (chains, n, K)     of residuals, in sds of 1
-        double[:, :, ::1] score,               # OUT (chains, n, w)
-        double[:, :, :, ::1] info,             # OUT (chains, n, w, w)  lower half
+        double[:, :, ::1] squares,             # INOUT (chains, n, K)     of residuals, in sds of 1
+        double[:, :, ::1] score,               # INOUT (chains, n, w)
+        double[:, :, :, ::1] info,             # INOUT (chains, n, w, w)  lower half
         int n_threads,
     ):
         """Add up over rows what `vpem.saem.models.outcomes.Outcomes.expansion` says."""
         cdef Py_ssize_t n = self.n, i, c, chains = z.shape[0]
-        squares[:] = 0
-        score[:] = 0
-        info[:] = 0
         n_threads = worth(n_threads, n, 4.0 * (30.0 + self.cost) * n * chains)
         for i in prange(
             n, nogil=True, num_threads=n_threads, schedule="dynamic",

@@ -378,13 +378,16 @@ def lower_half(matrices: NDArray[Kind]) -> NDArray[Kind]:
     return matrices[..., rows, columns]
 
 
+@lru_cache(maxsize=64)
+def _in_half(width: int) -> Indices:
+    """Where (d, d) entries of a symmetric matrix are in its lower half."""
+    ends = np.sort(np.indices((width, width)), axis=0)
+    return np.asarray(ends[1] * (ends[1] + 1) // 2 + ends[0])
+
+
 def symmetric(half: Doubles, width: int) -> Doubles:
     """Symmetric matrices (..., d, d) of their lower halves."""
-    rows, columns = _places(width)
-    out = np.empty((*half.shape[:-1], width, width))
-    out[..., rows, columns] = half
-    out[..., columns, rows] = half
-    return out
+    return np.take(half, _in_half(width), axis=-1)
 
 
 def are_positive(matrices: Doubles) -> bool:

@@ -402,8 +402,7 @@ class LinearModel(Varying):
         for size in np.unique(data.counts):
             those = np.flatnonzero(data.counts == size)
             rows = data.first[those, None] + np.arange(size)
-            small = np.finfo(np.float64).eps * max(size, Z.shape[1])
-            inverse = np.linalg.pinv(Z[rows] / units[those, None], rcond=small)
+            inverse = np.linalg.pinv(Z[rows] / units[those, None])
             self._own[those] = (inverse @ rest[rows, None])[..., 0] / units[those]
         back = np.linalg.pinv(self._cross) if X.shape[1] else self._cross
         self._turn: Doubles = back @ self._both

@@ -163,6 +163,10 @@ class MixedModel(Varying):
         self.parameters = (*population.coefficients, *population.spreads, *self.outcomes.parameters)
         self.n_coefficients = len(population.coefficients)
         s = self._n_scored = len(rows) + len(self.outcomes.scored)
+        # Parameters and variances, and pairs of them.
+        where = np.concatenate([rows, len(structure.names) + np.arange(s - len(rows))])
+        one, other = np.tril_indices(s)
+        self._pairs = where, one, other, np.sort([where[one], where[other]], axis=0)
         self._slices = slices_of(*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2)
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
         self._begun: Doubles | None = None
@@ -372,7 +376,7 @@ class MixedModel(Varying):
         if isinstance(kernel, Curves):
             none = np.empty((self.n, 0, len(law.random)))
             moves = none if shares is None else np.ascontiguousarray(shares)
-            fixed = law.fixed if law.n_carried else law.fixed[:0]
+            fixed = law.fixed[: moves.shape[1]]
             return self.outcomes.by_kernel(kernel, z, moves, fixed, len(self.structure.names))
         f, slopes = self.structure.slopes(self.whole(z, B), self.individuals)
         if shares is not None:
@@ -390,8 +394,7 @@ class MixedModel(Varying):
         coefficient: it moves slowly beside them, and draws hide what rows say of it. Latents that
         are moved by what normal rows would ask for have means that do not follow.
         """
-        f, slopes = self.structure.slopes(self.law.means(B)[None], self.individuals)
-        lower = self.outcomes.expansion(f, slopes, sds)[1][0]
+        lower = self._sums(self.law.means(B)[None, :, self.law.random], B, sds, None)[2][0]
         info = np.tril(lower) + np.swapaxes(np.tril(lower, -1), 1, 2)
         inner = info[:, self.law.random[:, None], self.law.random] + np.linalg.inv(omega)
         shares = np.linalg.solve(inner, info[:, self.law.random[:, None], self.law.fixed])
@@ -399,7 +402,8 @@ class MixedModel(Varying):
 
     def _carried(self, B: Doubles) -> Doubles:
         """By what (q, n_carried) means of the latents move with the fixed coefficients."""
-        return np.kron(B[self.law.fixed, 0][None], np.eye(len(self.law.random)))
+        q = len(self.law.random)
+        return (np.eye(q)[:, None] * B[self.law.fixed, :1]).reshape(q, -1)
 
     # ---- what is expanded: coefficients of means, then variances that have no statistic ----------
 
@@ -415,13 +419,11 @@ class MixedModel(Varying):
 
         Of a score (chains, n, w) and information (chains, n, w, w), about ``at`` (s,).
         """
-        (rows, columns), k = law.places, len(self.outcomes.scored)
-        # Parameters and variances, and by what a coefficient is multiplied in each.
-        where = np.concatenate([rows, len(self.structure.names) + np.arange(k)])
-        by = np.concatenate([law.design[:, columns], np.ones((len(law.design), k))], axis=1)
-        one, other = np.tril_indices(self._n_scored)
+        where, one, other, ends = self._pairs
+        # By what a coefficient is multiplied in each parameter, and a variance.
+        ones = np.ones((len(law.design), len(self.outcomes.scored)))
+        by = np.concatenate([law.design[:, law.places[1]], ones], axis=1)
         with np.errstate(all="ignore"):
-            ends = np.sort([where[one], where[other]], axis=0)
             second = info[..., ends[1], ends[0]] * (by[:, one] * by[:, other])
             first = score[..., where] * by + symmetric(second, self._n_scored) @ at
         if not np.isfinite(second).all():

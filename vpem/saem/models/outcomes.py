@@ -442,8 +442,8 @@ class Outcomes:
         Latents move by shares (n, r, q) against fixed parameters (r,) of m.
         """
         shape, w = z.shape[:2], m + len(self.scored)
-        squares, score = np.empty((*shape, len(self._each))), np.empty((*shape, w))
-        info = np.empty((*shape, w, w))
+        squares, score = np.zeros((*shape, len(self._each))), np.zeros((*shape, w))
+        info = np.zeros((*shape, w, w))
         forms = np.array([one.form for one in self._each], dtype=np.int32)
         where = [m + self.scored.index(one.sds.start) if one.parameters and not one.exact else -1
                  for one in self._each]  # fmt: skip

@@ -409,7 +409,7 @@ class PopulationModel:
     def without(self, total: Doubles, n: float, D: Doubles) -> Doubles:
         """Statistics of n latents less what carried columns times D (q, n_carried) are."""
         by, squares, gram = self._moments(total, n)
-        D = np.pad(D, ((0, 0), (gram.shape[1] - D.shape[1], 0)))
+        D = np.hstack([np.zeros((len(D), gram.shape[1] - D.shape[1])), D])
         left = squares - D @ by.T - by @ D.T + D @ gram @ D.T
         return np.concatenate([(by - D @ gram).ravel(), lower_half(left), lower_half(gram)])
 
