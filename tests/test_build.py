@@ -317,6 +317,11 @@ LOADED = {
         [["plot", "model.h5", "-o", "picture.png"]],
         UNUSED - {"matplotlib"} | {"matplotlib.pyplot", "pyarrow"},
     ),
+    "saem": (
+        [["saem", "long.csv", "--model", "curve", "--curve", "logistic", "--iterations", "2"]],
+        UNUSED - {"scipy.special", "numpy.f2py", "numpy.testing", "vpem.saem.results"}
+        | {"pyarrow", "vpem.fits.labels", "vpem.pictures.saved", "vpem.saem.models.linear"},
+    ),
     "import": ("import vpem", LIBRARIES | {"typer", "rich"}),
     "names": ("import vpem; vpem.load; vpem.fit_vpem; vpem.connect", UNUSED | {"pyarrow"}),
     "estimator": (
@@ -342,6 +347,8 @@ def tables(tmp_path_factory):
         lines = [",".join([*row, *kinds[i % 2 : i % 2 + 1]]) for i, row in enumerate(rows)]
         head = ",".join(["x", "y", "z", *(["kind"] if kinds else [])])
         (folder / f"{name}.csv").write_text("\n".join([head, *lines, ""]))
+    rises = [f"{i},{t},{(4 + i) / (1 + 2**-t):.3f}" for i in range(3) for t in range(-3, 6)]
+    (folder / "long.csv").write_text("\n".join(["id,time,value", *rises, ""]))
     numbers = str(folder / "numbers.csv")
     for made in (
         ["fit", numbers, "-k", "2", "-o", str(folder / "model.h5"), "-q"],
