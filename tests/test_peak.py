@@ -116,4 +116,4 @@ def test_pieces_of_a_text_are_what_the_whole_is(tmp_path, monkeypatch, first, la
     monkeypatch.setattr(csv, "read_csv", read_csv)
     assert [one.type for one in found] == expected.schema.types
     assert all(one.equals(other) for one, other in zip(found, expected.columns, strict=True))
-    assert bool(reads) == whole
+    assert (reads[-1][1].block_size == text.BLOCK_BYTES) == whole

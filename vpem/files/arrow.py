@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -85,48 +85,6 @@ def matrix_of(columns: list[tuple[str, pa.ChunkedArray]], n_rows: int, source: s
 LEAST_ROWS = 1 << 12
 """Rows of columns that are copied one after the other."""
 
-Columns = list[pa.ChunkedArray]
-
-BLOCK_BYTES = 1 << 26
-"""More than C libraries keep for later once it is free; what is not written to takes no memory."""
-
-
-class Packing:
-    """Copies of numbers of pyarrow in large blocks.
-
-    When they are no longer needed the system has their memory back, unlike that of pyarrow's pool.
-    """
-
-    def __init__(self) -> None:
-        self._block, self._used = np.empty(0, np.uint8), 0
-
-    def columns(
-        self, batches: Iterable[Sequence[pa.Array]], kinds: Sequence[pa.DataType]
-    ) -> Columns:
-        """Return the columns of batches that follow one another."""
-        parts: list[list[pa.Array]] = [[] for _ in kinds]
-        for batch in batches:
-            for part, column in zip(parts, batch, strict=True):
-                part.append(self._copied(column) if is_packed(column.type) else column)
-        return [pa.chunked_array(part, kind) for part, kind in zip(parts, kinds, strict=True)]
-
-    def _copied(self, column: pa.Array) -> pa.Array:
-        for values, missing in _chunks(column):  # none, if it is empty
-            if self._used + values.nbytes > len(self._block):
-                self._block, self._used = np.empty(max(BLOCK_BYTES, values.nbytes), np.uint8), 0
-            own = self._block[self._used :][: values.nbytes].view(values.dtype)
-            own[:] = values
-            self._used += -(-values.nbytes // 64) * 64
-            there = None if missing is None else np.packbits(~missing, bitorder="little")
-            buffers = [None if one is None else pa.py_buffer(one) for one in (there, own)]
-            column = pa.Array.from_buffers(column.type, len(values), buffers)
-        return column
-
-
-def is_packed(kind: pa.DataType) -> bool:
-    """Whether `Packing` copies a column."""
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
-
 
 def fill_column(out: Floats, column: pa.ChunkedArray) -> None:
     """Copy a column of numbers to ``out``, shape (m,); NaN is missing."""
@@ -162,7 +120,7 @@ def _chunks(
     """
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64(), safe=False)
-    for chunk in getattr(column, "chunks", (column,)):
+    for chunk in column.chunks:
         end = chunk.offset + len(chunk)
         there, data = chunk.buffers()
         if not len(chunk):

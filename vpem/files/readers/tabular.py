@@ -32,14 +32,12 @@ from vpem.checks import (
 )
 from vpem.errors import FileError, InputError, Setting, VpemWarning, shorten
 from vpem.files.arrow import (
-    Packing,
     annotation_of,
     check_strings,
     decoded,
     is_bytes,
     is_empty,
     is_numeric,
-    is_packed,
     is_text,
     longest_text,
     matrix_of,
@@ -316,7 +314,7 @@ def parquet_frame(file: Stored) -> LazyFrame:
     said = f"{source} cannot be read as Parquet"
     with damaged(said, FAILURES), parquet.ParquetFile(file.open()) as opened:
         schema, about = opened.schema_arrow, opened.metadata
-    names, kinds = list(schema.names), tuple(schema.types)
+    names = list(schema.names)
     text = [field.name for field in schema if is_text(field.type)]
     counts = tuple(int(about.row_group(n).num_rows) for n in range(about.num_row_groups))
 
@@ -338,19 +336,12 @@ def parquet_frame(file: Stored) -> LazyFrame:
                 check_unpacked(max(least, declared), file.path, source, file.state()[0])
                 if len(set(names)) < len(names):
                     return list(opened.read(columns=chosen).columns)
-                numbers = [n for n in columns if is_packed(kinds[n])]
-                others = [names[n] for n in columns if n not in numbers]
-                read = dict(zip(others, opened.read(columns=others).columns, strict=True))
-                packing, width = Packing(), 1 + len(numbers) // GROUPS
-                n_rows = max(1, PIECE_BYTES // (8 * width))
-                # Of each column under way there are buffers, whatever a batch has.
-                for group in (numbers[n : n + width] for n in range(0, len(numbers), width)):
-                    called = [names[n] for n in group]
-                    batches = opened.iter_batches(n_rows, columns=called, use_threads=False)
-                    parts = ([one.column(name) for name in called] for one in batches)
-                    columns_of = packing.columns(parts, [kinds[n] for n in group])
-                    read |= zip(called, columns_of, strict=True)
-                return [read[name] for name in chosen]
+                # What unpacks a column takes memory, however short it is.
+                width = 1 + len(chosen) // GROUPS
+                return [
+                    column for n in range(0, len(chosen), width)
+                    for column in opened.read(chosen[n : n + width], use_threads=False).columns
+                ]  # fmt: skip
 
     opened_as = file.state()
 
@@ -369,7 +360,7 @@ def parquet_frame(file: Stored) -> LazyFrame:
 
     path = Path(file.path) if file.system is None else None
     frame = LazyFrame(
-        source, tuple(names), kinds, read, _index(schema), file=path, parts=counts,
+        source, tuple(names), tuple(schema.types), read, _index(schema), file=path, parts=counts,
         pieces=pieces,
     )  # fmt: skip
     return replace(frame, ranged=_with_range(frame, schema))
@@ -386,24 +377,22 @@ def arrow_frame(where: Stored) -> LazyFrame:
 
     def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
         options = ipc.IpcReadOptions(use_threads=False, included_fields=list(columns))
-        types = [schema.types[column] for column in columns]
-
-        def batches() -> Iterator[Sequence[pa.Array]]:
-            n_bytes = 0
-            for number in range(count):
-                batch = opened.get_batch(number)
-                n_bytes += batch.get_total_buffer_size()
-                check_unpacked(n_bytes, file, source)
-                for column in batch.columns:
-                    column.validate(full=True)
-                yield batch.columns
-
+        parts: list[list[pa.Array]] = [[] for _ in columns]
+        n_bytes = 0
         with (
             damaged(said, FAILURES),
             open_regular(file) as stream,
             ipc.open_file(stream, options=options) as opened,
         ):
-            return Packing().columns(batches(), types)
+            for number in range(count):
+                batch = opened.get_batch(number)
+                n_bytes += batch.get_total_buffer_size()
+                check_unpacked(n_bytes, file, source)
+                for part, column in zip(parts, batch.columns, strict=True):
+                    column.validate(full=True)
+                    part.append(column)
+        types = [schema.types[column] for column in columns]
+        return [pa.chunked_array(part, type=one) for part, one in zip(parts, types, strict=True)]
 
     return LazyFrame(
         source, tuple(schema.names), tuple(schema.types), read, _index(schema), file=file

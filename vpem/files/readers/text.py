@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from vpem.errors import FileError, InputError, Setting, VpemError
-from vpem.files.arrow import Columns, Packing, is_text
+from vpem.files.arrow import is_text
 from vpem.files.opening import EXPANSION, advice, open_unpacked, read_limit, stream_of
 from vpem.files.readers.frames import MISSING_MARKS, LazyFrame
 from vpem.files.table_settings import TableSettings
@@ -227,39 +227,31 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     )
     piece = min(BLOCK_BYTES, max(PIECE_BYTES, n_columns * OF_A_PIECE))
 
-    def opened(
-        stream: BinaryIO, size: int, names: Report, how: arrow_csv.ConvertOptions | None = None
-    ) -> arrow_csv.CSVStreamingReader:
-        return arrow_csv.open_csv(stream, reading(block_size=size, **names), parsing, how)
-
-    def kinds_by(size: int) -> pa.Schema:
-        """Return what columns hold as far as `BLOCK_BYTES` show, parsed in pieces of a size."""
-        own: Report = {"autogenerate_column_names": not header}
-        with text.open() as stream, opened(stream, size, own) as reader:
-            for _ in islice(reader, BLOCK_BYTES // size - 1):
+    def beginning(
+        n_bytes: int, names: Report, how: arrow_csv.ConvertOptions | None = None
+    ) -> pa.Schema:
+        """Return what columns hold in the first piece, if so they do in so many bytes."""
+        with text.open() as stream:
+            start = stream.read(n_bytes)
+        end = len(start) if len(start) < n_bytes else start.rfind(b"\n") + 1
+        lines = pa.BufferReader(memoryview(start)[:end])
+        options = reading(block_size=piece, **names)
+        with arrow_csv.open_csv(lines, options, parsing, how) as reader:
+            for _ in reader:
                 pass
             return reader.schema
 
+    own: Report = {"autogenerate_column_names": not header}
     with _said(text, header):
         try:
-            schema = kinds_by(piece)
-        except pa.ArrowInvalid:
-            schema = kinds_by(BLOCK_BYTES)
+            schema = beginning(BLOCK_BYTES, own)
+        except pa.ArrowInvalid:  # all of it shows what columns hold, or what is wrong
+            block = reading(block_size=BLOCK_BYTES, **own)
+            with text.open() as stream, arrow_csv.open_csv(stream, block, parsing) as reader:
+                schema = reader.schema
         raw, kinds = list(schema.names), list(schema.types)
     kinds = [pa.string() if n in text.codes else kind for n, kind in enumerate(kinds)]
-    for name in raw if header else ():
-        # Several lines with a delimiter are lines of the table, and no name.
-        n_lines = len(name.strip().splitlines())
-        if n_lines > LINES_OF_A_NAME or (n_lines > 1 and text.delimiter in name):
-            raise FileError(
-                f"{source}: a column name has a line break; is a quotation mark left open?"
-            )
-    # In spreadsheets long names are broken into lines.
-    joined = (" ".join(map(str.strip, name.strip().splitlines())) for name in raw)
-    names = list(joined) if header else [f"column {n}" for n in range(len(raw))]
-    unnamed = [n for n, name in enumerate(names) if not name or name == f"Unnamed: {n}"]
-    for n in unnamed:
-        names[n] = f"column {n}"
+    names, unnamed = _names_of(raw, text, header)
 
     def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
         marks = (*MISSING_MARKS, *table.marks)
@@ -276,26 +268,25 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
             "column_names": [str(n) for n in range(len(raw))], "skip_rows_after_names": int(header)
         }  # fmt: skip
 
-        def parse() -> Columns | str:
-            """Read piece by piece, as the first shows what columns hold; or say what is wrong."""
+        def parse(size: int, kinds: Report, attempts: int = 0) -> list[pa.ChunkedArray]:
+            """Read in blocks of a size; what columns hold that are not given is found out."""
+            converting.column_types = kinds
+            options = reading(block_size=size, **numbered)
             try:
-                with text.open() as stream, opened(stream, piece, numbered, converting) as reader:
-                    batches = (one.columns for one in reader)
-                    return Packing().columns(batches, reader.schema.types)
+                with text.open() as stream:
+                    return list(arrow_csv.read_csv(stream, options, parsing, converting).columns)
             except pa.ArrowInvalid as error:
-                return str(error)
+                wrong = TOO_NARROW.match(str(error))
+                if not wrong or not attempts:
+                    raise
+                return parse(size, kinds | {wrong[1]: WIDER[wrong[2]]}, attempts - 1)
 
         with _said(text, header):
-            read = parse()
-            for _ in range(WIDENED):
-                if isinstance(read, str) and (wrong := TOO_NARROW.match(read)):
-                    converting.column_types |= {wrong[1]: WIDER[wrong[2]]}
-                    read = parse()
-            if isinstance(read, str):  # all of a column shows what it holds, or what is wrong
-                converting.column_types = known
-                with text.open() as stream:
-                    whole = reading(block_size=BLOCK_BYTES, **numbered)
-                    read = arrow_csv.read_csv(stream, whole, parsing, converting).columns
+            try:
+                first = beginning(piece, numbered, converting)
+                read = parse(piece, dict(zip(first.names, first.types, strict=True)), WIDENED)
+            except pa.ArrowInvalid:
+                read = parse(BLOCK_BYTES, known)
         for values in read:
             if is_text(values.type) and not pa.types.is_string(values.type):
                 raise not_this_text(source, text.encoding)
@@ -304,6 +295,24 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     return LazyFrame(
         source, tuple(names), tuple(kinds), read, frozenset(unnamed) & {0}, header, file=file
     )
+
+
+def _names_of(raw: list[str], text: TextTable, header: bool) -> tuple[list[str], list[int]]:
+    """Return what columns are called, and which have no name in the file."""
+    for name in raw if header else ():
+        # Several lines with a delimiter are lines of the table, and no name.
+        n_lines = len(name.strip().splitlines())
+        if n_lines > LINES_OF_A_NAME or (n_lines > 1 and text.delimiter in name):
+            raise FileError(
+                f"{text.source}: a column name has a line break; is a quotation mark left open?"
+            )
+    # In spreadsheets long names are broken into lines.
+    joined = (" ".join(map(str.strip, name.strip().splitlines())) for name in raw)
+    names = list(joined) if header else [f"column {n}" for n in range(len(raw))]
+    unnamed = [n for n, name in enumerate(names) if not name or name == f"Unnamed: {n}"]
+    for n in unnamed:
+        names[n] = f"column {n}"
+    return names, unnamed
 
 
 @contextmanager
