@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,11 +127,14 @@ def measure(
             for start in starts:
                 given, same = (rows, X[rows]) if start == "rows" else (start, start)
                 limits = (k, options.threads, most)
+                absent: dict[str, str] = {}
                 runs: dict[str, Callable[[], Any]] = {"scikit-learn": theirs(X, same, *limits)}
                 if start == "rows":
                     runs["scikit-learn, elkan"] = theirs(X, same, *limits, "elkan")
-                    with suppress(ImportError):
+                    try:
                         runs["daal4py"] = daal(X, same, *limits)
+                    except ImportError as error:
+                        absent["daal4py"] = f"not installed ({error})"
                 for n in case.workers:
                     runs[f"vpem, {n} worker(s)"] = ours(X, given, *limits, n)
                 last = case.workers[-1]
@@ -147,4 +149,4 @@ def measure(
                     }
                 size = f"{m:,} x {d}, K = {k}, {np.dtype(dtype)}, from {start}"
                 timed = {who: call(run) for who, run in runs.items()}
-                yield compare(options, "k-means", size, "scikit-learn", timed, **facts)
+                yield compare(options, "k-means", size, "scikit-learn", timed, absent, **facts)

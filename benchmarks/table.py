@@ -281,6 +281,7 @@ def selection(options: Options, folder: Path) -> Iterator[Result]:
 def memory(options: Options, folder: Path) -> Iterator[Result]:
     """Peak memory of fits over the bytes of their numbers."""
     d, k = map(str, SHAPE[1:])
+    options = replace(options, repeats=min(options.repeats, 2))  # it differs little
     of_file = child("answer", "fit", TABLE, "pyarrow", str(folder / "their.joblib"), k)
     for agents in ("1", "10"):
         fit = {who: child("memory", who, agents, TABLE, d, k) for who in ("vpem", "scikit-learn")}
@@ -365,18 +366,9 @@ def lines(whole: Result) -> Iterator[str]:
             yield from rows(result)
 
 
-def rounded(value: Any) -> Any:
-    """Return numbers to five digits, in lists and records."""
-    if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(one) for one in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
 def keep(whole: Result) -> None:
-    """Write the numbers, a result a line, and the table of the page."""
-    kept = rounded(whole)
+    """Write the numbers to five digits, a result a line, and the table of the page."""
+    kept = json.loads(json.dumps(whole), parse_float=lambda text: float(f"{float(text):.5g}"))
     results = ",\n  ".join(json.dumps(result) for result in kept["parts"].pop("table"))
     head = json.dumps(kept | {"parts": None}).removesuffix("null}")
     KEPT.write_text(f'{head}{{"table": [\n  {results}\n]}}}}\n', encoding="utf-8")

@@ -103,11 +103,11 @@ def bytes_read():
     return int(counts.read_text(encoding="ascii").split()[1])
 
 
-@each(("kind", "passes", "most"), [("csv", 2.0, 7.0), ("parquet", 1.1, 4.0)])
+@each(("kind", "passes", "most"), [("csv", 2.01, 2.5), ("parquet", 1.01, 2.5)])
 def test_a_file_is_read_few_times_and_held_few_times(kind, passes, most, tmp_path, arrow):
     """What grows with rows, so that buffers of a fixed size do not count."""
     read, held, sizes, numbers = [], [], [], []
-    for m in (2000, 8000):
+    for m in (8000, 16000):
         X, path = mixture_rows(m, 10, 3), tmp_path / f"{m}.{kind}"
         write = csv.write_csv if kind == "csv" else parquet.write_table
         write(pa.table({f"x{j}": X[:, j] for j in range(10)}), path)
