@@ -137,12 +137,17 @@ class MemoryRows:
     select_rows = slice_rows
 
 
+CACHE_VALUES = 1 << 15
+
+
 def arrange_into(out: Floats, X: Floats, blocks: Blocks, scaling: Scaling) -> None:
     """Write rows in block order and fit units, a cache of them at a time."""
-    for start, part in row_blocks(X):
-        scaled = scaling.apply(part)
-        ordered = scaled if blocks.in_order else scaled[:, blocks.order]
-        out[start : start + len(part)] = ordered
+    step = max(1, CACHE_VALUES // max(X.shape[1], 1))
+    for begin, part in row_blocks(X):
+        for start in range(0, len(part), step):
+            scaled = scaling.apply(part[start : start + step])
+            ordered = scaled if blocks.in_order else scaled[:, blocks.order]
+            out[begin + start : begin + start + len(scaled)] = ordered
 
 
 def arrange_rows(X: Floats | Arranges, blocks: Blocks, scaling: Scaling, dtype: DTypeLike) -> Rows:

@@ -172,7 +172,9 @@ class Scaling:
         if self.is_none:
             return X
         with np.errstate(over="ignore", invalid="ignore"):
-            return (X - self.shift) / self.scale
+            scaled = X - self.shift
+            scaled /= self.scale
+        return scaled
 
     def undo(self, X: Doubles) -> Doubles:
         """Return scaled rows of shape (..., d) to the user's units."""
