@@ -192,7 +192,7 @@ cdef class Curves(Latents):
     ):
         """Add up over rows what `vpem.saem.models.outcomes.Outcomes.expansion` says."""
         cdef Py_ssize_t n = self.n, i, c, chains = z.shape[0]
-        n_threads = worth(n_threads, n, 4.0 * (30.0 + self.cost) * n * chains)
+        n_threads = worth(n_threads, n, (30.0 + self.cost) * n * chains)
         for i in prange(
             n, nogil=True, num_threads=n_threads, schedule="dynamic",
             chunksize=at_once(n, n_threads),
@@ -277,14 +277,8 @@ cdef double of_rows(
     for row in range(law.n_rows):
         f = predicted(law, phi, &rates, row, bends, with_slope)
         k = law.outcomes[row]
-        if law.kinds[k] == NORMAL and law.censored[row] == 0 and law.noise[2 * k + 1] == 0:
-            # The usual error needs neither a root nor a logarithm.
-            f = (law.values[row] - f) / law.noise[2 * k]
-            weight = f * (1 / law.noise[2 * k])
-            total += -0.5 * f * f - law.logs[k]
-        else:
-            total += of_row(law.kinds[k], law.noise[2 * k], law.noise[2 * k + 1],
-                            law.values[row], f, law.censored[row], &weight)
+        total += of_row(law.kinds[k], law.noise[2 * k], law.noise[2 * k + 1], law.logs[k],
+                        law.values[row], f, law.censored[row], with_slope, &weight)
         if with_slope:
             for a in range(law.q):
                 slope[a] += weight * bends[law.places[a]]
@@ -367,33 +361,35 @@ cdef void bend_of(
 
 
 cdef inline double of_row(
-    int kind, double a, double b, double y, double f, int censored, double* weight,
+    int kind, double a, double b, double log_a, double y, double f, int censored, bint with_slope,
+    double* weight,
 ) noexcept nogil:
     """Log-density of a row, up to what only y is in; and its derivative in the prediction f."""
-    cdef double variance, sd, u, found, slope, gone
+    cdef double variance = a * a + b * b * f * f, sd = a, size = log_a, u, gone
+    cdef double found = 0, slope = 0
     if kind == BERNOULLI:  # f is the logit of the probability of 1
         gone = exp(-fabs(f))
-        weight[0] = y - (1 if f >= 0 else gone) / (1 + gone)
+        if with_slope:
+            weight[0] = y - (1 if f >= 0 else gone) / (1 + gone)
         return y * f - fmax(f, 0) - log1p(gone)
     if kind == POISSON:  # f is the logarithm of the mean
         gone = exp(f)
         weight[0] = y - gone
         return y * f - gone
     if kind == EXPONENTIAL:
-        variance = a * a
-        sd = a
         u = (log(y) - log(f)) / a
         slope = -1 / (a * f)
-        found = 0
     else:
-        variance = a * a + b * b * f * f
-        sd = sqrt(variance)
+        if b != 0:
+            sd = sqrt(variance)
+            size = log(sd)
         u = (y - f) / sd
-        slope = -1 / sd - u * (b * b * f / variance)
-        found = b * b * f / variance
+        if with_slope or censored != 0:
+            found = b * b * f / variance
+            slope = -1 / sd - u * found
     if censored == 0:
         weight[0] = -u * slope - found
-        return -0.5 * u * u - log(sd)
+        return -0.5 * u * u - size
     if censored < 0:
         u = -u
         slope = -slope

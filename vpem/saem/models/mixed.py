@@ -166,7 +166,8 @@ class MixedModel(Varying):
         # Parameters and variances, and pairs of them.
         where = np.concatenate([rows, len(structure.names) + np.arange(s - len(rows))])
         one, other = np.tril_indices(s)
-        self._pairs = where, one, other, np.sort([where[one], where[other]], axis=0)
+        low, high = np.sort([where[one], where[other]], axis=0)
+        self._pairs = where, one, other, high * (len(structure.names) + s - len(rows)) + low
         self._slices = slices_of(*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2)
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
         self._begun: Doubles | None = None
@@ -419,13 +420,14 @@ class MixedModel(Varying):
 
         Of a score (chains, n, w) and information (chains, n, w, w), about ``at`` (s,).
         """
-        where, one, other, ends = self._pairs
+        where, one, other, places = self._pairs
         # By what a coefficient is multiplied in each parameter, and a variance.
         ones = np.ones((len(law.design), len(self.outcomes.scored)))
         by = np.concatenate([law.design[:, law.places[1]], ones], axis=1)
         with np.errstate(all="ignore"):
-            second = info[..., ends[1], ends[0]] * (by[:, one] * by[:, other])
-            first = score[..., where] * by + symmetric(second, self._n_scored) @ at
+            second = info.reshape(*score.shape[:2], -1).take(places, axis=-1)
+            second *= by.take(one, axis=-1) * by.take(other, axis=-1)
+            first = score.take(where, axis=-1) * by + symmetric(second, self._n_scored) @ at
         if not np.isfinite(second).all():
             raise NumericalError(
                 "a curve has no value at simulated parameters; take another start or error"
