@@ -63,7 +63,8 @@ class RunningMoments:
         if of_all <= 0:
             return 0.0, np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
         own_mean = share @ rows.astype(np.float64, copy=False) / of_all
-        return of_all, own_mean, share @ np.square(rows - own_mean)
+        away = rows - own_mean
+        return of_all, own_mean, share @ np.square(away, out=away)
 
     def add_moments(self, of_all: float, own_mean: Doubles, squares: Doubles) -> None:
         """Add what `of_rows` returns of some rows to those before."""
