@@ -375,17 +375,31 @@ def test_what_is_loaded_is_what_is_used(tables, case):
 def test_estimators_are_scikit_learns_as_soon_as_it_is_loaded(asks):
     program = f"""
 import pickle, sys, numpy, vpem
-class Mine(vpem.VPEM): pass
+class Named:
+    def __init_subclass__(cls, *, name): assert name
+class Mine(vpem.VPEM, Named, name="mine"):
+    def __init__(self, n_components=1, *, random_state=0, **others):
+        super().__init__(n_components, random_state=random_state, **others)
 model = Mine(3).fit(numpy.random.default_rng(0).normal(size=(60, 3)))
 kept, given = pickle.dumps(model), model.get_params()
 print("sklearn" in sys.modules)
 {asks}
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, DensityMixin, clone
 from sklearn.utils import get_tags
-print(isinstance(model, BaseEstimator), issubclass(vpem.FedEM, BaseEstimator))
+print(isinstance(model, BaseEstimator), issubclass(vpem.FedEM, DensityMixin))
 print(clone(model).get_params() == given == model.get_params(), hasattr(model, "set_fit_request"))
-print(get_tags(pickle.loads(kept)).estimator_type, repr(model.set_params(tol=0.5)))
+print(get_tags(pickle.loads(kept)).estimator_type, repr(model.set_params(n_components=2)))
 """
     assert printed(["-c", program]).split() == [
-        "False", *["True"] * 4, "density_estimator", "Mine(n_components=3,", "tol=0.5)",
+        "False", *["True"] * 4, "density_estimator", "Mine(n_components=2)",
     ]  # fmt: skip
+
+
+def test_estimators_that_need_scikit_learn_may_come_first():
+    program = """
+import vpem
+from vpem import FedMissEM, DistributedKMeans
+from sklearn.base import BaseEstimator
+print(*[isinstance(one, BaseEstimator) for one in (FedMissEM(), DistributedKMeans(), vpem.VPEM())])
+"""
+    assert printed(["-c", program]).split() == ["True"] * 3

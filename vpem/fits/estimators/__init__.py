@@ -1,6 +1,6 @@
-"""Estimators with scikit-learn's interface, of its class as soon as that is loaded.
+"""Estimators with scikit-learn's interface, of its classes as soon as these are loaded.
 
-It takes longer to load than most fits do, and a program that only fits has no use for it.
+They take longer to load than most fits do, and a program that only fits has no use for them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import inspect
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from importlib import import_module, util
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from vpem.fits.results import Result
 from vpem.network.schema import Report
@@ -24,54 +24,78 @@ def parameters_of(kind: type) -> Mapping[str, inspect.Parameter]:
     return {name: one for name, one in every.items() if name != "self"}
 
 
-if TYPE_CHECKING or "sklearn.base" in sys.modules:
-    from sklearn.base import BaseEstimator
-
-    Estimator: TypeAlias = BaseEstimator
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator as Early
 else:
-    early: list[type] = []
-    """Estimators that there were before it was loaded, first the one that others inherit."""
 
-    class Estimator:
-        """What estimators inherit until then: their parameters."""
-
-        def __init_subclass__(cls, **known: Any) -> None:
-            super().__init_subclass__(**known)
-            early.append(cls)
+    class Early:
+        """What estimators inherit until scikit-learn's classes are loaded: their parameters."""
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:
-            return {name: getattr(self, name) for name in sorted(parameters_of(type(self)))}
+            known = parameters_of(type(self)).items()
+            names = sorted(name for name, one in known if one.kind is not one.VAR_KEYWORD)
+            found = {name: getattr(self, name) for name in names}
+            if deep and any(hasattr(value, "get_params") for value in found.values()):
+                inherit()
+                return self.get_params()
+            return found
 
         def set_params(self, **params: Any) -> Any:
-            import_module("sklearn.base")
-            return super(early[0], self).set_params(**params)
+            inherit()
+            return self.set_params(**params)
 
         def __repr__(self) -> str:
-            import_module("sklearn.base")
+            inherit()
             return repr(self)
 
-    class Inheritance:
-        """Lets estimators inherit scikit-learn's class when that is loaded, by whomever."""
 
-        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-            if name != "sklearn.base":
-                return None
-            sys.meta_path.remove(self)
-            spec: Any = util.find_spec(name)
-            sys.meta_path.insert(0, self)
+class DensityEstimator(Early):
+    """What estimators of a density inherit: scikit-learn's ``DensityMixin``."""
+
+
+class Estimator(Early):
+    """What all estimators inherit: scikit-learn's ``BaseEstimator``."""
+
+
+def inherit() -> None:
+    """Let estimators, also those that there are, inherit scikit-learn's classes."""
+    from sklearn.base import BaseEstimator, DensityMixin
+
+    if Estimator.__bases__ == (BaseEstimator,):
+        return
+    DensityEstimator.__bases__ = (DensityMixin,)
+    Estimator.__bases__ = (BaseEstimator,)
+    kinds: list[type] = [Estimator]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        with suppress(Exception):  # of classes that a user's estimator inherits besides
+            super(Estimator, kind).__init_subclass__()  # type: ignore[misc]
+
+
+class Inheritance:
+    """Lets estimators inherit scikit-learn's classes when these are loaded, by whomever."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "sklearn.base":
+            return None
+        others = [one for one in sys.meta_path if one is not self]
+        found: Any = (one.find_spec(name, path, target) for one in others)
+        spec = next(filter(None, found), None)
+        if spec is not None:
             load = spec.loader.exec_module
 
             def load_and_inherit(module: Any) -> None:
                 load(module)
-                sys.meta_path.remove(self)
-                early[0].__bases__ = (module.BaseEstimator,)
-                for kind in early:
-                    module.BaseEstimator.__init_subclass__.__func__(kind)
+                if module.__name__ == name:  # some loaders have several modules
+                    inherit()
 
             spec.loader.exec_module = load_and_inherit
-            return spec
+        return spec
 
-    sys.meta_path.insert(0, Inheritance())
+
+sys.meta_path.insert(0, Inheritance())
+if "sklearn.base" in sys.modules:
+    inherit()
 
 
 def describe_end(report: Report, unit: str = "sample") -> str:

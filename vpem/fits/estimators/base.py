@@ -17,7 +17,6 @@ from dataclasses import Field, dataclass, field, fields
 from datetime import date
 from functools import partial
 from html import escape
-from importlib import import_module
 from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -49,7 +48,7 @@ from vpem.files.networks import numbered
 from vpem.files.readers.frames import MOST_NUMBERS, LazyFrame, ReadOptions
 from vpem.files.table_settings import TableSettings
 from vpem.fits.answer import answer_of, as_table
-from vpem.fits.estimators import Estimator, ProgressPrinter, describe_end, parameters_of
+from vpem.fits.estimators import Estimator, ProgressPrinter, describe_end, inherit, parameters_of
 from vpem.fits.prepare import MARGINALIZE
 from vpem.fits.results import Result
 from vpem.network.graph import Graph, from_networkx, make_graph
@@ -516,8 +515,6 @@ class OnGraph(Estimator):
         return title if cells is None else f"{title}\n\n{cells}"
 
     _noun = "component"
-    _type: str | None = None
-    """What scikit-learn calls estimators of this kind; mixins have others."""
 
     def _table(self) -> tuple[str, Table | None]:
         saved = self.kept()
@@ -538,12 +535,12 @@ class OnGraph(Estimator):
 
     @property
     def _repr_html_(self) -> Callable[[], str]:
-        import_module("sklearn.base")
+        inherit()
         shown: Callable[[], str] = super()._repr_html_
         return lambda: shown() + self._table_as_html()
 
     def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
-        import_module("sklearn.base")
+        inherit()
         bundle: dict[str, str] = super()._repr_mimebundle_(**options)
         if "text/html" in bundle:
             bundle["text/html"] += self._table_as_html()
@@ -645,10 +642,9 @@ class OnGraph(Estimator):
         return np.asarray(sample_weight)
 
     def __sklearn_tags__(self) -> Any:
-        import_module("sklearn.base")
+        inherit()
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "marginalize"
-        tags.estimator_type = self._type
         return tags
 
     def _seed(self) -> int:

@@ -21,7 +21,7 @@ from vpem.files.families import FamilyChoice
 from vpem.files.models import Model
 from vpem.files.traces import Trace
 from vpem.fits.contribution import Contribution, contribution
-from vpem.fits.estimators import streams
+from vpem.fits.estimators import DensityEstimator, streams
 from vpem.fits.estimators.base import (
     ALL_OR_EACH,
     WORKERS,
@@ -74,10 +74,9 @@ STARTS = {
 """Starts by scikit-learn's names, and what they are called here."""
 
 
-class FittedMixture(OnGraph):
+class FittedMixture(DensityEstimator, OnGraph):
     """Estimator that has a ``mixture_`` after `fit`, and parameters ``graph``, ``random_state``."""
 
-    _type = "density_estimator"
     init: Any = changed(
         FitSettings,
         "init",
