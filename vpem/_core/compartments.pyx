@@ -92,7 +92,7 @@ cdef double absorbed(
 ) noexcept nogil:
     """An oral dose, at once: ``ka E[ka, k]``, and its derivatives in log ka and log k."""
     cdef double low = min(ka, k), x = (max(ka, k) - low) * t, mean, bend, f, of_high, of_low
-    mean = -expm1(-x) / x if x > 0 else 1.0
+    mean = (1 - exp(-x) if x > 1 else -expm1(-x)) / x if x > 0 else 1.0  # 1: nothing cancels
     f = ka * t * exp(-low * t) * mean
     if with_slopes:
         if x < 0.05:

@@ -475,6 +475,8 @@ class PopulationModel:
 
     def log_density(self, total: Doubles, n: float, B: Doubles, omega: Doubles) -> float:
         """Sum of the log-densities of n latents of such statistics."""
+        if not n and not total.any():
+            return 0.0
         by, squares, gram = self._moments(total, n)
         D = (B - self.shift)[self.random]
         left = squares - D @ by.T - by @ D.T + D @ gram @ D.T
