@@ -349,7 +349,7 @@ class MixedModel(Varying):
             self.law.random, data.first, data.times, design, data.values,
             *self.outcomes.coded(sds), doses.first, doses.times, doses.amounts, doses.durations,
         )  # fmt: skip
-        self._law = theta.tobytes(), law
+        self._law = (theta.tobytes(), law) if self.theta is not None else self._law
         return law
 
     # ---- statistics ------------------------------------------------------------------------------
