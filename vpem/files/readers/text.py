@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, zip_longest
@@ -268,10 +268,10 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
             "column_names": [str(n) for n in range(len(raw))], "skip_rows_after_names": int(header)
         }  # fmt: skip
 
-        def parse(size: int, kinds: Report, attempts: int = 0) -> list[pa.ChunkedArray]:
+        def parse(block: int, kinds: Report, attempts: int = 0) -> list[pa.ChunkedArray]:
             """Read in blocks of a size; what columns hold that are not given is found out."""
             converting.column_types = kinds
-            options = reading(block_size=size, **numbered)
+            options = reading(block_size=block, **numbered)
             try:
                 with text.open() as stream:
                     return list(arrow_csv.read_csv(stream, options, parsing, converting).columns)
@@ -279,14 +279,15 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
                 wrong = TOO_NARROW.match(str(error))
                 if not wrong or not attempts:
                     raise
-                return parse(size, kinds | {wrong[1]: WIDER[wrong[2]]}, attempts - 1)
+                return parse(block, kinds | {wrong[1]: WIDER[wrong[2]]}, attempts - 1)
 
         with _said(text, header):
-            try:
-                first = beginning(piece, numbered, converting)
-                read = parse(piece, dict(zip(first.names, first.types, strict=True)), WIDENED)
-            except pa.ArrowInvalid:
-                read = parse(BLOCK_BYTES, known)
+            read = None
+            if size > piece:  # all of a short one is read at once
+                with suppress(pa.ArrowInvalid):
+                    first = beginning(piece, numbered, converting)
+                    read = parse(piece, dict(zip(first.names, first.types, strict=True)), WIDENED)
+            read = parse(BLOCK_BYTES, known) if read is None else read
         for values in read:
             if is_text(values.type) and not pa.types.is_string(values.type):
                 raise not_this_text(source, text.encoding)
