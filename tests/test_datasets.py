@@ -7,7 +7,9 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from sklearn.datasets import load_breast_cancer, load_wine
 
 from vpem.checks import check_finite
@@ -410,3 +412,14 @@ def test_the_script_writes_the_stored_files(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("wrote") == 2
     for name in ("breast_cancer.h5", "wine.h5"):
         same(read_dataset(tmp_path / name), read_dataset(ROOT / "data" / name))
+
+
+def test_a_feature_is_one_of_columns_with_the_same_name(tmp_path):
+    """Of Parquet the columns before and after it are read along with it."""
+    values = np.arange(12.0).reshape(4, 3) ** 2
+    columns = [pa.array(column) for column in values.T]
+    path = tmp_path / "table.parquet"
+    parquet.write_table(pa.Table.from_arrays(columns, names=["a", "b", "a"]), path)
+    with pytest.warns(VpemWarning, match=r"further ones are called 'a\.1'"):
+        data = read_dataset(path, features=["a.1"])
+    np.testing.assert_array_equal(data.X, values[:, 2:])

@@ -335,7 +335,9 @@ def parquet_frame(file: Stored) -> LazyFrame:
                 least = int(opened.metadata.num_rows) * len(set(chosen)) * 8
                 check_unpacked(max(least, declared), file.path, source, file.state()[0])
                 if len(set(names)) < len(names):
-                    return list(opened.read(columns=chosen).columns)
+                    alike = [n for n, name in enumerate(names) if name in chosen]
+                    read = dict(zip(alike, opened.read(columns=chosen).columns, strict=True))
+                    return [read[n] for n in columns]
                 # What unpacks a column takes memory, however short it is.
                 width = 1 + len(chosen) // GROUPS
                 return [
