@@ -770,3 +770,12 @@ def test_warnings_of_fits_that_have_not_converged_are_scikit_learns(X):
         with pytest.warns(ConvergenceWarning) as caught:
             short.fit(X)
         assert isinstance(caught[0].message, vpem.NotConvergedWarning)
+
+
+def test_what_scikit_learn_refuses_of_arrays_is_refused_in_its_words(X):
+    """A matrix with gaps may have those alone."""
+    endless = X.copy()
+    endless[3, 1] = np.inf
+    for asked in (vpem.FedMissEM(rank=1).fit, vpem.FedMissEM(rank=1).fit(X).transform):
+        with pytest.raises(ValueError, match="Input X contains infinity"):
+            asked(endless)

@@ -178,6 +178,9 @@ def test_defaults_are_what_checks_would_make_of_them():
             found = _checked(one, one.default)
             assert (type(found), found) == (type(one.default), one.default), (kind, one.name)
     assert len(kinds) > 20
+    before = SaemSettings()  # of a pickle from before there was this setting
+    del vars(before)["tol"]
+    before.refuse_idle()
 
 
 @each(

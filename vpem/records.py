@@ -180,8 +180,8 @@ class Settings:
 
     def _not_default(self) -> list[str]:
         """Return the settings whose value is another object than the default."""
-        given, known = vars(self), self.settings_by_name
-        return [name for name, one in known.items() if given[name] is not one.default]
+        known = self.settings_by_name.items()
+        return [name for name, one in known if getattr(self, name) is not one.default]
 
     def refuse_idle(self, **facts: object) -> None:
         """Raise InputError where a setting has no effect beside the others and these facts."""

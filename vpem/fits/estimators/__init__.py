@@ -37,16 +37,16 @@ else:
             found = {name: getattr(self, name) for name in names}
             if deep and any(hasattr(value, "get_params") for value in found.values()):
                 inherit()
-                return self.get_params()
+                return super(Estimator, self).get_params()
             return found
 
         def set_params(self, **params: Any) -> Any:
             inherit()
-            return self.set_params(**params)
+            return super(Estimator, self).set_params(**params)
 
         def __repr__(self) -> str:
             inherit()
-            return repr(self)
+            return super(Estimator, self).__repr__()
 
 
 class DensityEstimator(Early):
@@ -78,8 +78,8 @@ class Inheritance:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "sklearn.base":
             return None
-        others = [one for one in sys.meta_path if one is not self]
-        found: Any = (one.find_spec(name, path, target) for one in others)
+        after = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found: Any = (one.find_spec(name, path, target) for one in after)
         spec = next(filter(None, found), None)
         if spec is not None:
             load = spec.loader.exec_module

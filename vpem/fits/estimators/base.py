@@ -215,14 +215,14 @@ def _plain(value: object) -> object:
 def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
     """Return rows by scikit-learn's ``validate_data``; errors name a column without numbers."""
     X = columns_apart(X)
-    if type(X) is np.ndarray and X.dtype in (np.float32, np.float64) and X.ndim == 2 and X.size:
-        of_fit, known = checks["reset"], vars(estimator)
-        if of_fit or (
-            known.get("n_features_in_") == X.shape[1] and "feature_names_in_" not in known
-        ):
+    plain = type(X) is np.ndarray and X.dtype in (np.float32, np.float64) and X.ndim == 2
+    if plain and X.size and not checks["ensure_all_finite"]:
+        known, rows = vars(estimator), np.asarray(X)
+        before = known.get("n_features_in_"), "feature_names_in_" in known
+        if checks["reset"] or before == (rows.shape[1], False):
             known.pop("feature_names_in_", None)
-            estimator.n_features_in_ = X.shape[1]
-            return X
+            estimator.n_features_in_ = rows.shape[1]
+            return rows
     from sklearn.utils.validation import validate_data
 
     try:
