@@ -16,6 +16,7 @@ from sklearn.mixture import GaussianMixture
 
 from benchmarks.problems import mixture_rows, one_block, sweep_once
 from vpem import VPEM, NotConvergedWarning, connect, fit_vpem, make_graph, read_dataset
+from vpem.files import arrow as arrow_columns
 from vpem.fits import vpem as fits
 from vpem.network.partition import contiguous
 from vpem.terms import features
@@ -119,6 +120,21 @@ def test_a_file_is_read_few_times_and_held_few_times(kind, passes, most, tmp_pat
         numbers.append(X.nbytes)
     assert np.diff(read) < passes * np.diff(sizes)
     assert np.diff(held) < most * np.diff(numbers)
+
+
+def test_what_is_missing_is_unpacked_once_however_many_rows_are_copied_at_a_time(monkeypatch):
+    bits, unpack, step = [], np.unpackbits, 80
+    monkeypatch.setattr(arrow_columns, "LEAST_ROWS", step)
+    monkeypatch.setattr(arrow_columns, "BLOCK_VALUES", step)
+    monkeypatch.setattr(
+        np, "unpackbits", lambda *a, **how: bits.append(len(a[0])) or unpack(*a, **how)
+    )
+    there = np.arange(4000) % 7 > 0
+    numbers = pa.chunked_array([pa.array(np.arange(4000.0), mask=~there)]).slice(3)
+    X = arrow_columns.matrix_of([("x", numbers), ("y", numbers.is_valid())], 3997, "table")
+    wanted = np.where(there, np.arange(4000.0), np.nan)[3:]
+    np.testing.assert_array_equal(X, np.column_stack([wanted, there[3:]]))
+    assert 8 * sum(bits) < 2 * (4000 + 16 * len(bits))
 
 
 # ---- what is loaded ------------------------------------------------------------------------------

@@ -126,15 +126,17 @@ def _chunks(
         if not len(chunk):
             continue
         if pa.types.is_boolean(chunk.type):
-            values: AnyArray = _bits(data, end)
+            values: AnyArray = _bits(data, chunk.offset, end)
         else:
-            values = np.frombuffer(data, chunk.type.to_pandas_dtype(), end)
-        missing = _bits(there, end)[chunk.offset :] == 0 if chunk.null_count else None
-        yield values[chunk.offset :], missing
+            values = np.frombuffer(data, chunk.type.to_pandas_dtype(), end)[chunk.offset :]
+        missing = _bits(there, chunk.offset, end) == 0 if chunk.null_count else None
+        yield values, missing
 
 
-def _bits(packed: pa.Buffer, count: int) -> NDArray[np.uint8]:
-    return np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little")
+def _bits(packed: pa.Buffer, start: int, end: int) -> NDArray[np.uint8]:
+    first = start // 8  # what is before was unpacked with the slices before
+    part = np.frombuffer(packed, np.uint8)[first : end // 8 + 1]
+    return np.unpackbits(part, count=end - 8 * first, bitorder="little")[start - 8 * first :]
 
 
 def is_empty(values: pa.ChunkedArray) -> pa.ChunkedArray:
