@@ -19,6 +19,7 @@ from vpem.files.readers.matrices import dataset_of_matrix, dense_of
 from vpem.network.schema import Report
 
 DAMAGED = "cannot be read; it is damaged"
+READ_BYTES = 1 << 20  # at once: what is packed is unpacked beside where it goes
 NOTED = ("ids", "labels", "sample_weight")
 SPARSE = {"data", "indices", "indptr", "format", "shape"}
 """Members of what scipy.sparse.save_npz writes."""
@@ -144,7 +145,7 @@ def _read(stream: Any, size: int, source: str, options: ReadOptions) -> AnyArray
         check_fields(dtype, source)
     refuse_large(n_bytes, options.memory_limit, source)
     content, have = bytearray(n_bytes), 0
-    while have < n_bytes and (count := stream.readinto(memoryview(content)[have:])):
+    while have < n_bytes and (count := stream.readinto(memoryview(content)[have:][:READ_BYTES])):
         have += count
     if have < n_bytes:
         raise FileError(f"{source} is cut short: {have} bytes of {n_bytes} are there")
