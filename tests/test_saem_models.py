@@ -1,5 +1,7 @@
 """Models of SAEM, and their curves: densities, gradients, statistics and M-steps fit each other."""
 
+import pickle
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -730,3 +732,12 @@ def check_sums(model, rng):
     found, wanted = fast.statistics_by_chain(z), slow.statistics_by_chain(z)
     sizes = np.abs(wanted).max(axis=(0, 1))
     assert (np.abs(found - wanted) <= 1e-13 * sizes + 1e-15).all()
+
+
+def test_a_model_that_keeps_a_law_is_pickled_and_copied():
+    model = OneCompartmentModel(THEO, random=("ka", "cl"))
+    theta, z = model.start()
+    model = model.expand_about(theta)
+    wanted = model.statistics(z[None])
+    for part in (pickle.loads(pickle.dumps(model)), deepcopy(model), copy(model)):
+        np.testing.assert_array_equal(part.statistics(z[None]), wanted)

@@ -297,6 +297,9 @@ class MixedModel(Varying):
         part._begun, part._law = None, (b"", None)
         return part
 
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_law"}
+
     def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
         B, omega = self.law.unpack(theta)
@@ -336,8 +339,9 @@ class MixedModel(Varying):
         code = self.structure.code
         if code is None or len(self.latents) > MOST_LATENTS:
             return None
-        if self._law[0] == theta.tobytes():
-            return self._law[1]
+        about, law = self._law
+        if about == theta.tobytes():
+            return law
         B, omega, sds = self.unpack(theta)
         whole, data = self.law.means(B), self.individuals
         doses = doses_of(data) if self.structure.dosed else Doses.none(data.n_individuals)
