@@ -134,9 +134,11 @@ def main(words: list[str] | None = None) -> int:
             keep(whole)
             console.print(f"the table: {PAGE}", markup=False, soft_wrap=True)
         console.print(f"every number: {target}", markup=False, soft_wrap=True)
-    failed = [what for results in kept.values() for r in results for what in r.get("failed", ())]
+    failed = [
+        f"{part}: {what}" for part in kept for one in kept[part] for what in one.get("failed", ())
+    ]
     for what in failed:
-        console.print(f"instructions: {what}", markup=False)
+        console.print(what, markup=False)
     return 1 if failed else 0
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "compare",
     "dgemm",
     "environment",
+    "failure",
     "iteration",
     "processor",
     "stopwatch",
@@ -132,9 +133,10 @@ def compare(
     """Run each contender once to warm up, then ``repeats`` rounds of all; return one result.
 
     Every round begins with another contender, so that none always runs on the other's cache.
-    ``times_as_fast`` is the median over rounds of base / contender.
+    ``times_as_fast`` is the median over rounds of base / contender. A peer that fails is among the
+    absent, with the reason.
     """
-    names = list(contenders)
+    names, absent = list(contenders), dict(absent or {})
     if options.once:
         names = [who for who in names if who.startswith(OWN)]
         base = base if base in names else next(iter(names), base)
@@ -143,10 +145,24 @@ def compare(
     for turn in range(warm + (1 if options.once else options.repeats)):
         first = turn % max(len(names), 1)
         for who in names[first:] + names[:first]:
-            taken = contenders[who]()
+            if who in absent:
+                continue
+            try:
+                taken = contenders[who]()
+            except Exception as error:
+                if who.startswith(OWN):
+                    raise
+                absent[who] = failure(error)
+                del seconds[who]
+                continue
             if turn >= warm:
                 seconds[who].append(taken)
     return summary(name, case, base, seconds, absent, facts)
+
+
+def failure(error: Exception) -> str:
+    """Say in a line that something failed, and why."""
+    return f"it failed: {' '.join(str(error).split())[-200:] or type(error).__name__}"
 
 
 def summary(
@@ -226,8 +242,10 @@ def r_packages() -> dict[str, str]:
     ask = "for (one in commandArgs(TRUE)) cat(one, if (requireNamespace(one, quietly = TRUE)) "
     ask += "as.character(packageVersion(one)) else 'absent', '\\n')"
     done = subprocess.run(
-        ["Rscript", "-e", ask, "base", *names], capture_output=True, text=True, check=True
+        ["Rscript", "-e", ask, "base", *names], capture_output=True, text=True, check=False
     )
+    if done.returncode:
+        return dict.fromkeys(("R", *names), "absent")
     found = dict(line.split() for line in done.stdout.splitlines())
     return {"R": found.pop("base"), **found}
 

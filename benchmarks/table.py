@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,18 @@ import numpy as np
 from vpem.saem.fit import fit_saem
 
 from . import busy, children, kmeans, peers, pooled
-from .measure import ROOT, VPEM, Options, Usage, call, compare, r_packages, summary, usage
+from .measure import (
+    ROOT,
+    VPEM,
+    Options,
+    Usage,
+    call,
+    compare,
+    failure,
+    r_packages,
+    summary,
+    usage,
+)
 from .problems import mixture_rows
 from .saem_found import LIKELIHOOD, SCRIPT, ours, read_estimates
 from .saem_peers import PUBLIC, read_rows
@@ -108,27 +120,28 @@ def processes(
     def on(path: str, who: str) -> Usage:
         return usage(*(path if word is TABLE else word for word in commands[who]))
 
-    tiny = options.size == "tiny"
-    before = {who: 0.0 if tiny else on(little, who).peak for who in commands}
+    before: dict[str, float] = dict.fromkeys(commands, 0.0) if options.size == "tiny" else {}
     found: dict[str, list[Usage]] = {who: [] for who in commands}
 
     def run(who: str) -> float:
+        if who not in before:
+            before[who] = on(little, who).peak
         found[who].append(on(large, who))
         return found[who][-1].seconds
 
     base = list(commands)[-1]
     timed = {who: partial(run, who) for who in commands}
     clock = compare(options, name, case, base, timed, absent(*without))
+    found = {who: found[who][-len(rounds) :] for who, rounds in clock["seconds"].items()}
     answers = {who: answer(own[-1].printed) for who, own in found.items()}
     clock["facts"] = told = {who: value for who, value in answers.items() if value is not None}
     assert same is None or not told or np.ptp(list(told.values())) <= same, told
     yield clock
-    last = {who: own[-len(clock["seconds"][who]) :] for who, own in found.items()}
-    used = {who: [one.processors for one in own] for who, own in last.items()}
+    used = {who: [one.processors for one in own] for who, own in found.items()}
     yield summary(name, case, base, used, None, {}) | {"unit": "s of processors"}
     held = {
         who: [max((one.peak - before[who]) / numbers, 0.01) for one in own]
-        for who, own in last.items()
+        for who, own in found.items()
     }
     yield summary(name, case, base, held, None, {}) | {"unit": MEMORY}
 
@@ -312,11 +325,20 @@ PARTS = {
 
 
 def measure(options: Options) -> Iterator[Result]:
-    """Yield all results, each with the part of the table that it belongs to."""
+    """Yield all results, each with the part of the table that it belongs to.
+
+    What fails, or finds something else than its peers, ends its part and no other.
+    """
     for part, run in PARTS.items():
         with tempfile.TemporaryDirectory() as folder:
-            for result in run(options, Path(folder)):
-                yield result | {"part": part}
+            try:
+                for result in run(options, Path(folder)):
+                    yield result | {"part": part}
+            except Exception as error:
+                traceback.print_exc()
+                why = failure(error)
+                rest = summary(part, "what follows", "", {}, {part: why}, {})
+                yield rest | {"part": part, "failed": [f"{part}: {why}"]}
 
 
 # ---- the page ------------------------------------------------------------------------------------
@@ -332,20 +354,23 @@ def ratios(result: Result, own: str, other: str) -> list[float]:
 
 def rows(result: Result) -> Iterator[str]:
     """Yield a row for every contender that a result compares ours with."""
-    names, unit = list(result["median"]), result.get("unit", "")
-    mine = [who for who in names if who.startswith("vpem")]
-    theirs = [who for who in names if not who.startswith("vpem")]
+    median, unit = result["median"], result.get("unit", "")
+    mine = [who for who in result["seconds"] if who.startswith("vpem")] or [""]
+    theirs = [who for who in median if not who.startswith("vpem")]
     own = mine[0]
     if not theirs and len(mine) > 1:  # ours beside ours
         own, theirs = mine[1], mine[:1]
-    head = f"{result['case']} | {shown(result['median'][own], unit)}"
+    head = f"{result['case']} | {shown(median[own], unit) if own in median else ''}"
     for who in (*theirs, *result["absent"]):
         if who in theirs:
             found = sorted(ratios(result, own, who))
-            spread = f"{statistics.median(found):.3g} ({found[0]:.3g} to {found[-1]:.3g})"
-            yield f"| {head} | {who} | {shown(result['median'][who], unit)} | {spread} |"
+            spread = "not compared"
+            if found:
+                spread = f"{statistics.median(found):.3g} ({found[0]:.3g} to {found[-1]:.3g})"
+            yield f"| {head} | {who} | {shown(median[who], unit)} | {spread} |"
         else:
-            yield f"| {head} | {who} | absent: {result['absent'][who]} | |"
+            why = result["absent"][who].replace("|", "/")
+            yield f"| {head} | {who} | absent: {why} | |"
         head = " | "
 
 

@@ -96,6 +96,55 @@ def test_the_table_has_a_row_for_every_peer_and_names_those_that_are_absent(
     assert json.loads(table.KEPT.read_text())["size"] == "tiny"
 
 
+def test_what_fails_has_a_row_and_loses_no_other(monkeypatch):
+    def gone():
+        raise RuntimeError("gone | away\nfor good")
+
+    def peers(options, folder):
+        timed = {"vpem": lambda: 2.0, "peer": gone, "other": lambda: 4.0}
+        yield measure.compare(options, "a", "case", "peer", timed)
+
+    def own(options, folder):
+        yield measure.compare(options, "a", "case", "other", {"other": gone})
+        yield measure.compare(options, "a", "case", "vpem", {"vpem": gone})
+
+    monkeypatch.setattr(table, "PARTS", {"One": peers, "Two": own, "Three": peers})
+    found = list(table.measure(measure.Options(repeats=2)))
+    why = "absent: it failed: gone / away for good | |"
+    told = ["| case | 2 s | other | 4 s | 2 (2 to 2) |", f"|  |  | peer | {why}"]
+    lost = [f"| case |  | other | {why}", f"| what follows |  | Two | {why}"]
+    assert [row for result in found for row in table.rows(result)] == [*told, *lost, *told]
+    assert [result["part"] for result in found] == ["One", "Two", "Two", "Three"]
+    assert found[2]["failed"] == ["Two: it failed: gone | away for good"]
+
+
+@each("fails", ["large", "little"])
+def test_a_command_that_fails_leaves_times_and_memory_of_the_others(fails, monkeypatch):
+    asked = []
+
+    def usage(path, who):
+        asked.append(who)
+        if (path, who) == (fails, "other"):
+            raise RuntimeError("gone")
+        return measure.Usage(1.0, 2.0, 500.0 if path == "large" else 100.0, "3.5")
+
+    monkeypatch.setattr(table, "usage", usage)
+    commands = {who: [table.TABLE, who] for who in ("vpem", "other")}
+    options = measure.Options(repeats=2)
+    found = list(table.processes(options, "a", "b", commands, ("large", "little", 100), same=0))
+    assert [one["seconds"]["vpem"] for one in found] == [[1.0] * 2, [2.0] * 2, [4.0] * 2]
+    assert list(table.rows(found[0])) == ["| b | 1 s | other | absent: it failed: gone | |"]
+    assert asked.count("vpem") == 4
+    assert found[0]["absent"] == {"other": "it failed: gone"}
+
+
+def test_a_fit_that_no_seed_compares_has_a_row():
+    pooled = {"scikit-learn": [2.0], "vpem": [], "vpem, squarem": [1.0]}
+    result = {"case": "wine", "absent": {}, "seconds": pooled, "facts": {"ratios": {"vpem": []}},
+              "median": {"scikit-learn": 2.0, "vpem, squarem": 1.0}}  # fmt: skip
+    assert list(table.rows(result)) == ["| wine |  | scikit-learn | 2 s | not compared |"]
+
+
 def test_the_page_of_times_is_of_what_was_kept():
     kept = json.loads(table.KEPT.read_text(encoding="utf-8"))
     text = "\n".join(table.lines(kept))
