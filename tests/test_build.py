@@ -374,25 +374,29 @@ def test_what_is_loaded_is_what_is_used(tables, case):
 @each("asks", ["import sklearn.base", "assert repr(model)[-2:] == ').'", "model._repr_html_()"])
 def test_estimators_are_scikit_learns_as_soon_as_it_is_loaded(asks):
     program = f"""
-import pickle, sys, numpy, vpem
+import pickle, sys, warnings, numpy, vpem
 class Named:
     def __init_subclass__(cls, *, name): assert name
 class Mine(vpem.VPEM, Named, name="mine"):
     def __init__(self, n_components=1, *, random_state=0, **others):
         super().__init__(n_components, random_state=random_state, **others)
     def __repr__(self): return super().__repr__() + "."
-model = Mine(3).fit(numpy.random.default_rng(0).normal(size=(60, 3)))
+with warnings.catch_warnings(record=True) as said:
+    model = Mine(3, max_iter=1).fit(numpy.random.default_rng(0).normal(size=(60, 3)))
 kept, given = pickle.dumps(model), model.get_params()
 print("sklearn" in sys.modules)
 {asks}
 from sklearn.base import BaseEstimator, DensityMixin, clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import get_tags
+kinds = vpem.NotConvergedWarning, ConvergenceWarning
+print(*[isinstance(said[0].message, kind) for kind in kinds])
 print(isinstance(model, BaseEstimator), issubclass(vpem.FedEM, DensityMixin))
 print(clone(model).get_params() == given == model.get_params(), hasattr(model, "set_fit_request"))
 print(get_tags(pickle.loads(kept)).estimator_type, repr(model.set_params(n_components=2)))
 """
     assert printed(["-c", program]).split() == [
-        "False", *["True"] * 4, "density_estimator", "Mine(n_components=2).",
+        "False", *["True"] * 6, "density_estimator", "Mine(n_components=2).",
     ]  # fmt: skip
 
 

@@ -140,24 +140,26 @@ class OwnDataWarning(VpemWarning):
 class NotConvergedWarning(VpemWarning):
     """The log-likelihood was still changing when the iterations ran out.
 
-    Python programs know `vpem.NotConvergedWarning`, which is this and scikit-learn's.
+    It is scikit-learn's too wherever that is loaded.
     """
+
+    __module__ = "vpem"
 
 
 @cache
 def scikit_learns_warning() -> type[NotConvergedWarning]:
-    """Return `vpem.NotConvergedWarning`, by which filters of scikit-learn's warning find it too."""
+    """Return the class, by which filters of scikit-learn's warning find it from now on."""
     from sklearn.exceptions import ConvergenceWarning
 
-    names = {"__module__": "vpem", "__doc__": NotConvergedWarning.__doc__}
-    return type("NotConvergedWarning", (NotConvergedWarning, ConvergenceWarning), names)
+    NotConvergedWarning.__bases__ = (VpemWarning, ConvergenceWarning)
+    return NotConvergedWarning
 
 
 def not_converged(*parts: str | Setting) -> NotConvergedWarning:
     """Return the warning that a fit has not converged.
 
-    It is scikit-learn's too wherever that is loaded. Where it is not, there can be no filter for
-    it, and a command need not wait for it.
+    Where scikit-learn is not loaded there can be no filter for its warning, and a command need not
+    wait for it.
     """
     loaded = "sklearn.exceptions" in sys.modules
     return (scikit_learns_warning() if loaded else NotConvergedWarning)(*parts)

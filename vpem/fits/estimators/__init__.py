@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from vpem.errors import scikit_learns_warning
 from vpem.fits.results import Result
 from vpem.network.schema import Report
 
@@ -65,6 +66,7 @@ def inherit() -> None:
         return
     DensityEstimator.__bases__ = (DensityMixin,)
     Estimator.__bases__ = (BaseEstimator,)
+    scikit_learns_warning()
     kinds: list[type] = [Estimator]
     for kind in kinds:
         kinds += kind.__subclasses__()
