@@ -97,8 +97,7 @@ $(VENV)/with-engines: $(VENV)/with-dask $(VENV)/with-ray $(VENV)/with-nvflare $(
 
 # Kernels of their own, with what watches every access loaded before all else. Python itself leaks.
 SANITIZED := build/sanitize
-KERNEL_TESTS := kernels sweep assign codecs messages saem_sampling \
-	fixed_point shares hubs distances kmeans identities
+KERNEL_TESTS := kernels passes codecs saem_sampling hubs kmeans identities
 WATCHED = LD_PRELOAD="$(foreach name,asan ubsan stdc++,$(shell gcc -print-file-name=lib$(name).so))" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=. \
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive

@@ -110,6 +110,12 @@ def test_kernels_that_call_blas_are_listed():
     assert calling == {*CALL_BLAS}
 
 
+def test_kernels_are_watched_by_tests_that_there_are():
+    named = re.search("KERNEL_TESTS := (.*)", (ROOT / "Makefile").read_text("utf-8"))[1].split()
+    assert "kernels" in named
+    assert all((ROOT / "tests" / f"test_{name}.py").is_file() for name in named)
+
+
 # ---- what is installed --------------------------------------------------------------------------
 
 
