@@ -143,18 +143,38 @@ def test_lines_are_the_maximum_that_formulas_find():
 
 
 def test_lines_of_few_rows_have_the_smallest_coefficients_in_units_of_columns():
-    """Of individuals with one row to four: beside least squares of each by itself."""
+    """Of individuals with one row to four, or many at one time: beside each by itself."""
     rng = np.random.default_rng(2)
-    counts = np.array([1, 3, 2, 4, 1, 3])
+    counts = np.array([1, 3, 2, 4, 1, 3, 250, 270, 290])
     times = rng.normal(50.0, 2.0, counts.sum())
+    times[14:] = np.repeat([50 / 7, 20 / 3, 4.7], counts[6:])
     who = np.repeat([f"{one}" for one in range(len(counts))], counts)
-    model = LinearModel(from_long(who, times, rng.normal(size=len(who))))
+    given = {"w": rng.normal(size=len(who))}
+    data = from_long(who, times, rng.normal(size=len(who)), given)
+    model = LinearModel(data, slopes=("time", "w"), random=("intercept", "time"))
+    rest = data.values - data.covariates["w"] * model.law.shift[2, 0]
     for at, z in enumerate(model.start()[1]):
         here = model.individuals.individual_of == at
-        X = np.column_stack([np.ones(counts[at]), model.individuals.times[here]])
+        X = np.column_stack([np.ones(counts[at]), data.times[here]])
         units = np.sqrt((X**2).mean(axis=0))
-        best = np.linalg.lstsq(X / units, model.individuals.values[here], rcond=None)[0] / units
-        assert_allclose(z, best, rtol=1e-9)
+        both = np.column_stack([rest, data.covariates["w"]])[here]
+        best = np.linalg.lstsq(X / units, both, rcond=None)[0] / units[:, None]
+        assert_allclose(np.column_stack([z, model._turn[at]]), best, rtol=1e-9)
+
+
+def test_lines_with_a_variance_of_zero_go_on_until_the_next_look():
+    """There may be maxima at several bounds: iterations tell which of them is near."""
+    rng = np.random.default_rng(0)
+    who, times = np.repeat(range(40), 6), np.tile(np.arange(6.0), 40)
+    values = 2 + 0.5 * times + 0.5 * rng.normal(size=240)
+    own = rng.normal(size=(2, 40))[:, who]
+    few = {"n_iter": 9, "burn_in": 4, "n_chains": 2, "window": 3}
+    flat, steep = (
+        fit_saem(from_long(who, times, one), "linear", **few)
+        for one in (values, values + own[0] + own[1] * times)
+    )
+    assert np.isnan(flat.standard_errors).any() and np.isfinite(steep.standard_errors).all()
+    assert (flat.converged, flat.n_iter, steep.n_iter) == (True, 3, 1)
 
 
 def likelihood(data, columns, error):

@@ -78,10 +78,14 @@ class Watch(Stateful):
 
     def has_settled(self, run: SaemRun) -> bool:
         """Whether a run may end; tells it how far parameters have to go."""
-        if self.exact and (run.n_iter == 1 or run.n_iter % self.window == 0):
+        due = run.n_iter % self.window == 0
+        if self.exact and (run.n_iter == 1 or due):
             integrated = self.model.integrated(run.theta)
-            if integrated is not None and integrated.far < self.tol:
+            if integrated is not None:
                 self.server.add_formulas(*integrated.numbers, len(integrated.theta))
+                # At bounds there may be several maxima: iterations tell which one is near.
+                due = due or bool(np.isfinite(integrated.certain.errors).all())
+            if integrated is not None and due and integrated.far < self.tol:
                 run.integrated, run.change, run.converged = integrated, integrated.far, True
                 run.grounds = (
                     "random effects are integrated out, and the likelihood is at its maximum, to "

@@ -398,14 +398,15 @@ class LinearModel(Varying):
         # Of the smallest size in units of the columns.
         units = np.sqrt(np.einsum("nqq->nq", self._cross) / data.counts[:, None])
         units = np.where(units > 0, units, 1.0)
-        self._own = np.empty((self.n, Z.shape[1]))
+        self._own, self._turn = np.empty((self.n, Z.shape[1])), np.empty(self._both.shape)
         for size in np.unique(data.counts):
             those = np.flatnonzero(data.counts == size)
             rows = data.first[those, None] + np.arange(size)
-            inverse = np.linalg.pinv(Z[rows] / units[those, None])
-            self._own[those] = (inverse @ rest[rows, None])[..., 0] / units[those]
-        back = np.linalg.pinv(self._cross) if X.shape[1] else self._cross
-        self._turn: Doubles = back @ self._both
+            small = np.finfo(np.float64).eps * max(size, Z.shape[1])
+            inverse = np.linalg.pinv(Z[rows] / units[those, None], rcond=small)
+            inverse /= units[those, :, None]
+            self._own[those] = (inverse @ rest[rows, None])[..., 0]
+            self._turn[those] = inverse @ X[rows]
         left = rest - np.einsum("nq,nq->n", self._own[data.individual_of], Z)
         self._left = data.sums(left**2)
         self._along = crossed(data, X, rest[:, None])[..., 0]

@@ -429,7 +429,7 @@ class MixedModel(Varying):
         ones = np.ones((len(law.design), len(self.outcomes.scored)))
         by = np.concatenate([law.design[:, law.places[1]], ones], axis=1)
         with np.errstate(all="ignore"):
-            second = info.reshape(*score.shape[:2], -1).take(places, axis=-1)
+            second = info.reshape(*score.shape[:2], info.shape[-1] ** 2).take(places, axis=-1)
             second *= by.take(one, axis=-1) * by.take(other, axis=-1)
             first = score.take(where, axis=-1) * by + symmetric(second, self._n_scored) @ at
         if not np.isfinite(second).all():
