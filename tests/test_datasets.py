@@ -14,9 +14,10 @@ from sklearn.datasets import load_breast_cancer, load_wine
 
 from vpem.checks import check_finite
 from vpem.errors import FileError, InputError, VpemError, VpemWarning
-from vpem.files.data import read_dataset
+from vpem.files.data import open_frame, read_dataset
 from vpem.files.datasets import Dataset, default_names, write_dataset
 from vpem.files.families import summarize_features
+from vpem.files.table_settings import TableSettings
 from vpem.network.partition import contiguous, from_lists
 
 from .cli_support import done, run
@@ -423,3 +424,13 @@ def test_a_feature_is_one_of_columns_with_the_same_name(tmp_path):
     with pytest.warns(VpemWarning, match=r"further ones are called 'a\.1'"):
         data = read_dataset(path, features=["a.1"])
     np.testing.assert_array_equal(data.X, values[:, 2:])
+
+
+def test_a_part_of_what_is_nested_is_no_column_beside_one_of_its_name(tmp_path):
+    values, path = np.arange(8.0).reshape(4, 2) ** 2, tmp_path / "table.parquet"
+    nested = pa.array([{"b": -1.0, "c": 2}] * 4)
+    parquet.write_table(pa.table({"x": values[:, 0], "a": nested, "a.b": values[:, 1]}), path)
+    np.testing.assert_array_equal(read_dataset(path).X, values)
+    frame = open_frame(path, TableSettings())
+    last = [column[3].as_py() for column in frame.read([0, 1, 2], [])]
+    assert last == [36.0, {"b": -1.0, "c": 2}, 49.0]

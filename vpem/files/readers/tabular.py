@@ -326,10 +326,10 @@ def parquet_frame(file: Stored) -> LazyFrame:
                 file.open(), read_dictionary=text, buffer_size=BUFFER_BYTES, pre_buffer=False
             ) as opened:
                 groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
-                parts = (group.column(n) for group in groups for n in range(group.num_columns))
+                stored = (group.column(n) for group in groups for n in range(group.num_columns))
                 declared = sum(
                     int(part.total_uncompressed_size)
-                    for part in parts
+                    for part in stored
                     if part.path_in_schema in set(chosen)
                 )
                 least = int(opened.metadata.num_rows) * len(set(chosen)) * 8
@@ -338,11 +338,13 @@ def parquet_frame(file: Stored) -> LazyFrame:
                     alike = [n for n, name in enumerate(names) if name in chosen]
                     read = dict(zip(alike, opened.read(columns=chosen).columns, strict=True))
                     return [read[n] for n in columns]
-                # What unpacks a column takes memory, however short it is.
+                # What unpacks a column takes memory, however short it is. A part of a column that
+                # is nested is read with one of its name, "a.b", and is none.
                 width = 1 + len(chosen) // GROUPS
+                parts = (chosen[n : n + width] for n in range(0, len(chosen), width))
                 return [
-                    column for n in range(0, len(chosen), width)
-                    for column in opened.read(chosen[n : n + width], use_threads=False).columns
+                    column for part in parts
+                    for column in opened.read(part, use_threads=False).select(part).columns
                 ]  # fmt: skip
 
     opened_as = file.state()
