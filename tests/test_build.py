@@ -331,7 +331,8 @@ LOADED = {
     "import": ("import vpem", LIBRARIES | {"typer", "rich"}),
     "names": ("import vpem; vpem.load; vpem.fit_vpem; vpem.connect", UNUSED | {"pyarrow"}),
     "estimator": (
-        "import vpem, numpy; vpem.VPEM(2).fit(numpy.random.default_rng(0).normal(size=(60, 3)))",
+        "import vpem; from numpy.random import default_rng\n"
+        "vpem.VPEM(2, random_state=None).fit(default_rng(0).normal(size=(60, 3)))",
         UNUSED - {"vpem.fits.selection.trials", "vpem.files.networks"} | {"pyarrow"},
     ),
     "load a model": (

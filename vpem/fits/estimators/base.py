@@ -652,6 +652,8 @@ class OnGraph(Estimator):
             return check_int("random_state", self.random_state, least=0)
         if isinstance(self.random_state, np.random.Generator):
             return int(self.random_state.integers(np.iinfo(np.int32).max))
+        if self.random_state is None:
+            return int(np.random.randint(np.iinfo(np.int32).max))  # noqa: NPY002
         from sklearn.utils import check_random_state
 
         try:
