@@ -105,7 +105,7 @@ def test_functions_and_files_have_bounds(counts):
 
 BUDGET = {
     "ground": (2_870, 7), "_core": (8_890, 22), "network": (4_790, 12), "engines": (5_530, 17),
-    "terms": (11_130, 32), "sums": (4_860, 13), "steps": (7_130, 18), "files": (15_020, 41),
+    "terms": (11_140, 32), "sums": (4_860, 13), "steps": (7_130, 18), "files": (15_020, 41),
     "saem": (11_000, 29), "fits": (18_350, 41), "pictures": (7_350, 17), "cli": (11_770, 29),
 }  # fmt: skip
 """Lines and files of each room: whoever raises one says why in CONTRIBUTING.md."""
