@@ -6,7 +6,7 @@ cdef enum:
     LAG = 4            # the last parameter is the time until absorption begins
     BY_CL_AND_KE = 8   # one compartment: the pair of parameters, by default cl and v
     BY_V_AND_KE = 16
-    FORMULA = 64       # of `formula_at`: its number from bit 7 on, and from 10 on scales, two bits each
+    FORMULA = 64       # of `formula_at`: its number from bit 7 on, two bits a scale from 10 on
     MOST_PARAMETERS = 6
 
 cdef struct Rates:
