@@ -741,3 +741,13 @@ def test_a_model_that_keeps_a_law_is_pickled_and_copied():
     wanted = model.statistics(z[None])
     for part in (pickle.loads(pickle.dumps(model)), deepcopy(model), copy(model)):
         np.testing.assert_array_equal(part.statistics(z[None]), wanted)
+
+
+def test_doses_are_those_that_covariates_have_now():
+    data = THEO.take(np.arange(4))
+    before = OneCompartmentModel(data)
+    theta, z = before.start()
+    wanted = before.expand_about(theta).curve(z[None], data)
+    data.covariates["dose"] = 2 * data.covariates["dose"]
+    found = OneCompartmentModel(data).expand_about(theta)
+    np.testing.assert_allclose(found.curve(z[None], data), 2 * wanted, 1e-12)

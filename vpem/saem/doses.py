@@ -91,7 +91,9 @@ class Doses:
 
 def doses_of(individuals: Individuals) -> Doses:
     """Return the doses of individuals, or else one at time 0 as the covariate ``dose`` says."""
-    return individuals.at_once if individuals.doses is None else individuals.doses
+    if individuals.doses is not None:
+        return individuals.doses
+    return Doses.once(individuals.constant("dose", "a dose that changes needs rows of its own"))
 
 
 def event_columns(

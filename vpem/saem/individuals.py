@@ -77,11 +77,6 @@ class Individuals(Shown, facts="{n_individuals:individual}, {values.size:row}, {
         """Individual of each row, (N,)."""
         return np.repeat(np.arange(self.n_individuals), self.counts)
 
-    @cached_property
-    def at_once(self) -> Doses:
-        """One dose of each individual at time 0, as the covariate ``dose`` says."""
-        return Doses.once(self.constant("dose", "a dose that changes needs rows of its own"))
-
     @property
     def ids(self) -> NDArray[np.str_]:
         """Names of the individuals, (n,), as a column of a table."""
