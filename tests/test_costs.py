@@ -17,6 +17,7 @@ from sklearn.mixture import GaussianMixture
 from benchmarks.problems import mixture_rows, one_block, sweep_once
 from vpem import VPEM, NotConvergedWarning, connect, fit_vpem, make_graph, read_dataset
 from vpem.files import arrow as arrow_columns
+from vpem.files.readers import text
 from vpem.fits import vpem as fits
 from vpem.network.partition import contiguous
 from vpem.terms import features
@@ -120,6 +121,17 @@ def test_a_file_is_read_few_times_and_held_few_times(kind, passes, most, tmp_pat
         numbers.append(X.nbytes)
     assert np.diff(read) < passes * np.diff(sizes)
     assert np.diff(held) < most * np.diff(numbers)
+
+
+def test_columns_that_have_fractions_late_do_not_take_a_pass_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "PIECE_BYTES", 1 << 10)
+    monkeypatch.setattr(text, "OF_A_PIECE", 1)
+    path, whole = tmp_path / "table.csv", "6,5,4,3,2,1\n1,2,3,4,5,6\n"
+    path.write_text(f"a,b,c,d,e,f\n{whole * 4000},1.5,2.5,3.5,4.5,5.5\n", encoding="ascii")
+    read = -bytes_read()
+    X = read_dataset(path).X
+    assert read + bytes_read() < 2.5 * path.stat().st_size + 200_000
+    np.testing.assert_array_equal(X[-2:], [[1, 2, 3, 4, 5, 6], [np.nan, 1.5, 2.5, 3.5, 4.5, 5.5]])
 
 
 def test_what_is_missing_is_unpacked_once_however_many_rows_are_copied_at_a_time(monkeypatch):

@@ -286,7 +286,11 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
             if size > piece:  # all of a short one is read at once
                 with suppress(pa.ArrowInvalid):
                     first = beginning(piece, numbered, converting)
-                    read = parse(piece, dict(zip(first.names, first.types, strict=True)), WIDENED)
+                    found = dict(zip(first.names, first.types, strict=True))
+                    for name, kind in found.items():  # a block may have shown that it is wider
+                        wider = not table.marks and kinds[int(name)] in WIDER.values()
+                        found[name] = kinds[int(name)] if wider and str(kind) in WIDER else kind
+                    read = parse(piece, found, WIDENED)
             read = parse(BLOCK_BYTES, known) if read is None else read
         for values in read:
             if is_text(values.type) and not pa.types.is_string(values.type):
