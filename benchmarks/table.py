@@ -222,7 +222,8 @@ def line(options: Options, name: str, folder: Path) -> Result:
         with (folder / "fits.csv").open(encoding="utf-8") as stream:
             return float(next(csv.DictReader(stream))["seconds"])
 
-    if without:
+    if without:  # the script has both, or neither runs
+        without.setdefault(peer, f"not run without {next(iter(without))}")
         data = boys()
     else:
         by_r()

@@ -138,6 +138,15 @@ def test_a_command_that_fails_leaves_times_and_memory_of_the_others(fails, monke
     assert found[0]["absent"] == {"other": "it failed: gone"}
 
 
+def test_a_line_beside_r_has_a_row_for_what_is_not_run_without_the_other(monkeypatch, tmp_path):
+    gone = {"R": "4", "nlme": "1", "lme4": "absent", "mclust": "1"}
+    monkeypatch.setattr(table, "r_packages", lambda: gone)
+    options = measure.Options("tiny", 1, 1)
+    first, second = table.rows(table.line(options, "Oxboys", tmp_path))
+    assert first.endswith("| lme4 | absent: not installed | |")
+    assert second.endswith("| nlme | absent: not run without lme4 | |")
+
+
 def test_a_fit_that_no_seed_compares_has_a_row():
     pooled = {"scikit-learn": [2.0], "vpem": [], "vpem, squarem": [1.0]}
     result = {"case": "wine", "absent": {}, "seconds": pooled, "facts": {"ratios": {"vpem": []}},
