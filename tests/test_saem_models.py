@@ -751,3 +751,11 @@ def test_doses_are_those_that_covariates_have_now():
     data.covariates["dose"] = 2 * data.covariates["dose"]
     found = OneCompartmentModel(data).expand_about(theta)
     np.testing.assert_allclose(found.curve(z[None], data), 2 * wanted, 1e-12)
+
+
+@each("name", ["logistic", "michaelis-menten"])
+def test_courses_that_are_level_do_not_tell_where_curves_begin(name):
+    times = np.arange(1.0, 4.0)
+    values = times if name == "michaelis-menten" else np.array([1.0, 0.0, 1.0])
+    begun = Formula(name).begin(from_long(["a"] * 3, times, values))
+    assert np.isnan(begun[0, -2:]).all()

@@ -75,12 +75,14 @@ def _guess(name: str, t: Doubles, y: Doubles) -> tuple[float, ...]:
     y = y - low[0] if low else y
     if name in ("michaelis-menten", "emax"):  # t / y is a line in t
         slope, height = _line(t[y > 0], t[y > 0] / y[y > 0])
+        slope = slope or np.nan  # level lines say nothing
         return *low, 1 / slope, height / slope
     top = 1.05 * y.max()
     if name == "gompertz":
         slope, height = _line(t, np.log(-np.log(y / top)))
         return top, np.exp(height), np.exp(slope)
     slope, height = _line(t, np.log(y / (top - y)))  # the logit of the share of the asymptote
+    slope = slope or np.nan
     return *low, low[0] + top if low else top, -height / slope, 1 / slope
 
 
