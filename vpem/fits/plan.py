@@ -68,8 +68,8 @@ PAIRED = 5e-5
 LINKED, KEPT_OF_PAIR = 1 << 18, 500
 """Bytes that a member keeps for a link to another, and for keys that it shares with one."""
 
-USED = CHUNK_BYTES + CHUNK_BYTES // 2
-"""Bytes that kernels work with, beside the rows."""
+USED = {ITEM: CHUNK_BYTES // 2, ITEM // 2: CHUNK_BYTES + CHUNK_BYTES // 2}
+"""Bytes that kernels work with beside the rows, by those of a number: doubles of single ones."""
 
 WIDEST, MOST_COMPONENTS = 256, 64
 """Features of the block, and components, whose flops a second are measured, at most."""
@@ -234,7 +234,7 @@ def memory(network: Network, work: Work, data: tuple[int, int]) -> Report:
     program itself takes about 0.1 GB besides.
     """
     n_agents, n_rows, itemsize = network.graph.n_agents, round(work.samples), work.itemsize
-    each = ITEM + itemsize
+    each, used = ITEM + itemsize, USED[itemsize]
     codec = 0
     if network.compress is not None:
         kept = network.total.kept_bytes(n_rows * work.values[1] + 1)
@@ -249,9 +249,9 @@ def memory(network: Network, work: Work, data: tuple[int, int]) -> Report:
     one_agent = n_rows * work.width * each + degree * LINKED + pairs * KEPT_OF_PAIR
     pairs_of_all = pairs * (pairs + 1) // 2 * KEPT_OF_PAIR
     return {
-        "agent": one_agent + USED + codec // n_agents,
+        "agent": one_agent + used + codec // n_agents,
         "server": server,
-        "one_process": data[0] * data[1] * each + pairs_of_all + USED + codec,
+        "one_process": data[0] * data[1] * each + pairs_of_all + used + codec,
     }
 
 
