@@ -110,9 +110,7 @@ def numbers_in(column: pa.ChunkedArray) -> tuple[Labels, NDArray[np.bool_]]:
     return values, missing
 
 
-def _chunks(
-    column: pa.ChunkedArray | pa.Array,
-) -> Iterator[tuple[Labels, NDArray[np.bool_] | None]]:
+def _chunks(column: pa.ChunkedArray) -> Iterator[tuple[Labels, NDArray[np.bool_] | None]]:
     """Yield numbers, chunk by chunk, and which of them are missing, if any.
 
     To read them from pyarrow's memory takes neither `pyarrow.compute`, which its casts load, nor

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
 
 from vpem._core.assign import distances_to
 from vpem._core.threads import thread_count
@@ -147,7 +146,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def _assign(self, X: Rows) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Nearest centre of each row and its squared distance."""
-        check_is_fitted(self, "cluster_centers_")
+        self._check_fitted("cluster_centers_")
         data = self._validate(X, reset=False)
         check_values(data)
         scaling = self._scaling or Scaling.none(data.shape[1])
@@ -159,7 +158,7 @@ class DistributedKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
 
     def transform(self, X: Rows) -> NDArray[np.float64]:
         """Distance of each row to each centre, shape (M, K)."""
-        check_is_fitted(self, "cluster_centers_")
+        self._check_fitted("cluster_centers_")
         data = self._validate(X, reset=False)
         centres, scaling = self._centres, self._scaling
         rows = np.ascontiguousarray(data if scaling is None else scaling.apply(data))

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
 
 from vpem.checks import Floats
 from vpem.errors import InputError, Setting
@@ -204,7 +203,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
 
     def impute(self) -> Floats:
         """Return the matrix (I, J): as seen (mean over observers), and as predicted elsewhere."""
-        check_is_fitted(self, "imputation_")
+        self._check_fitted("imputation_")
         return self.imputation_.imputed.astype(self._dtype, copy=False)
 
     def fit_transform(self, X: Any, y: object = None, **options: object) -> Floats:
@@ -230,7 +229,7 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
             A ValueError, if the rows have another number of columns, values that cannot be of the
             law, or a row has none.
         """
-        check_is_fitted(self, "imputation_")
+        self._check_fitted("imputation_")
         data = self._validate(X, reset=False)
         filled = self.imputation_.fill(data.astype(np.float64, copy=False))
         return filled.astype(data.dtype, copy=False)

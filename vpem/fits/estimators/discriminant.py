@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from vpem.checks import Floats
 from vpem.errors import InputError
@@ -170,7 +170,7 @@ class DiscriminantAnalysis(ClassifierMixin, OnGraph):
 
     def predict_proba(self, X: Rows) -> NDArray[np.float64]:
         """Probability of each class, of each row of X (M, d), shape (M, C)."""
-        check_is_fitted(self, "mixture_")
+        self._check_fitted("mixture_")
         data: Floats = self._validate(X, reset=False)
         shares = self.mixture_.predict_proba(data, missing=self.missing)
         return np.asarray(shares @ np.eye(len(self.classes_))[self.class_of_component_])
