@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Line", "Listener", "free_port", "other_clock", "proxy"]
+__all__ = ["Line", "Listener", "other_clock", "proxy"]
 
 HERE = "127.0.0.1"
 Answer = Callable[[socket.socket], object]
@@ -38,13 +38,6 @@ time_t time(time_t *kept) {
 }
 """
 """A library that is loaded before others, and sets the clock of one process."""
-
-
-def free_port() -> int:
-    """Return a port of this machine at which nobody listens."""
-    with socket.socket() as door:
-        door.bind((HERE, 0))
-        return int(door.getsockname()[1])
 
 
 class Listener:

@@ -19,8 +19,9 @@ import h5py
 import numpy as np
 
 import vpem_cli
+from vpem.engines.tls.server import free_port
 
-from .lines import Line, Listener, free_port
+from .lines import Line, Listener
 
 __all__ = ["ALL", "PARTIES", "SERVER", "Told", "Walk", "commands", "made"]
 

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .lines import Listener, free_port, other_clock, proxy
+from vpem.engines.tls.server import free_port
+
+from .lines import Listener, other_clock, proxy
 from .walk import PARTIES, SERVER, Walk, commands, share
 
 __all__ = [

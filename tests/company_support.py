@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.lines import free_port
 from benchmarks.studies import make_study
+from vpem.engines.tls.server import free_port
 from vpem.files.studies.identities import write_study
 from vpem.files.studies.study import Study, read_study
 

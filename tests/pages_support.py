@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 import vpem_cli
-from benchmarks.lines import free_port
+from vpem.engines.tls.server import free_port
 
 from .forks import folder as folder_of_vpem
 from .forks import interpreter

@@ -15,6 +15,7 @@ import pytest
 from pyarrow import csv, feather, parquet
 
 from vpem import FileError, InputError, TableSettings, choose_parties, read_dataset
+from vpem.engines.tls.server import free_port
 from vpem.files.lakes import as_address, find_files
 from vpem.files.matrix import FileMatrix
 from vpem.files.parties.opening import open_party
@@ -421,9 +422,7 @@ def store(lakes):
     pytest.importorskip("moto.server", reason="moto[server] is not installed")
     from pyarrow import fs
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     host = f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

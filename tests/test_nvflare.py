@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.lines import free_port
 from vpem._core.threads import one_blas_thread
+from vpem.engines.tls.server import free_port
 from vpem.files.models import read_model
 from vpem.files.studies.study import read_study, write_job
 

@@ -15,7 +15,7 @@ import pytest
 from vpem.engines.tls import party_check
 from vpem.engines.tls.faults import Met, explain
 from vpem.engines.tls.party_check import Examination, Finding
-from vpem.engines.tls.server import Door, Lobby, listening
+from vpem.engines.tls.server import Door, Lobby, free_port, listening
 from vpem.engines.tls.trust import Member, server_context
 from vpem.files.studies.identities import read_identity, write_study
 
@@ -137,8 +137,7 @@ async def quiet(reader, writer):
 
 
 async def closed_port(scene):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+    return free_port()
 
 
 # ---- what answers in the place of a member ------------------------------------------------------
@@ -349,9 +348,7 @@ def test_a_link_that_is_cut_while_idle_and_an_end_that_is_silent_are_named(tmp_p
 
 
 def test_the_command_asks_one_that_serves_and_says_what_fails(tmp_path, capsys, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = free.getsockname()
-    make_study(tmp_path, "lab", address=address)
+    make_study(tmp_path, "lab", address=("127.0.0.1", free_port()))
     serving = subprocess.Popen(
         [sys.executable, "-c", MAIN, "party", "check", "heart.toml", "--serve"],
         cwd=tmp_path / "hub", stderr=subprocess.PIPE, text=True,

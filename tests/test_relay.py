@@ -19,7 +19,7 @@ from vpem.engines.tls.dial import dial
 from vpem.engines.tls.faults import Refused, Trouble
 from vpem.engines.tls.link import calls, through
 from vpem.engines.tls.relay import CHUNK, Relay
-from vpem.engines.tls.server import Door, Lobby, listening
+from vpem.engines.tls.server import Door, Lobby, free_port, listening
 from vpem.engines.tls.trust import Member, client_context, server_context
 from vpem.files.studies.identities import identity_of, write_study
 
@@ -316,9 +316,15 @@ def test_strangers_give_way_to_members(tmp_path):
     run(scene())
 
 
+def test_a_free_port_is_for_those_who_name_it():
+    port = free_port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))  # as the system tries for a call from any port
+    listening("127.0.0.1", port).close()
+
+
 def test_the_command_serves_takes_up_editions_and_says_how_it_ended(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     studies = make_study(tmp_path, "lab", "clinic", address=None, relay=("127.0.0.1", port))
     folder = tmp_path / "relay"
     words = ["relay", "heart.toml", "--listen", f"127.0.0.1:{port}", "--log", "relay.log"]

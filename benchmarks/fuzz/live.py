@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from vpem.engines.tls.server import free_port
 from vpem.files.studies.identities import make_identity
 
-from ..lines import free_port
 from ..studies import make_study
 from .frames import PATHS, FalseMember
 from .lines import forget_peak, greeting, resident, sealed

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -173,6 +172,7 @@ def demo_of_study(keep: Keep = None) -> None:
     """
     import numpy as np
 
+    from vpem.engines.tls.server import free_port
     from vpem.files.data import read_dataset
     from vpem.files.examples import example_path
     from vpem.files.parties.joining import cut
@@ -194,9 +194,7 @@ def demo_of_study(keep: Keep = None) -> None:
             after = play.run(who, "party init", "--name", who).partition("in words")[2]
             words[who] = " ".join(" ".join(after.splitlines()[:2]).split())
         play.tell("The server's organiser says what will be run, and signs it:")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         options = "--hops 0 -k 2 --align ids --scale standard --secure-sum"
         print(play.run(SERVER, f"study init heart --star {address} {options}"))
         play.tell("Each party requests to take part; words are compared by telephone:")

@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -25,6 +24,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from vpem.engines.tls.server import free_port
 
 MAIN = "import sys, vpem_cli; vpem_cli.main(sys.argv[1:])"
 ENVIRONMENT = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "MPLBACKEND": "Agg", "TZ": "UTC"}
@@ -331,13 +332,6 @@ def run_line(line: str, folder: Path) -> tuple[int, str, str]:
         target.write_text(told, encoding="utf-8")
         told = ""
     return code, told, err.told()
-
-
-def free_port() -> int:
-    """Return a port at which nobody listens."""
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
 
 
 class Workshop:

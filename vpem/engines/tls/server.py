@@ -126,6 +126,18 @@ class Lobby:
         return whose(believed(self.roster), chain_of(connection))[0]
 
 
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port at which nothing listens, kept for a minute for those who give its number.
+
+    A connection has just ended there: the system gives such a port to no socket that takes any.
+    """
+    with socket.create_server((host, 0)) as door:
+        port = int(door.getsockname()[1])
+        with socket.create_connection((host, port)):
+            door.accept()[0].close()
+    return port
+
+
 def listening(host: str, port: int, who: str = "this member") -> socket.socket:
     """Return a socket that listens; an empty host stands for all that this machine has."""
     both = not host and socket.has_dualstack_ipv6()
