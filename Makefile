@@ -54,8 +54,8 @@ $(VENV)/with-%: $(VENV)/built
 demo: $(VENV)/built
 	$(BIN)/vpem demo
 
-# Threads that wait give way: the tests run in a process for each processor. Byte code is kept, for
-# hundreds of commands in processes of their own.
+# Threads that wait give way: the tests run in a process for each processor, and one more. Byte code
+# is kept, for hundreds of commands in processes of their own.
 test: $(VENV)/with-test
 	OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 

@@ -1,6 +1,7 @@
 """What several test modules share: threads, data whose clusters overlap, runs of a fixed length."""
 
 import gc
+import os
 
 import numpy as np
 import pytest
@@ -14,6 +15,12 @@ gc.set_threshold(50_000, 20, 50)
 
 LONG = ("build", "docs", "engines", "mpi", "tls_cli")
 """Modules with tests of several seconds, which go first: the last one would keep others waiting."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """Take one process more than processors: where members are tested, they wait for each other."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items):
