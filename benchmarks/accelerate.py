@@ -21,8 +21,6 @@ from vpem.network.partition import contiguous
 from .measure import Options
 from .problems import mixture_rows
 
-__all__ = ["measure"]
-
 FOLDER = Path(__file__).parents[1] / "data"
 PACES = (None, "local:8", "squarem", "local:8,squarem")
 INITS = ("kmeans", "k-means++", "random")

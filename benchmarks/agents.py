@@ -8,8 +8,6 @@ from typing import Any
 from .measure import Options, call, compare
 from .problems import exact, mixture_rows, network, one_block, sweep_once
 
-__all__ = ["measure"]
-
 SIZES = {"tiny": (600, 20), "small": (6_000, 100), "medium": (30_000, 100), "full": (150_000, 100)}
 GRAPHS = {"dense": 31, "sparse": 9.7}
 

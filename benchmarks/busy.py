@@ -20,8 +20,6 @@ from vpem.network.partition import contiguous
 from .measure import VPEM, Options, call, compare
 from .problems import mixture_rows
 
-__all__ = ["beside", "measure"]
-
 DATA = Path(__file__).parents[1] / "data" / "breast_cancer.h5"
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
 LONG_ENOUGH = 0.1

@@ -49,8 +49,6 @@ from .wrongs import (
     with_words,
 )
 
-__all__ = ["FAULTS", "main"]
-
 WAITED = (4, "nothing has been heard of lab")
 PRIVATE = (2, "lab ended: it cannot use its data")
 Says = tuple[int, str]

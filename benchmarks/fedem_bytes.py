@@ -14,8 +14,6 @@ from vpem.fits.fedem import fit_fedem
 from vpem.network.partition import evenly
 from vpem.steps.fedem_sums import FedHistory
 
-__all__ = ["NEAR", "bytes_rows", "digits", "reached"]
-
 NEAR = 1e-3  # of the objective of exact EM, relative
 STILL = 1e-7  # change of the log-likelihood per sample at which `vpem fit` stops
 MOST = 300  # iterations

@@ -28,8 +28,6 @@ from vpem.network.partition import evenly
 
 from .fedem_bytes import digits
 
-__all__ = ["CODECS", "cells"]
-
 NEAR, FAR = 1e-3, 1e-2
 CODECS = (None, "qsgd:8bits", "qsgd:6bits:32", "qsgd:4bits:32", "natural:12bits", "float32",
           "topk:0.1", "randk:0.1")  # fmt: skip

@@ -24,8 +24,6 @@ from vpem.settings import FitSettings, SumSettings
 from .measure import Options
 from .problems import mixture_rows
 
-__all__ = ["measure"]
-
 FOLDER = Path(__file__).parents[1] / "data"
 TOPOLOGIES = ("cycle", "geometric", "erdos-renyi")
 N_AGENTS = 8

@@ -16,8 +16,6 @@ from typing import Any
 
 from .measure import Options, environment
 
-__all__ = ["GUARD", "counts", "measure", "run_all"]
-
 GUARD = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.05
 SHAPE = (600, 32, 2, 3, 60)

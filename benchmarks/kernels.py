@@ -18,8 +18,6 @@ from vpem._core.threads import one_blas_thread
 from .measure import Options, call, compare, dgemm
 from .peers import CASES, rows_of
 
-__all__ = ["Case", "cases", "measure", "sweeps"]
-
 SIZES = {  # rows, features, blocks, components, agents
     "tiny": (300, 8, 2, 2, 20),
     "small": (5_000, 32, 4, 4, 100),

@@ -22,8 +22,6 @@ from vpem.network.partition import evenly
 
 from .measure import Options, call, compare
 
-__all__ = ["BIG", "measure"]
-
 
 @dataclass(frozen=True)
 class Case:

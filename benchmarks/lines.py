@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Line", "Listener", "other_clock", "proxy"]
-
 HERE = "127.0.0.1"
 Answer = Callable[[socket.socket], object]
 

@@ -39,8 +39,6 @@ from .members import Members, end
 from .mpi import launcher
 from .router import NET, Net, namespaces
 
-__all__ = ["measured", "over_mpi"]
-
 CASES: list[tuple[str, int, int, dict[str, Any]]] = [
     ("cycle", 2_000, 2, {}),
     ("cycle", 20_000, 3, {}),

@@ -19,8 +19,6 @@ from vpem.network.partition import contiguous
 
 from .measure import Options, call, compare, iteration
 
-__all__ = ["measure"]
-
 SIZES = {  # rows, components, parties
     "tiny": (1_000, 3, 4),
     "small": (150_000, 3, 10),

@@ -22,21 +22,6 @@ from threadpoolctl import threadpool_limits
 
 import vpem
 
-__all__ = [
-    "VPEM",
-    "Options",
-    "call",
-    "compare",
-    "dgemm",
-    "environment",
-    "failure",
-    "iteration",
-    "processor",
-    "stopwatch",
-    "summary",
-    "usage",
-]
-
 OWN = ("vpem", "kernel")
 """Contenders of these names are ours; ``--once`` runs no others."""
 

@@ -15,8 +15,6 @@ from vpem.files.studies.logs import log_beside, read_log
 
 from .studies import make_study
 
-__all__ = ["Ended", "Members", "end", "numbers", "output", "run"]
-
 PORT = 4433
 """Where members with an address listen."""
 VPEM = Path(sys.executable).with_name("vpem")

@@ -17,8 +17,6 @@ from vpem.terms.units import Scaling
 from .measure import Options, call, compare
 from .problems import mixture_rows
 
-__all__ = ["measure"]
-
 ROWS = {"tiny": 600, "small": 20_000, "medium": 100_000, "full": 400_000}
 FEATURES, AGENTS, COMPONENTS = 20, 4, 4
 SHARES = (0.0, 0.05, 0.3)

@@ -24,8 +24,6 @@ from vpem.fits.estimators.base import dataset_for_fit
 from vpem.network.partition import Partition, from_lists
 from vpem.terms.families.kinds import Kinds
 
-__all__ = ["CASES", "measure"]
-
 HEART = Path(__file__).parents[1] / "data" / "heart.csv"
 N_INIT = {"small": 2, "full": 20}
 TOL = 1e-7

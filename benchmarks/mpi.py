@@ -16,8 +16,6 @@ import numpy as np
 
 from .measure import Options, compare
 
-__all__ = ["measure"]
-
 ROWS = {"tiny": 2_000, "small": 100_000, "medium": 300_000, "full": 1_000_000}
 WIDTH, K = 16, 3  # features of each of two agents; components
 ROUNDS = 10

@@ -18,8 +18,6 @@ from vpem.files.matrix import FileMatrix
 from .measure import VPEM, Options, call, compare, usage
 from .problems import mixture_rows, one_block, sweep_once
 
-__all__ = ["measure"]
-
 ROWS = {"tiny": 6_000, "small": 200_000, "medium": 2_000_000, "full": 10_000_000}
 LIMIT = {"tiny": "1MB", "small": "64MB", "medium": "256MB", "full": "600MB"}
 PART = 100_000

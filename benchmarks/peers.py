@@ -15,8 +15,6 @@ from threadpoolctl import threadpool_limits
 from .measure import Options, compare, iteration
 from .problems import exact, fit, mixture_rows, network, one_block
 
-__all__ = ["CASES", "full", "measure", "rows_of"]
-
 CASES = {"A": (150_000, 100, 3), "B": (1_000_000, 8, 5), "C": (20_000, 30, 10)}
 OF_TABLE = {"D": (120_000, 96, 4), "E": (800_000, 9, 6), "F": (25_000, 28, 9)}
 """What `benchmarks.table` compares."""

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["draw"]
-
 GREYS = ("0.15", "0.45", "0.7", "0.9", "1.0", "0.8", "0.95")
 HATCHES = ("", "", "", "///", "...", "xxx", "|||")
 

@@ -24,8 +24,6 @@ from vpem import VPEM, VpemWarning, read_dataset
 from .measure import Options
 from .problems import mixture_rows
 
-__all__ = ["measure"]
-
 FOLDER = Path(__file__).parents[1] / "data"
 PACES = {"vpem": None, "vpem, squarem": "squarem"}
 NEAR = 1e-6  # nats a sample

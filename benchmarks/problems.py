@@ -20,8 +20,6 @@ from vpem.sums.server import ServerSum
 from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
-__all__ = ["exact", "fit", "mixture_rows", "one_block", "sweep_once"]
-
 
 @lru_cache(maxsize=2)
 def mixture_rows(m: int, d: int, k: int, apart: float = 0.3, seed: int = 0) -> NDArray[Any]:

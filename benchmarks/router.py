@@ -22,8 +22,6 @@ from dataclasses import dataclass
 
 from vpem.network.messages import LinkSpeed
 
-__all__ = ["NET", "Net", "Router", "namespaces"]
-
 NET = f"10.207.{os.getpid() % 250}"
 """Of this process: several may run beside each other."""
 MTU = 9000

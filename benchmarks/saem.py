@@ -21,8 +21,6 @@ from vpem.errors import NotConvergedWarning
 
 from .saem_shared import Finding
 
-__all__ = ["main"]
-
 PARTS = {
     "oxford": "saem_oxford",
     "theophylline": "saem_curves",

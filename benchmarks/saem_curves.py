@@ -19,8 +19,6 @@ from vpem.saem.structures.formulas import Compartments
 from .saem_shared import Finding, style
 from .saem_shared import theophylline as theophylline_data
 
-__all__ = ["quadrature", "theophylline", "warfarin"]
-
 # R 4.2.2, nlme 3.1-162:
 # g <- nlme(conc ~ SSfol(Dose, Time, lKe, lKa, lCl), Theoph, fixed = lKe + lKa + lCl ~ 1,
 #           random = pdDiag(lKa + lCl ~ 1), start = c(-2.5, 0.5, -3), method = "ML")

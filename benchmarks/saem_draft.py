@@ -20,8 +20,6 @@ from vpem.saem.samplers import sampler_of
 
 from .saem_shared import BOYS, Finding, boys, style, theophylline
 
-__all__ = ["absences", "averages", "codecs", "steps"]
-
 LENGTHS = {"small": (6, 3), "full": (300, 100)}
 """Iterations, and those of the burn-in."""
 

@@ -14,8 +14,6 @@ from vpem.saem.estimates import Summary
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import Individuals
 
-__all__ = ["LIKELIHOOD", "SCRIPT", "Found", "ours", "read_estimates", "shown"]
-
 SCRIPT = Path(__file__).with_name("saem_peers.R")
 LIKELIHOOD = "log-likelihood"
 Found = dict[str, tuple[float, float, float, float]]

@@ -14,8 +14,6 @@ from vpem.saem.models.model import Doubles
 
 from .saem_shared import Finding, style
 
-__all__ = ["bifactor", "dense_optimum", "drawn_items"]
-
 SEEDS = {"small": 1, "full": 4}
 ITERATIONS = {"small": (20, 10), "full": (1500, 500)}
 CHAINS = {"small": 1, "full": 6}

@@ -33,8 +33,6 @@ from vpem.settings import SaemSettings
 from .saem_curves import CL, ERROR, KA, NLME, OMEGA, VOLUME, maximum, quadrature, simulated
 from .saem_shared import BOYS, BOYS_LOG_LIKELIHOOD, Finding, boys, style, theophylline
 
-__all__ = ["gradients", "methods", "sketches"]
-
 DRAWS = {"small": 24, "full": 300}
 """Of each chain, of every method."""
 

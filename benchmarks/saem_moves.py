@@ -15,8 +15,6 @@ from .measure import Options, call, compare, processor
 from .saem_shared import Finding
 from .saem_speed import CHAINS, PEOPLE, REPEATS, bars, gains, problems, table
 
-__all__ = ["moves"]
-
 SAMPLERS = {"Metropolis": Metropolis, "MALA": Mala, "HMC": Hmc}
 MOST = 2
 """Threads."""

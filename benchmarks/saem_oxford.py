@@ -13,8 +13,6 @@ from vpem.saem.models.model import Doubles
 
 from .saem_shared import BOYS, BOYS_LOG_LIKELIHOOD, Finding, boys, log_likelihood_top, style
 
-__all__ = ["oxford"]
-
 SEEDS = {"small": (1, 2), "full": (4, 10)}
 """Of the fits on several devices, and of each step."""
 

@@ -35,8 +35,6 @@ from vpem.saem.models.model import Doubles
 from .saem_found import LIKELIHOOD, SCRIPT, Found, ours, read_estimates, shown
 from .saem_simulated import SIMULATED, draw_simulated, simulate, simulated_lines
 
-__all__ = ["PUBLIC", "public", "read_rows"]
-
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -14,11 +14,6 @@ from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
 from vpem.saem.models.model import Doubles, SaemModel
 
-__all__ = [
-    "BOYS", "BOYS_LOG_LIKELIHOOD", "Finding", "boys", "fixed_effects_data", "log_likelihood_top",
-    "style", "theophylline",
-]  # fmt: skip
-
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 # R 4.2.2, nlme 3.1-162:

@@ -17,8 +17,6 @@ from vpem.saem.models.model import Doubles
 
 from .saem_found import SCRIPT, Found, ours, read_estimates, shown
 
-__all__ = ["SIMULATED", "draw_simulated", "simulate", "simulated_lines"]
-
 
 @dataclass(frozen=True)
 class Simulated:

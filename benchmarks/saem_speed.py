@@ -20,8 +20,6 @@ from .measure import Options, call, compare, processor
 from .saem_curves import TRUTH, simulated
 from .saem_shared import Finding, fixed_effects_data
 
-__all__ = ["bars", "gains", "numpy_loop", "speed", "table"]
-
 PEOPLE = {"small": (8,), "full": (30, 3_000)}
 REPEATS = {"small": 1, "full": 7}
 CHAINS = 4

@@ -16,8 +16,6 @@ from vpem.saem.results import SaemFit
 
 from .saem_shared import Finding
 
-__all__ = ["large"]
-
 PEOPLE = {"small": (200, 10, (6, 4)), "full": (10_000, 100, (18, 12))}
 """Individuals, devices, and iterations."""
 

@@ -14,8 +14,6 @@ from .measure import Options, call, compare
 from .peers import CASES, rows_of
 from .problems import exact, mixture_rows, network, one_block, sweep_once
 
-__all__ = ["measure"]
-
 # What grows: the values it takes, and the problem (rows, features, K, agents of one feature).
 SWEEPS: dict[str, tuple[Callable[[int], tuple[int, int, int, int]], dict[str, list[int]]]] = {
     "rows M": (lambda m: (m, 32, 4, 0), {

@@ -13,8 +13,6 @@ from vpem.engines.tls.trust import Identity, Member, Roster
 from vpem.files.studies.identities import certificate_of, make_identity, write_study
 from vpem.files.studies.study import Study
 
-__all__ = ["make_study"]
-
 Address = tuple[str, int]
 
 

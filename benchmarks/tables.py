@@ -7,8 +7,6 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-__all__ = ["absences", "shown", "table"]
-
 
 def number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -23,8 +23,6 @@ from vpem.engines.tls.server import free_port
 
 from .lines import Line, Listener
 
-__all__ = ["ALL", "PARTIES", "SERVER", "Told", "Walk", "commands", "made"]
-
 SERVER = "hub"
 PARTIES = ("clinic", "lab", "imaging")
 ALL = (SERVER, *PARTIES)

@@ -17,30 +17,6 @@ from vpem.engines.tls.server import free_port
 from .lines import Listener, other_clock, proxy
 from .walk import PARTIES, SERVER, Walk, commands, share
 
-__all__ = [
-    "SOON",
-    "another_command",
-    "another_key",
-    "another_version",
-    "by_proxy",
-    "clock",
-    "cut",
-    "edited",
-    "ended",
-    "full",
-    "instead",
-    "killed",
-    "no_proxy",
-    "older_edition",
-    "revoked",
-    "server_last",
-    "stopped",
-    "swapped",
-    "twice",
-    "with_table",
-    "with_words",
-]
-
 OTHERS = (SERVER, "clinic", "imaging")
 SOON = ("--timeout", 15)
 """For members who wait in vain."""

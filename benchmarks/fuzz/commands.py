@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from .seeds import CHECKPOINTS, QUICK, keeping, longer
 
-__all__ = ["KINDS", "Kind"]
-
 
 @dataclass(frozen=True)
 class Kind:

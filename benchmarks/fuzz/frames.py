@@ -23,8 +23,6 @@ from .mutations import ODD_VALUES, change_json, pick
 from .state_mutations import changed
 from .strangers import damaged
 
-__all__ = ["FalseMember", "odd_message"]
-
 BRIEF = 0.5
 """Seconds for anything that is waited for."""
 

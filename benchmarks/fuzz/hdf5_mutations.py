@@ -12,8 +12,6 @@ import numpy as np
 
 from .mutations import ODD_VALUES, Change, as_text, change_json, nested, pick
 
-__all__ = ["HDF5"]
-
 LARGE = (2**20, 2**31, 2**40, 2**62)
 NAME = "mutated"
 """What members are called that nothing should look for."""

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 from vpem.engines.tls.trust import Identity
 
-__all__ = ["dialled", "frame", "greeting", "heard", "hello_of_tls", "opening", "reset", "sealed"]
-
 PATIENCE = 10.0
 """Seconds for a member to be let in."""
 

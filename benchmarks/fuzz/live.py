@@ -32,8 +32,6 @@ from .mutations import pick
 from .runs import CONTROL
 from .strangers import Stranger
 
-__all__ = ["LIVE", "Seen", "besiege"]
-
 LOOK_EVERY = 50
 """Comings after which a member comes too, and memory is looked at."""
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Change", "change_file", "change_json", "changes_of"]
-
 Change = Callable[[Path, np.random.Generator], str]
 """Damages the file at a path, and says how."""
 

@@ -19,8 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["MEMORY", "SECONDS", "Outcome", "Run", "in_child", "warm_up"]
-
 SECONDS = 10
 """Processor time that a run may take; where it only waits, three times as long."""
 

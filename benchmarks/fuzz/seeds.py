@@ -14,8 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["CHECKPOINTS", "QUICK", "SEEDS", "files_in", "keeping", "longer", "make_seeds"]
-
 N_ROWS = 40
 NAMES = ("height", "weight", "pulse", "age", "iron", "sugar")
 AGENTS = ("clinic", "registry", "lab")

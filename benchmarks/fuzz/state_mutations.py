@@ -9,8 +9,6 @@ import numpy as np
 
 from .mutations import ODD_VALUES, Change, nested, pick
 
-__all__ = ["STATES"]
-
 ODD = (*ODD_VALUES[:9], *ODD_VALUES[10:19], *ODD_VALUES[20:], b"", (), np.zeros(0), np.bool_(True))
 
 

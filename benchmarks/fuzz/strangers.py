@@ -16,8 +16,6 @@ from vpem.engines.tls.trust import Identity
 from .lines import dialled, heard, hello_of_tls, opening, reset, sealed
 from .mutations import pick
 
-__all__ = ["Stranger"]
-
 HELD = 60
 """Connections that stand open and say nothing, at most."""
 

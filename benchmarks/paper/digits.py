@@ -20,8 +20,6 @@ from . import traced
 from .pictures import COLOURS, LINES, blank, tidy, write
 from .report import Report, write_csv
 
-__all__ = ["draw", "measure", "read_images", "reduced", "tell"]
-
 DIMENSIONS = 20
 """Theirs: principal components that are kept."""
 

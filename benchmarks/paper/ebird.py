@@ -26,8 +26,6 @@ from .pictures import COLOURS, LINES, blank, tidy, write
 from .report import Report, Table, write_csv
 from .runs import quietly
 
-__all__ = ["draw", "loess", "measure", "read_counts", "simulate", "tell"]
-
 SPECIES = ("Common Buzzard", "Mallard")
 """Theirs."""
 

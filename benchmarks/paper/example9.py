@@ -13,8 +13,6 @@ from vpem.network.partition import contiguous
 
 from .runs import fit, quietly
 
-__all__ = ["EDGES", "PAPER", "measure"]
-
 EDGES = ((2, 1), (2, 3), (2, 4), (2, 5), (5, 6), (6, 7), (6, 8), (5, 9))
 """Links of the supplement's Figure 1, agents numbered from 1."""
 

@@ -10,8 +10,6 @@ import numpy as np
 from .pictures import COLOURS, blank, draw_graph, tidy, write
 from .report import write_csv
 
-__all__ = ["draw"]
-
 
 def draw(found: dict[str, Any], folder: Path) -> None:
     """Draw the hubs and the patterns of a covariance."""

@@ -8,8 +8,6 @@ from typing import Any
 from .example9 import PAPER
 from .report import Report, Table
 
-__all__ = ["tell"]
-
 
 def _words(hubs: Any) -> str:
     return ", ".join(f"{{{', '.join(map(str, agents))}}} with root {root}" for root, agents in hubs)

@@ -11,8 +11,6 @@ from vpem import Fit, make_graph
 
 from .runs import ROUNDS, alone, exactly, fit, kept, quiet_connect
 
-__all__ = ["METHODS", "NAMES", "measure"]
-
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"samples": 2, "components": [1, 2, 3], "starts": 2, "max_iter": 100},
     "full": {"samples": 5, "components": [1, 2, 3, 4, 5, 6, 8, 10], "starts": 10,

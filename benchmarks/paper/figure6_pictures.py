@@ -13,9 +13,6 @@ from .pictures import COLOURS, LINES, MARKERS, blank, draw_graph, tidy, write
 from .report import write_csv
 from .runs import over_runs
 
-__all__ = ["draw"]
-
-
 STYLES = {
     METHODS[0]: {"color": COLOURS[0], "linestyle": LINES[0], "linewidth": 1.6},
     METHODS[1]: {"color": "0.7", "linestyle": LINES[0], "linewidth": 5.0},

@@ -10,8 +10,6 @@ from .figure6 import METHODS, K
 from .report import Report, Table, cell
 from .runs import over_runs
 
-__all__ = ["gaps_of", "tell"]
-
 SAME = 1e-6
 """Nats per sample within which curves are one."""
 

@@ -14,8 +14,6 @@ from vpem.sums.connect import Network
 
 from .runs import ROUNDS, alone, exactly, fit, kept, quiet_connect, sum_errors
 
-__all__ = ["measure"]
-
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"agents": 24, "samples": 1_500, "networks": 2, "max_iter": 25,
               "degrees": {"dense": 8.0, "sparse": 3.0}},

@@ -10,8 +10,6 @@ import numpy as np
 from .figures45 import METHODS
 from .report import Report, Table
 
-__all__ = ["EXACT", "gather", "of_density", "tell"]
-
 PAPER = {"dense": 31.0, "sparse": 9.7}
 EXACT, HUNDRED, AUTO = METHODS[1:]
 NEAR = 1e-4

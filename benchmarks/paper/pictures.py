@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["COLOURS", "LINES", "MARKERS", "blank", "draw_graph", "tidy", "write"]
-
 COLOURS = ("#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
 """Okabe and Ito's."""
 

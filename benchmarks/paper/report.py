@@ -9,17 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "Experiment",
-    "Report",
-    "Table",
-    "cell",
-    "page",
-    "save",
-    "sentence_list",
-    "write_csv",
-]
-
 
 @dataclass(frozen=True)
 class Table:

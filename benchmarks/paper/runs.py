@@ -15,18 +15,6 @@ from vpem.network.partition import Partition, contiguous
 from vpem.sums.connect import Network
 from vpem.sums.server import ServerSum
 
-__all__ = [
-    "ROUNDS",
-    "alone",
-    "exactly",
-    "fit",
-    "kept",
-    "over_runs",
-    "quiet_connect",
-    "quietly",
-    "sum_errors",
-]
-
 ROUNDS = 100
 """Consensus rounds in every experiment of the paper."""
 

@@ -12,8 +12,6 @@ from vpem.network.partition import evenly
 from . import traced
 from .report import Report
 
-__all__ = ["draw", "measure", "tell"]
-
 N, AGENTS, PARTICIPATION, STEP = 10_000, 100, 0.75, 0.01
 """Theirs: rows, agents, probability of taking part, and both gamma and alpha."""
 

@@ -20,8 +20,6 @@ from vpem.sums.connect import Network, connect
 
 from .runs import ROUNDS, alone, fit, quiet_connect, quietly
 
-__all__ = ["SETUPS", "measure"]
-
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"graphs": 2, "seeds": 1, "components": [2, 3], "max_iter": 60, "draws": 5},
     "full": {"graphs": 60, "seeds": 10, "components": [2, 3, 4, 5, 6, 7, 8], "max_iter": 2000,

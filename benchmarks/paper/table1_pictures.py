@@ -12,8 +12,6 @@ from .report import write_csv
 from .table1 import SETUPS, setup
 from .table1_told import MORE, PAPER, TITLES, by_method, is_scaled, more_runs, percent
 
-__all__ = ["draw"]
-
 
 def draw(found: dict[str, Any], folder: Path) -> None:
     """Draw Figure 7, every run's accuracy, likelihood against accuracy, and more components."""

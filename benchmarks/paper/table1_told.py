@@ -10,8 +10,6 @@ import numpy as np
 from .report import Report, Table
 from .table1 import SETUPS, STARTS
 
-__all__ = ["MORE", "PAPER", "TITLES", "by_method", "is_scaled", "more_runs", "percent", "tell"]
-
 PAPER = {"k-means": 76.7, "EM": 84.3, "VP1": 85.7, "VP2": 84.4, "VP3": 87.2}
 """Clustering accuracy in per cent, Table 1."""
 

@@ -14,8 +14,6 @@ from .pictures import COLOURS, LINES, blank, tidy, write
 from .report import Table, write_csv
 from .runs import quietly
 
-__all__ = ["ADVICE", "against_epochs", "compared", "draw_fields", "run", "table_of_ends"]
-
 CONTENDERS = ("FedEM", "VR-FedEM")
 QUANTITIES = ("move", "mean field", "objective")
 POINTS = 160
