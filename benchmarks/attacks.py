@@ -52,18 +52,8 @@ Matrix = NDArray[np.float64]
 class Watched(ServerSum):
     """A sum at a server, of which somebody keeps what one agent sends and what all learn.
 
-    Parameters
-    ----------
-    total : ServerSum
-        The sum, under masks or not.
-    agent : int
-        Whose messages are kept.
-
-    Attributes
-    ----------
-    sent, learnt, left : list of ndarray of shape (m, K - 1)
-        Of each E-step, as numbers: words of a masked message are taken for the integers they are.
-        What is left of a total is that of the agent, once all others subtract what they know.
+    Of each E-step as numbers (m, K - 1): words of a masked message are taken for the integers they
+    are. What is left of a total is that of the agent, once all others subtract what they know.
     """
 
     def __init__(self, total: Any, agent: int) -> None:

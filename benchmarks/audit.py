@@ -68,16 +68,9 @@ def _epsilon(alarms: NDArray[np.bool_], hits: NDArray[np.bool_], delta: float) -
 
 
 class Audited(Noisy):
-    """A sum whose last worker holds the row in question, or nothing.
+    """A sum whose last worker holds the row in question if it is there, or nothing.
 
-    Parameters
-    ----------
-    inner : ServerSum
-        The sum.
-    there : bool
-        Whether the row takes part.
-    too_small : int
-        What the noise is divided by, to see whether that is found.
+    The noise is divided by ``too_small``, to see whether that is found.
     """
 
     def __init__(self, inner: ServerSum, there: bool, too_small: int = 1) -> None:
@@ -133,15 +126,7 @@ class Pooled(Noise):
 
 
 class AuditedRelease(NoisyEM):
-    """A release of which the last row takes part, or adds nothing.
-
-    Attributes
-    ----------
-    there : bool
-        Whether it takes part.
-    too_small : int
-        As for `Audited`.
-    """
+    """A release of which the last row takes part if it is there, or adds nothing: see `Audited`."""
 
     there, too_small = True, 1
 

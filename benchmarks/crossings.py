@@ -150,20 +150,9 @@ Change = Callable[[Table, np.random.Generator], Table]
 
 @dataclass(frozen=True)
 class Option:
-    """One of the options that claim to leave the answer as it is.
+    """One of the options that claim to leave the answer as it is, but for ``within``, relatively.
 
-    Attributes
-    ----------
-    kind : str
-        Two options of one kind do not go together.
-    words : str
-        Added to the command.
-    within : float
-        Relative difference that it may make.
-    change : callable, optional
-        What it does to the table.
-    launch : str
-        What comes before the command, where that is not run alone.
+    Two of one kind do not go together; ``launch`` comes before a command that is not run alone.
     """
 
     kind: str

@@ -56,18 +56,9 @@ Says = tuple[int, str]
 
 @dataclass(frozen=True)
 class Fault:
-    """One of them.
+    """One of them: begins the members, and with which codes and sentences they should end.
 
-    Attributes
-    ----------
-    happens : callable
-        Given the members, who have not begun; begins them.
-    lab, others : (int, str)
-        Exit codes, and what the sentences say.
-    server : (int, str) or None
-        Of the server, where it says something else than others.
-    same : bool
-        Whether all end with the same bytes as without it.
+    With ``same`` all end with the same bytes as without it.
     """
 
     happens: Callable[[Walk], None]

@@ -39,15 +39,7 @@ time_t time(time_t *kept) {
 
 
 class Listener:
-    """Something that answers at a port.
-
-    Parameters
-    ----------
-    port : int
-        Where; 0: at any.
-    answer : callable
-        Given each connection, in a thread of its own.
-    """
+    """Something that answers at a port (0: at any), each connection in a thread of its own."""
 
     def __init__(self, port: int, answer: Answer) -> None:
         self._answer = answer
@@ -74,13 +66,7 @@ class Listener:
 
 
 class Line(Listener):
-    """A port whose connections lead to another one, until they are cut.
-
-    Parameters
-    ----------
-    port, target : int
-        From where to where.
-    """
+    """A port whose connections lead to another one, until they are cut."""
 
     def __init__(self, port: int, target: int) -> None:
         self.target, self.cuts = target, 0
@@ -132,16 +118,9 @@ def _end(*ends: socket.socket) -> None:
 
 
 def proxy(target: int, status: str = "200 OK", credentials: bytes = b"") -> Listener:
-    """Return a proxy of HTTP in front of one port.
+    """Return a proxy of HTTP in front of one port, which connects only with the status "200 OK".
 
-    Parameters
-    ----------
-    target : int
-        Where all connections lead.
-    status : str
-        What it answers; it connects only with "200 OK".
-    credentials : bytes
-        What a question must contain, or else it is answered 407.
+    A question without the credentials is answered 407.
     """
 
     def answer(opened: socket.socket) -> None:

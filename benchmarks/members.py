@@ -40,22 +40,10 @@ class Ended:
 
 
 class Members:
-    """A study 'bench' whose members have a folder each.
+    """A study 'bench' whose members have a folder each, the server of a star first.
 
-    Parameters
-    ----------
-    home : Path
-        Where folders are made.
-    addresses : list of str
-        Of all members, the server of a star first.
-    options : dict
-        Of ``vpem fit``, as the study has them.
-    shape : tuple of int
-        Rows, features and components of the data.
-    within : callable
-        Given a member's number and the words of a command, the words that run it where it lives.
-    timeout : float
-        Seconds after which a member that is not heard of is given up.
+    ``shape`` has rows, features and components of the data; ``within``, given a member's number and
+    the words of a command, the words that run it where the member lives.
     """
 
     def __init__(

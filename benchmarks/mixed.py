@@ -31,18 +31,9 @@ TOL = 1e-7
 
 @dataclass(frozen=True)
 class Case:
-    """A table with known classes, and how its columns are split among parties.
+    """A table with known classes, what ships it, and how its columns are split among parties.
 
-    Attributes
-    ----------
-    label : str
-        Column of the classes.
-    parties : dict of str to str
-        Features of each party, with spaces between them.
-    comes_with : str
-        What ships it.
-    family : dict of str to str
-        Families of features whose types show something else.
+    Families are of features whose types show something else.
     """
 
     label: str

@@ -37,16 +37,8 @@ Flow = tuple[bytes, bytes]
 class Router(threading.Thread):
     """Passes packets on between namespaces, late and not too many at a time.
 
-    Parameters
-    ----------
-    devices : dict of str to int
-        Open TUN devices by the address of the namespace that has the other end.
-    link : LinkSpeed
-        Between each of them and the router; half of the latency is on either side.
-    loss : float
-        Share of the packets that are lost.
-    seed : int
-        Of which.
+    Devices are open TUN devices by the address of the namespace that has the other end; half of the
+    link's latency is on either side of the router.
     """
 
     def __init__(
@@ -155,17 +147,7 @@ def _checksum(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Net:
-    """Namespaces behind a router.
-
-    Attributes
-    ----------
-    name : str
-        Beginning of their names.
-    addresses : list of str
-        One of each.
-    router : Router
-        Between them.
-    """
+    """Namespaces behind a router; their names begin with this one."""
 
     name: str
     addresses: list[str]

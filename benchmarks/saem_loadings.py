@@ -41,16 +41,10 @@ def drawn_items(
 def dense_optimum(
     X: Doubles, groups: list[int], rng: np.random.Generator
 ) -> tuple[Doubles, Doubles]:
-    """Maximise the normal likelihood of the items by L-BFGS from several starts.
+    """Maximise the normal likelihood of the items by L-BFGS: the best of some starts, and all ends.
 
-    The parameters are SAEM's, variances by their logarithms.
-
-    Returns
-    -------
-    theta : ndarray of shape (4 d,)
-        The best optimum; factors turned so that their loadings add up to a positive number.
-    ends : ndarray of shape (starts,)
-        Log-likelihoods found.
+    The parameters (4 d,) are SAEM's, variances by their logarithms; factors are turned so that
+    their loadings add up to a positive number.
     """
     n, d = X.shape
     g = np.array(groups)

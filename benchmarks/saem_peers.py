@@ -47,17 +47,7 @@ def _has_r() -> bool:
 
 @dataclass(frozen=True)
 class Public:
-    """Data of R, and how vpem fits them.
-
-    Attributes
-    ----------
-    model : str
-        Of vpem.
-    options : mapping
-        Of the model.
-    curve : callable, optional
-        Of parameters (n, m) and rows (time, dose), for pynlme.
-    """
+    """Data of R, and how vpem fits them; the curve, of (n, m) and (time, dose), is for pynlme."""
 
     model: str
     options: Mapping[str, Any]

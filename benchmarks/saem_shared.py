@@ -29,20 +29,9 @@ LINES = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3)))
 
 @dataclass
 class Finding:
-    """What an experiment found.
+    """What an experiment found: rows without their lists are its table; the size is in inches.
 
-    Attributes
-    ----------
-    rows : list of dict
-        Of its table; lists are not shown.
-    says : str
-        One sentence, computed from the numbers.
-    draw : callable
-        Draws on a figure.
-    size : tuple of float
-        Of the figure, inches.
-    failed : list of str
-        What should hold and does not.
+    ``says`` is computed from the numbers; ``failed`` is what should hold and does not.
     """
 
     rows: list[dict[str, Any]]

@@ -53,13 +53,7 @@ def chosen(only: list[str] | None) -> dict[str, list[str]]:
 
 
 def interpreter_of(checkout: Path) -> str:
-    """Return the interpreter of a checkout: its own, or else this one.
-
-    Raises
-    ------
-    SystemExit
-        If there is no checkout, or its kernels are not built.
-    """
+    """Return the interpreter of a checkout: its own, or else this one if kernels are built."""
     if not (checkout / "vpem" / "__init__.py").is_file() or not (checkout / "cli").is_dir():
         raise SystemExit(f"{checkout} is no checkout of vpem")
     if not any(path.suffix in (".so", ".pyd") for path in (checkout / "vpem/_core").iterdir()):

@@ -28,28 +28,9 @@ def make_study(
 ) -> tuple[dict[str, Study], dict[str, Identity]]:
     """Make a study, keys and certificates, in a folder for each member.
 
-    Parameters
-    ----------
-    home : Path
-        Where folders are made.
-    addresses : mapping of str to (str, int) or None
-        Of the members, by rank: where each can be dialled. The first signs the study.
-    options : dict of str to dict
-        By command.
-    name : str
-        Of the study.
-    server : str or None
-        The member that brings no data.
-    relay : tuple of str and int, optional
-        Where a relay is, which has the folder ``relay``.
-    **given
-        Other fields of the study.
-
-    Returns
-    -------
-    studies : dict of str to Study
-        As each has it, the relay too.
-    identities : dict of str to Identity
+    Addresses are of the members, by rank, where each can be dialled: the first signs the study.
+    Options are by command; ``server`` brings no data; a relay has the folder ``relay``. Returned
+    are the study as each has it, the relay too, and their identities.
     """
     made = {}
     for one in (*addresses, *(["relay"] if relay else [])):

@@ -111,15 +111,7 @@ def _write_tables(home: Path) -> None:
 
 
 class Walk:
-    """The members of a study, who are about to run something.
-
-    Parameters
-    ----------
-    home : Path
-        A new folder.
-    study : Path
-        That of `made`, which is copied.
-    """
+    """The members of a study, a copy of that of `made`, who are about to run something."""
 
     def __init__(self, home: Path, study: Path) -> None:
         self.home = Path(shutil.copytree(study, home))

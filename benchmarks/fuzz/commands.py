@@ -9,16 +9,9 @@ from .seeds import CHECKPOINTS, QUICK, keeping, longer
 
 @dataclass(frozen=True)
 class Kind:
-    """Files that are alike.
+    """Seeds that are alike, and commands that read one of them in place of ``{}``.
 
-    Attributes
-    ----------
-    files : tuple of str
-        Names of seeds.
-    commands : tuple of str
-        What reads one of them, in place of ``{}``; other seeds by their names.
-    family : str
-        How they can be changed besides as bytes: hdf5, text, json, state, or bytes for no way.
+    The family says how they can be changed besides as bytes, for which there is no other way.
     """
 
     files: tuple[str, ...]

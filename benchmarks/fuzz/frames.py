@@ -75,17 +75,7 @@ def damaged_head(content: bytes, rng: np.random.Generator) -> bytes:
 
 @dataclass
 class FalseMember:
-    """Somebody who has a key of the study, and no good intentions.
-
-    Attributes
-    ----------
-    identity : Identity
-        Of a member.
-    roster : Roster
-        The study.
-    rng : Generator
-        That draws what is done.
-    """
+    """Somebody who has a key of the study, and no good intentions."""
 
     identity: Identity
     roster: Roster

@@ -50,18 +50,10 @@ SOON = 2.0
 
 @dataclass
 class Seen:
-    """What a siege came to.
+    """What a siege came to: messages and connections; how often the other end ended in a sentence.
 
-    Attributes
-    ----------
-    count, ends : int
-        Messages and connections; how often the other end ended with a sentence.
-    seconds : float
-        The longest that a member had to wait at the door.
-    before, after, peak : int
-        Bytes of memory of the process: after the first comings, in the end, and at most.
-    defects : Counter of str
-        What was wrong.
+    Seconds are the longest that a member had to wait at the door; bytes are memory of the process
+    after the first comings, in the end, and at most.
     """
 
     count: int = 0
@@ -74,13 +66,7 @@ class Seen:
 
 
 class Place:
-    """A study of some members, their folders, and free ports.
-
-    Parameters
-    ----------
-    home : Path
-        Where folders are made.
-    """
+    """A study of some members, their folders, and free ports."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

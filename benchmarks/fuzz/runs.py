@@ -35,18 +35,9 @@ LEFT_OVER = re.compile(r"\.vpem-|\.part$")
 
 @dataclass
 class Outcome:
-    """What a run came to.
+    """What a run came to; minus the number of the signal that ended it is a code.
 
-    Attributes
-    ----------
-    code : int
-        Its exit code, or minus the number of the signal that ended it.
-    seconds : float
-        Processor time, with that of its children.
-    memory : int
-        Bytes above those of this process.
-    defects : list of str
-        What was wrong, nothing else being allowed.
+    Seconds are of processors, children included; memory, bytes above those of this process.
     """
 
     code: int
@@ -59,15 +50,7 @@ class Outcome:
 
 @dataclass
 class Run:
-    """A command under way in a child.
-
-    Attributes
-    ----------
-    words : str
-        What comes after ``vpem``.
-    folder : Path
-        Of the run's own: ``work`` holds the files, and beside it lies what it printed.
-    """
+    """A command in a child: ``work`` holds the files, and beside it lies what is printed."""
 
     number: int
     kind: str
@@ -228,13 +211,7 @@ def _resident() -> int:
 
 
 def in_child(work: Callable[[], object], folder: Path) -> None:
-    """Do something in a child that prints to files of this folder.
-
-    Raises
-    ------
-    RuntimeError
-        If it failed, with what it printed.
-    """
+    """Do something in a child that prints to this folder; RuntimeError has what it printed."""
     child = os.fork()
     if child == 0:
         try:

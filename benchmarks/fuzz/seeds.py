@@ -466,13 +466,7 @@ def files_in(words: list[str]) -> Iterator[str]:
 
 
 def make_seeds(folder: Path, wanted: list[str]) -> None:
-    """Make the files of these names, and what they are made of, where they are not there yet.
-
-    Raises
-    ------
-    RuntimeError
-        If a command that makes one fails: then there is nothing to damage.
-    """
+    """Make the files of these names, and what they are made of, where they are not there yet."""
     import vpem_cli
 
     for name in wanted:

@@ -53,15 +53,7 @@ def damaged(content: bytes, rng: np.random.Generator) -> bytes:
 
 @dataclass
 class Stranger:
-    """Somebody who knows where a door is.
-
-    Attributes
-    ----------
-    identity : Identity
-        A certificate, of which the study knows nothing.
-    rng : Generator
-        That draws what is done.
-    """
+    """Somebody who knows where a door is, with a certificate of which the study knows nothing."""
 
     identity: Identity
     rng: np.random.Generator

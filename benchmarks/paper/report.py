@@ -29,23 +29,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What an experiment found.
-
-    Attributes
-    ----------
-    title : str
-        Of the section.
-    about : str
-        What was run: data, sizes, starts.
-    tables : list of Table
-        The paper's numbers beside ours.
-    agrees, differs : list of str
-        Sentences, each worked out from the numbers.
-    advice : list of str
-        What to do about it.
-    pictures : list of (str, str)
-        File and caption.
-    """
+    """What an experiment found: sentences come from numbers; pictures are file and caption."""
 
     title: str
     about: str
@@ -72,17 +56,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: the runs, what they say, and their pictures.
-
-    Attributes
-    ----------
-    measure : callable
-        From the options of the command line to plain values, which JSON can hold.
-    tell : callable
-        From those to a Report.
-    draw : callable
-        From those and a folder to pictures, and the numbers in them as CSV files.
-    """
+    """One experiment: runs as values that JSON can hold, what they say, pictures and CSV files."""
 
     measure: Callable[[Any], dict[str, Any]]
     tell: Callable[[dict[str, Any]], Report]

@@ -79,11 +79,8 @@ def kept(found: Fit, X: NDArray[Any] | None = None) -> dict[str, Any]:
 def sum_errors(found: Fit, X: NDArray[Any]) -> dict[str, float]:
     """Compare each root's sum with the exact one, at the fitted mixture, over some rows.
 
-    Returns
-    -------
-    dict
-        In nats of ``log pi_k N(x)``: the median and the largest error; and the largest
-        difference of a responsibility.
+    In nats of ``log pi_k N(x)``: the median and the largest error; and the largest difference of a
+    responsibility.
     """
     mixture, network = found.mixture, found.network
     rows = np.ascontiguousarray(mixture.scaling.apply(X[:JUDGED])[:, network.blocks.order])
