@@ -10,8 +10,7 @@ import argparse
 import json
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from vpem import connect, fit_vpem, make_graph, read_dataset
-from vpem.errors import NumericalError, VpemWarning
+from vpem.errors import NumericalError
 from vpem.network.partition import contiguous, from_lists
 
-from .problems import mixture_rows
+from .plots import blank
+from .problems import mixture_rows, quietly
 
 DATA = Path(__file__).parents[1] / "data" / "breast_cancer.h5"
 LINES = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
@@ -33,13 +33,6 @@ PULSARS: Path | None = None
 FALL = 1e-9  # a log-likelihood per sample that falls by more is a fall
 
 Curve = tuple[str, list[float], list[float]]
-
-
-def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call without the warnings that a benchmark provokes on purpose."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VpemWarning)
-        return function(*args, **options)
 
 
 def summary(name: str, fit: Any, seconds: float) -> dict[str, Any]:
@@ -325,11 +318,7 @@ def table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 def draw(title: str, found: list[Curve], target: Path) -> None:
     """Draw how far each curve is from the best log-likelihood, against megabytes sent."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(8, 5)
     axes = figure.subplots()
     # The highest end: where agents were silent, iterations before it are not comparable. Batches
     # are compared on several sets of data, which have an end each.

@@ -10,6 +10,16 @@ GREYS = ("0.15", "0.45", "0.7", "0.9", "1.0", "0.8", "0.95")
 HATCHES = ("", "", "", "///", "...", "xxx", "|||")
 
 
+def blank(width: float, height: float, dpi: int = 110) -> Any:
+    """Return an empty figure."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
 def bars(axes: Any, results: list[dict[str, Any]], value: Callable[[dict[str, Any], str], float],
          format_: str) -> None:  # fmt: skip
     """Draw horizontal bars, a group a result, with their values."""
@@ -111,14 +121,10 @@ def draw(part: str, results: list[dict[str, Any]], target: Path) -> None:
     timed = [dict(result) for result in results if result["median"]]
     if part not in KINDS or not timed:
         return
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = sum(len(result["median"]) for result in timed) + len(timed)
     height = 8.0 if part == "scaling" else max(2.5, 1.5 + 0.22 * rows)
     if part == "kernels":
         height = 9.0
-    figure = Figure(figsize=(8.5, height), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(8.5, height)
     KINDS[part](figure, timed)
     figure.savefig(target)

@@ -21,6 +21,13 @@ from vpem.terms.features import FeatureTerms
 from vpem.terms.units import Scaling
 
 
+def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call without the warnings that a benchmark provokes on purpose; tables say what is so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VpemWarning)
+        return function(*args, **options)
+
+
 @lru_cache(maxsize=2)
 def mixture_rows(m: int, d: int, k: int, apart: float = 0.3, seed: int = 0) -> NDArray[Any]:
     """Rows of ``k`` correlated Gaussian clusters in turn, so that the first k rows are one of each.
@@ -38,13 +45,11 @@ def mixture_rows(m: int, d: int, k: int, apart: float = 0.3, seed: int = 0) -> N
 
 def network(d: int, topology: str = "star", n_rounds: int = 100, hops: int = 0, **how: Any) -> Any:
     """One feature an agent on a graph; warnings about too few rounds are the benchmark's wish."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VpemWarning)
-        graph = make_graph(topology, d, seed=0, **how)
-        rounds: dict[str, Any] = {"n_rounds": n_rounds, "acceleration": "none"}
-        if graph.has_server:
-            rounds = {}
-        return connect(graph, contiguous(d, d), hops=hops, **rounds)
+    graph = quietly(make_graph, topology, d, seed=0, **how)
+    rounds: dict[str, Any] = {"n_rounds": n_rounds, "acceleration": "none"}
+    if graph.has_server:
+        rounds = {}
+    return quietly(connect, graph, contiguous(d, d), hops=hops, **rounds)
 
 
 def one_block(d: int) -> Network:

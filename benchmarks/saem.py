@@ -19,6 +19,7 @@ from rich.table import Table
 from vpem._core.threads import one_blas_thread
 from vpem.errors import NotConvergedWarning
 
+from .plots import blank
 from .saem_shared import Finding
 
 PARTS = {
@@ -63,11 +64,7 @@ def tables(title: str, rows: list[dict[str, Any]]) -> list[Table]:
 
 def picture(found: Finding, target: Path) -> None:
     """Write the picture."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=found.size, dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(*found.size)
     found.draw(figure)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from vpem import FileError, InputError, fit_imputation
 from vpem.terms.lowrank.entries import from_triplets
 
+from ..problems import quietly
 from .pictures import COLOURS, LINES, blank, tidy, write
 from .report import Report, Table, write_csv
-from .runs import quietly
 
 SPECIES = ("Common Buzzard", "Mallard")
 """Theirs."""

@@ -11,7 +11,8 @@ from vpem.files.examples import simulate
 from vpem.network.graph import from_edges
 from vpem.network.partition import contiguous
 
-from .runs import fit, quietly
+from ..problems import quietly
+from .runs import fit
 
 EDGES = ((2, 1), (2, 3), (2, 4), (2, 5), (5, 6), (6, 7), (6, 8), (5, 9))
 """Links of the supplement's Figure 1, agents numbered from 1."""

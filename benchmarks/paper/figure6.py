@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from vpem import Fit, make_graph
 
-from .runs import ROUNDS, alone, exactly, fit, kept, quiet_connect
+from ..problems import exact, one_block
+from .runs import ROUNDS, fit, kept, quiet_connect
 
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"samples": 2, "components": [1, 2, 3], "starts": 2, "max_iter": 100},
@@ -62,7 +63,7 @@ def measure(options: Any) -> dict[str, Any]:
     d = X.shape[1]
     graph = make_graph("cycle", d)
     network = quiet_connect(graph, hops=1, n_rounds=ROUNDS, acceleration="none")
-    networks = dict(zip(METHODS, (alone(d), exactly(network), network), strict=True))
+    networks = dict(zip(METHODS, (one_block(d), exact(network), network), strict=True))
     common = {"tol": TOL, "max_iter": size["max_iter"], "reg_covar": FLOOR,
               "n_threads": options.threads}  # fmt: skip
     runs, by_k, shown = [], [], {}

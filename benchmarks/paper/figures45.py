@@ -12,7 +12,8 @@ from vpem.files.examples import simulate
 from vpem.network.partition import contiguous
 from vpem.sums.connect import Network
 
-from .runs import ROUNDS, alone, exactly, fit, kept, quiet_connect, sum_errors
+from ..problems import exact, one_block
+from .runs import ROUNDS, fit, kept, quiet_connect, sum_errors
 
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"agents": 24, "samples": 1_500, "networks": 2, "max_iter": 25,
@@ -36,7 +37,7 @@ def networks(graph: Graph) -> dict[str, Network]:
     held = contiguous(graph.n_agents, graph.n_agents)
     plain = quiet_connect(graph, held, hops=1, n_rounds=ROUNDS, acceleration="none")
     auto = connect(graph, held, hops=1)
-    return dict(zip(METHODS[1:], (exactly(plain), plain, auto), strict=True))
+    return dict(zip(METHODS[1:], (exact(plain), plain, auto), strict=True))
 
 
 def facts(graph: Graph, network: Network, plain_rounds: int) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def one_network(size: dict[str, Any], number: int, threads: int) -> list[dict[st
     rows = np.random.default_rng([number, 45]).choice(m, K, replace=False).tolist()
     common = {"n_components": K, "init": rows, "tol": TOL, "max_iter": size["max_iter"],
               "n_threads": threads}  # fmt: skip
-    central = kept(fit(data.X, alone(n), **common), data.X)
+    central = kept(fit(data.X, one_block(n), **common), data.X)
     found = []
     for density, degree in size["degrees"].items():
         graph = make_graph("geometric", n, seed=number, mean_degree=degree)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from .. import plots
 
 COLOURS = ("#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
 """Okabe and Ito's."""
@@ -20,14 +23,7 @@ SHADES = 256
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
-def blank(width: float, height: float) -> Any:
-    """Return an empty figure."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+blank = partial(plots.blank, dpi=120)
 
 
 def write(figure: Any, path: Path) -> None:

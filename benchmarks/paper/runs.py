@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vpem import Fit, Graph, VpemWarning, connect, fit_vpem, make_graph
+from vpem import Fit, Graph, connect, fit_vpem
 from vpem.network.partition import Partition, contiguous
 from vpem.sums.connect import Network
-from vpem.sums.server import ServerSum
+
+from ..problems import quietly
 
 ROUNDS = 100
 """Consensus rounds in every experiment of the paper."""
@@ -25,27 +24,10 @@ JUDGED = 2000
 """Rows on which sums are compared."""
 
 
-def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call without the warnings that an experiment provokes on purpose; tables say what is so."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VpemWarning)
-        return function(*args, **options)
-
-
 def quiet_connect(graph: Graph, held: Partition | None = None, **how: Any) -> Network:
     """Connect agents, one feature each if nothing else is said."""
     held = held or contiguous(graph.n_agents, graph.n_agents)
     return quietly(connect, graph, held, **how)
-
-
-def alone(d: int) -> Network:
-    """One agent with all features: centralized EM."""
-    return connect(make_graph("star", 1), contiguous(d, 1), hops=0)
-
-
-def exactly(network: Network) -> Network:
-    """Return the same hubs with exact sums: EM of a block-diagonal mixture."""
-    return replace(network, total=ServerSum(len(network.hubs)), n_rounds=None, consensus_error=0.0)
 
 
 def fit(X: NDArray[Any], network: Network, **options: Any) -> Fit:

@@ -18,7 +18,8 @@ from vpem.fits.feature_kmeans import kmeans_features
 from vpem.network.partition import contiguous, from_lists
 from vpem.sums.connect import Network, connect
 
-from .runs import ROUNDS, alone, fit, quiet_connect, quietly
+from ..problems import one_block, quietly
+from .runs import ROUNDS, fit, quiet_connect
 
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"graphs": 2, "seeds": 1, "components": [2, 3], "max_iter": 60, "draws": 5},
@@ -109,8 +110,8 @@ def kmeans_runs(data: Dataset, size: dict[str, Any], threads: int) -> Iterator[d
     for scale in ("none", "standard"):
         for seed in range(size["seeds"]):
             for method, network, init in (
-                ("lloyd", alone(d), "k-means++"),
-                ("lloyd", alone(d), "random"),
+                ("lloyd", one_block(d), "k-means++"),
+                ("lloyd", one_block(d), "random"),
                 ("grid", star, "k-means++"),
             ):
                 found = quietly(
@@ -191,7 +192,7 @@ def measure(options: Any) -> dict[str, Any]:
     say("k-means is done")
     runs += scikit_runs(data, size)
     star = connect(make_graph("star", d), contiguous(d, d), hops=0)
-    for name, network in (("EM", alone(d)), ("0 hops", star)):
+    for name, network in (("EM", one_block(d)), ("0 hops", star)):
         for seed in range(size["seeds"]):
             for start, how in STARTS.items():
                 one = fit(data.X, network, seed=seed, **how, **common)
@@ -212,7 +213,7 @@ def measure(options: Any) -> dict[str, Any]:
     few = {"classifier": classified(data.X, data.labels, size["draws"])}
     cycle, _ = setup("cycle", 0, d)
     for k in size["components"]:
-        for name, network in (("EM", alone(d)), ("VP1", cycle), ("0 hops", star)):
+        for name, network in (("EM", one_block(d)), ("VP1", cycle), ("0 hops", star)):
             for start, how in MORE_STARTS.items():
                 for seed in range(min(3, size["seeds"])):
                     one = fit(data.X, network, n_components=k, seed=seed, **how, **common)

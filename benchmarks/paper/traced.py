@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from vpem import Trace, Workers, fit_fedem
 
+from ..problems import quietly
 from .pictures import COLOURS, LINES, blank, tidy, write
 from .report import Table, write_csv
-from .runs import quietly
 
 CONTENDERS = ("FedEM", "VR-FedEM")
 QUANTITIES = ("move", "mean field", "objective")
