@@ -254,10 +254,10 @@ def of_noise(too_small: int = 1) -> str:
     return f"{lower_bound(found[0], found[1], budget.delta):.1f}"
 
 
-def promised(who: str, n_workers: int = 4, colluding: int = 1) -> str:
+def promised(who: str, colluding: int = 1) -> str:
     """Return the epsilon of a row against somebody, of 4 asked for, where workers add noise."""
     made = Guarantee(
-        Budget(4.0, 1e-6), (Budget(4.0, 1e-6).multiplier,), "workers", False, n_workers, colluding
+        Budget(4.0, 1e-6), (Budget(4.0, 1e-6).multiplier,), "workers", False, 4, colluding
     )
     return f"{made.against()[who]['add_or_remove']:.2f}"
 

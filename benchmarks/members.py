@@ -53,7 +53,6 @@ class Members:
         options: Report,
         shape: tuple[int, int, int],
         within: Callable[..., list[str]],
-        timeout: float = 60.0,
     ) -> None:
         self.home, self.options, self._within = home, options, within
         star = options["topology"] == "star"
@@ -65,9 +64,9 @@ class Members:
         run("data", "simulate", "-n", rows, "-d", features, "-k", components, "--overlap", 0.2,
             "--agents", len(addresses) - star, "-q", "-o", self.data)  # fmt: skip
         run("data", "split", self.data, "-q", "-o", home / "cut")
-        self._agree(addresses, star, timeout)
+        self._agree(addresses, star)
 
-    def _agree(self, addresses: Sequence[str], star: bool, timeout: float) -> None:
+    def _agree(self, addresses: Sequence[str], star: bool) -> None:
         dialled = {
             name: (address, PORT) if name == "hub" or not star else None
             for name, address in zip(self.names, addresses, strict=True)
@@ -75,7 +74,7 @@ class Members:
         # All files have the same rows in the same order; workers' have rows of their own.
         aligned = {} if self.options.get("split") == "rows" else {"align": "none"}
         fit = aligned | self.options
-        make_study(self.home, dialled, {"fit": fit}, name="bench", timeout=timeout)
+        make_study(self.home, dialled, {"fit": fit}, name="bench", timeout=60.0)
         for name in self.names[star:]:
             cut = self.home / "cut" / f"agent_{name.removeprefix('party')}.h5"
             cut.rename(self.folder(name) / f"{name}.h5")

@@ -29,12 +29,12 @@ def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 @lru_cache(maxsize=2)
-def mixture_rows(m: int, d: int, k: int, apart: float = 0.3, seed: int = 0) -> NDArray[Any]:
+def mixture_rows(m: int, d: int, k: int, apart: float = 0.3) -> NDArray[Any]:
     """Rows of ``k`` correlated Gaussian clusters in turn, so that the first k rows are one of each.
 
     Means are ``apart`` standard deviations apart a feature (0.3: they overlap; 2: far apart).
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     means = apart * rng.standard_normal((k, d))
     rows = rng.standard_normal((m, d))
     for c in range(k):
@@ -80,14 +80,12 @@ def fit(
     return run
 
 
-def sweep_once(
-    X: Any, joined: Network, k: int, threads: int, dtype: Any = None
-) -> Callable[[], Any]:
+def sweep_once(X: Any, joined: Network, k: int, threads: int) -> Callable[[], Any]:
     """Return one iteration of `vpem.steps.em.fit`: factors, E-step with statistics, update."""
     blocks = joined.blocks
     terms = FeatureTerms(
         X, blocks, "full", scaling=Scaling.none(blocks.n_features), n_threads=threads,
-        dtype=X.dtype if dtype is None else dtype, skip_negligible=False,
+        dtype=X.dtype, skip_negligible=False,
     )  # fmt: skip
     with one_blas_thread():
         terms._sample_covariance = np.concatenate([np.eye(w).ravel() for w in blocks.widths])

@@ -41,15 +41,12 @@ class Router(threading.Thread):
     link's latency is on either side of the router.
     """
 
-    def __init__(
-        self, devices: dict[str, int], link: LinkSpeed, *, loss: float = 0.0, seed: int = 0
-    ) -> None:
+    def __init__(self, devices: dict[str, int], link: LinkSpeed) -> None:
         super().__init__(daemon=True)
-        self.devices, self.link, self.loss = devices, link, loss
+        self.devices, self.link, self.loss = devices, link, 0.0
         self.stopped = False
-        self.dropped = self.resets = 0
         self.silent_until = 0.0
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._flows: set[Flow] = set()
         self._gone: dict[Flow, bool] = {}
 
@@ -89,7 +86,6 @@ class Router(threading.Thread):
                 if packet[0] >> 4 != 4 or target is None or not self._passes(packet, device):
                     continue
                 if len(waiting) > BACKLOG:
-                    self.dropped += 1
                     continue
                 takes = self.link.transfer(len(packet))
                 leaves[device] = max(leaves[device], time.monotonic()) + takes
@@ -105,7 +101,6 @@ class Router(threading.Thread):
     def _passes(self, packet: bytes, device: int) -> bool:
         """Whether a packet is passed on; one of a connection that was cut may be answered."""
         if time.monotonic() < self.silent_until or self._random.random() < self.loss:
-            self.dropped += 1
             return False
         head = 4 * (packet[0] & 15)
         if packet[9] != 6:  # no TCP
@@ -124,7 +119,6 @@ class Router(threading.Thread):
             return True
         if answer and not flags & 4:
             os.write(device, reset_of(packet, head))
-            self.resets += 1
         return False
 
 
@@ -182,9 +176,7 @@ def _ip_output(*words: str) -> str:
 
 
 @contextmanager
-def namespaces(
-    n_ranks: int, link: LinkSpeed, *, loss: float = 0.0, seed: int = 0, mtu: int = MTU
-) -> Iterator[Net]:
+def namespaces(n_ranks: int, link: LinkSpeed) -> Iterator[Net]:
     """Make namespaces behind such links.
 
     The caller's own end, address 254, has no namespace of its own.
@@ -202,8 +194,8 @@ def namespaces(
                 where = ["-n", tun]
                 _ip(*where, "link", "set", "lo", "up")
             _ip(*where, "addr", "add", f"{address}/24", "dev", tun)
-            _ip(*where, "link", "set", tun, "mtu", str(mtu), "up")
-        router = Router(devices, link, loss=loss, seed=seed)
+            _ip(*where, "link", "set", tun, "mtu", str(MTU), "up")
+        router = Router(devices, link)
         router.start()
         yield Net(name, addresses, router)
         router.stopped = True

@@ -216,7 +216,6 @@ class Sketches:
     rng: np.random.Generator
     noise: float | None = None
     k: int = TAKEN
-    learning: float = 1.0
 
     def __post_init__(self) -> None:
         rows, columns = SKETCH

@@ -60,17 +60,15 @@ def theophylline() -> Individuals:
     return read_individuals(DATA / "theophylline.csv")
 
 
-def fixed_effects_data(
-    n: int, rng: np.random.Generator, n_rows: int = 6
-) -> tuple[Individuals, Doubles]:
+def fixed_effects_data(n: int, rng: np.random.Generator) -> tuple[Individuals, Doubles]:
     """Draw individuals of the linear model; and its parameters."""
     theta = np.array([10.0, 2.0, 4.0, 0.8, 1.0, 1.0])
     omega = np.array([[theta[2], theta[3]], [theta[3], theta[4]]])
     z = rng.multivariate_normal(theta[:2], omega, size=n)
-    times = np.linspace(-1, 1, n_rows)
-    values = z[:, :1] + z[:, 1:] * times + rng.normal(size=(n, n_rows)) * np.sqrt(theta[5])
+    times = np.linspace(-1, 1, 6)
+    values = z[:, :1] + z[:, 1:] * times + rng.normal(size=(n, 6)) * np.sqrt(theta[5])
     names = [f"{i:04d}" for i in range(n)]
-    return from_long(np.repeat(names, n_rows), np.tile(times, n), values.ravel()), theta
+    return from_long(np.repeat(names, 6), np.tile(times, n), values.ravel()), theta
 
 
 def log_likelihood_top(

@@ -59,7 +59,6 @@ def meeting(
     n_parties: int,
     link: str = FAST,
     shape: tuple[int, int, int] = SHAPE,
-    loss: float = 0.0,
     **options: Any,
 ) -> Iterator[tuple[Members, Net]]:
     """Make members in namespaces, and their study."""

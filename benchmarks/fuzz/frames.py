@@ -49,9 +49,9 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def odd_message(rng: np.random.Generator, value: Any = None) -> bytes:
+def odd_message(rng: np.random.Generator) -> bytes:
     """Return an encoded value that is another, damaged, or none."""
-    value = pick(rng, VALUES) if value is None else value
+    value = pick(rng, VALUES)
     how = rng.random()
     if how < 0.4:
         with contextlib.suppress(TypeError, ValueError, OverflowError):

@@ -139,10 +139,10 @@ def read_counts(path: Path, species: str) -> list[tuple[str, str, str, float]]:
     return found
 
 
-def in_groups(counts: list[tuple[str, str, str, float]], seed: int = 0) -> Any:
+def in_groups(counts: list[tuple[str, str, str, float]]) -> Any:
     """Assign observers to servers at random; what a server saw of a site in a month is a mean."""
     observers = sorted({observer for observer, *_ in counts})
-    drawn = np.random.default_rng(seed).permutation(len(observers)) % min(GROUPS, len(observers))
+    drawn = np.random.default_rng(0).permutation(len(observers)) % min(GROUPS, len(observers))
     group_of = dict(zip(observers, drawn.tolist(), strict=True))
     sites, months = (sorted({one[at] for one in counts}) for at in (1, 2))
     place = {name: at for at, name in enumerate(sites)}
@@ -258,7 +258,7 @@ def tell(found: dict[str, Any]) -> Report:
                     _correlation(one, law, truth) if truth else None,
                 ]
             )
-        smooth = trend_of(one)
+        smooth = one["trends"]["gaussian"]["smooth"]
         turn = "rises" if smooth[-1] > smooth[0] else "falls"
         differs.append(
             f"{one['name']}: the smoothed total {turn} from {smooth[0]:.4g} to "
@@ -280,12 +280,6 @@ def tell(found: dict[str, Any]) -> Report:
         ["Take `--law poisson` for counts: a Gaussian law of one variance lets rich sites decide."],
         [("ebird-trends.png", "Monthly totals of estimated counts, and their LOESS")],
     )  # fmt: skip
-
-
-def trend_of(one: dict[str, Any], law: str = "gaussian") -> list[float]:
-    """Return the smoothed totals of a species."""
-    smooth: list[float] = one["trends"][law]["smooth"]
-    return smooth
 
 
 def draw(found: dict[str, Any], folder: Path) -> None:
