@@ -20,7 +20,6 @@ from vpem.engines.engine import Engine, set_topic
 from vpem.errors import InputError, Setting, VpemError, printable
 from vpem.network.faults import FewerError
 from vpem.network.masks import (
-    FRACTION_BITS,
     KEY_BYTES,
     FixedPoint,
     Masks,
@@ -45,20 +44,14 @@ DIGIT = 32
 """Base in which the largest number of all agents is found, a digit in one message."""
 
 
-def agree(
-    place: Placement,
-    names: Sequence[str] = (),
-    *,
-    fraction_bits: int = FRACTION_BITS,
-    n_threads: int | None = None,
-) -> Masks:
+def agree(place: Placement, names: Sequence[str] = (), *, n_threads: int | None = None) -> Masks:
     """Make the masks of a run: fresh keys, which all parties, at least three, exchange.
 
     Where processes have an identity (`Engine.signs`), each signs what it has heard of all, so that
     a process that passes keys on can neither change nor repeat them. One without parties only
     passes on. Parties are called ``names`` in messages, by default as their processes.
     """
-    engine, fixed = place.engine, FixedPoint(place.n_agents, fraction_bits)
+    engine, fixed = place.engine, FixedPoint(place.n_agents)
     if not names:
         ranks = place.ranks.tolist()
         apart = len(set(ranks)) == len(ranks)

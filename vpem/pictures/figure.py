@@ -81,14 +81,12 @@ def new_figure(width: float, height: float, layout: Layout = "constrained") -> F
     return figure
 
 
-def one_panel(
-    ax: Axes | None, width: float, height: float, layout: Layout = "constrained"
-) -> tuple[Figure, Axes]:
+def one_panel(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
     if ax is not None:
         whole = ax.get_figure(root=True)
         assert whole is not None
         return whole, ax
-    figure = new_figure(width, height, layout)
+    figure = new_figure(width, height)
     return figure, figure.add_subplot()
 
 

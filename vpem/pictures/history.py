@@ -79,6 +79,7 @@ SAME = 0.01
 
 Place = tuple[float, float]
 
+OBJECTIVE = "log-likelihood per sample (nats)"
 IN_TWO_LINES = (" per sample (nats)", "\nper sample (nats)")
 """Where the name of a quantity is broken."""
 
@@ -327,12 +328,7 @@ def _mean_field(axes: Axes, history: History, saved: SavedFit) -> None:
     _curve(axes, history, history.mean_field, history.mean_field > 0, "squared mean field")
 
 
-def draw_histories(
-    histories: Sequence[tuple[str, Sequence[FedHistory]]],
-    *,
-    objective: str = "log-likelihood per sample (nats)",
-    title: str = "",
-) -> Picture:
+def draw_histories(histories: Sequence[tuple[str, Sequence[FedHistory]]], *, title: str) -> Picture:
     """Draw the squared mean field and the objective, each against epochs and bytes up.
 
     Of several runs of a name that were recorded at the same iterations the median is drawn, and the
@@ -349,7 +345,7 @@ def draw_histories(
         lows.append(float(np.quantile(drawn, 0.02)))
         highs.append(float(drawn.max()))
     panels[0, 0].set(yscale="log", ylabel="squared mean field")
-    panels[1, 0].set(ylabel=objective)
+    panels[1, 0].set(ylabel=OBJECTIVE)
     # What runs astray for a moment, or for good, would leave no room for the others.
     low, high = min(float(np.median(lows)), highs[0]), max(highs)
     if high > low and len(histories) > 1:
@@ -358,12 +354,11 @@ def draw_histories(
     panels[1, 1].set(xlabel="MB sent by workers")
     for axes in panels.flat:
         tidy(axes)
-    if title:
-        figure.suptitle(title, fontsize=11)
+    figure.suptitle(title, fontsize=11)
     if len(histories) > 1:
         legend_below(figure, panels[0, 0].get_legend_handles_labels()[0], size=10)
     listed = ", ".join(name for name, _ in histories)
-    return Picture(figure, f"Mean field and {objective} against epochs and bytes: {listed}.")
+    return Picture(figure, f"Mean field and {OBJECTIVE} against epochs and bytes: {listed}.")
 
 
 def _draw(

@@ -49,7 +49,7 @@ def no_page(saved: Saved, data: object = None) -> NoReturn:
     raise InputError(f"{saved.path} is a trace, of which there is a picture but no page; plot it")
 
 
-def draw_traces(groups: Mapping[str, Sequence[Trace]], title: str = "") -> Picture:
+def draw_traces(groups: Mapping[str, Sequence[Trace]]) -> Picture:
     """Draw weights against epochs, squared norms of mean field and move, and the objective.
 
     Each group of ``traces`` has a panel of its weights and a curve in the others: the median of
@@ -107,8 +107,6 @@ def draw_traces(groups: Mapping[str, Sequence[Trace]], title: str = "") -> Pictu
         handles |= {text: handle for handle, text in found if text.strip()}
     if handles:
         legend_below(figure, list(handles.values()))
-    if title:
-        figure.suptitle(title, fontsize=11)
     listed = ", ".join(label for label, _ in panels)
     alt = f"Against epochs: {listed}, of {n} run{'' if n == 1 else 's'}."
     return Picture(figure, alt.replace("$", "").replace(r"\Vert", "|"), notes)

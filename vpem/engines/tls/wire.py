@@ -344,11 +344,11 @@ class Outgoing:
 class Incoming:
     """Messages from a member: those requested, by their tags, and others up to a bound."""
 
-    def __init__(self, unasked: int = UNASKED, largest: int | None = None) -> None:
+    def __init__(self, unasked: int = UNASKED) -> None:
         self.messages = 0
         self._part = bytearray()
         self._size = self._tag = 0
-        self._largest = available_memory() if largest is None else largest
+        self._largest = available_memory()
         self._received = 0
         self._most = self.room = unasked
         self._unasked = 0
