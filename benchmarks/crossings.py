@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,13 +228,13 @@ class Command:
 # ---- a few lines of NumPy -----------------------------------------------------------------------
 
 
-def _em(table: Table, rows: list[int], blocks: list[Any]) -> float:
+def _em(table: Table, rows: list[int], n_blocks: int) -> float:
     """EM of a mixture with a full covariance a block, from means at rows, per row."""
     X, spread = table.X, table.X.std(axis=0)
     if (spread == 0).any():
         return math.nan
     Z = (X - X.mean(axis=0)) / spread
-    n_components = len(rows)
+    n_components, blocks = len(rows), np.array_split(np.arange(X.shape[1]), n_blocks)
     means, log_weights = Z[rows], np.full(n_components, -math.log(n_components))
     covariances = [
         np.repeat(
@@ -267,14 +268,6 @@ def _em(table: Table, rows: list[int], blocks: list[Any]) -> float:
     return found - 0.5 * math.log(2 * math.pi) * Z.shape[1] - float(np.log(spread).sum())
 
 
-def _by_features(table: Table, rows: list[int]) -> float:
-    return _em(table, rows, np.array_split(np.arange(table.X.shape[1]), 3))
-
-
-def _by_rows(table: Table, rows: list[int]) -> float:
-    return _em(table, rows, [np.arange(table.X.shape[1])])
-
-
 def _lloyd(table: Table, rows: list[int]) -> float:
     """Inertia after Lloyd's iterations; not a number where a cluster is empty."""
     X, centres = table.X, table.X[rows]
@@ -293,7 +286,7 @@ COMMANDS = (
         (*SUMS, *FORMS, *CODECS, SINGLE, UNITS, Option("every", "--every-weight"),
          Option("rounds", "--consensus rounds --topology cycle", 1e-4),
          Option("missing", "--missing marginalize"), SCALED),
-        _by_features,
+        partial(_em, n_blocks=3),
     ),
     Command(
         "fit, gaps",
@@ -317,7 +310,7 @@ COMMANDS = (
         "fit, rows", f"fit --split rows --workers 3 -k {{k}} --init-rows {{rows}} {EM}",
         (*SUMS, *FORMS, SINGLE, UNITS, WORKERS,
          Option("missing", "--missing marginalize"), SCALED),
-        _by_rows,
+        partial(_em, n_blocks=1),
     ),
     Command(
         "fedem", "fedem --workers 3 -k {k} --init-rows {rows} --max-iter 20",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,41 +64,35 @@ def stopped(history: FedHistory) -> int | None:
     return int(small.argmax()) + 1 if small.any() else None
 
 
-@dataclass
-class Race:
-    """Exact EM and a codec on the same rows from the same start."""
+def race(exact: FedHistory, ours: FedHistory) -> dict[str, float]:
+    """Iterations, bytes up and ratios of exact EM and a codec from the same start.
 
-    exact: FedHistory
-    ours: FedHistory
-
-    def figures(self) -> dict[str, float]:
-        """Iterations, bytes up and ratios; NaN where something was not reached."""
-        stop = stopped(self.exact)
-        at = len(self.exact.objective) - 1 if stop is None else stop
-        best = self.exact.objective[at]
-        goal = best - NEAR * abs(best)
-        until = FedHistory(
-            self.exact.iteration[: at + 1],
-            bytes_up=self.exact.bytes_up[: at + 1],
-            objective=self.exact.objective[: at + 1],
-        )
-        exact_steps, exact_bytes = reached(until, goal)
-        steps, sent = reached(self.ours, goal)
-        end = stopped(self.ours)
-        nan = float("nan")
-        return {
-            "exact: iterations": exact_steps,
-            "to stop": at,
-            "iterations": steps,
-            "gap": (best - self.ours.objective[-1]) / abs(best),
-            "exact: kB up": exact_bytes / 1e3,
-            "kB up": sent / 1e3,
-            "ratio": exact_bytes / sent,
-            "ratio, exact to its stop": self.exact.bytes_up[at] / sent,
-            "ratio, both to the stop": nan
-            if stop is None or end is None
-            else self.exact.bytes_up[at] / self.ours.bytes_up[end],
-        }
+    NaN where something was not reached.
+    """
+    stop, end = stopped(exact), stopped(ours)
+    at = len(exact.objective) - 1 if stop is None else stop
+    best = exact.objective[at]
+    goal = best - NEAR * abs(best)
+    until = FedHistory(
+        exact.iteration[: at + 1],
+        bytes_up=exact.bytes_up[: at + 1],
+        objective=exact.objective[: at + 1],
+    )
+    exact_steps, exact_bytes = reached(until, goal)
+    steps, sent = reached(ours, goal)
+    return {
+        "exact: iterations": exact_steps,
+        "to stop": at,
+        "iterations": steps,
+        "gap": (best - ours.objective[-1]) / abs(best),
+        "exact: kB up": exact_bytes / 1e3,
+        "kB up": sent / 1e3,
+        "ratio": exact_bytes / sent,
+        "ratio, exact to its stop": exact.bytes_up[at] / sent,
+        "ratio, both to the stop": float("nan")
+        if stop is None or end is None
+        else exact.bytes_up[at] / ours.bytes_up[end],
+    }
 
 
 def bytes_rows(
@@ -124,7 +117,7 @@ def bytes_rows(
                 for codec in codecs:
                     ours = fit_fedem(X, held, compress=codec, max_iter=most, **common).run.history
                     histories.append(ours)
-                    found[codec].append(Race(exact, ours).figures())
+                    found[codec].append(race(exact, ours))
                 if name == "digits" and n_workers == 10:
                     for (_, list_of), history in zip(kept, histories, strict=True):
                         list_of.append(history)

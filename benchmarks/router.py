@@ -154,8 +154,8 @@ class Net:
     def sent(self) -> list[int]:
         """Return the bytes that each namespace has sent, with all headers."""
         return [
-            int(_ip_output("netns", "exec", f"{self.name}-{rank}", "cat",
-                           f"/sys/class/net/{self.name}-{rank}/statistics/tx_bytes"))
+            int(_ip("netns", "exec", f"{self.name}-{rank}", "cat",
+                    f"/sys/class/net/{self.name}-{rank}/statistics/tx_bytes"))
             for rank in range(len(self.addresses))
         ]  # fmt: skip
 
@@ -167,11 +167,7 @@ def _tun(name: str) -> int:
     return device
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-def _ip_output(*words: str) -> str:
+def _ip(*words: str) -> str:
     return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 

@@ -10,6 +10,7 @@ import re
 import shlex
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,6 @@ def _dataset(path: Path, missing: bool = False) -> None:
         edges=np.array([[0, 1], [1, 2]]),
     )
     write_dataset(path, whole)
-
-
-def _holes(path: Path) -> None:
-    _dataset(path, missing=True)
 
 
 def without_checksums(source: str) -> Callable[[Path], None]:
@@ -148,14 +145,6 @@ def _names(path: Path) -> None:
     ])  # fmt: skip
 
 
-def _tabs(path: Path) -> None:
-    _table(path, mark="\t")
-
-
-def _zipped(path: Path) -> None:
-    path.write_bytes(gzip.compress(path.with_name("table.csv").read_bytes(), mtime=0))
-
-
 def _parquet(path: Path) -> None:
     import pyarrow.csv
     import pyarrow.parquet
@@ -176,6 +165,8 @@ def _packed(path: Path) -> None:
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("table.csv", content)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(content, mtime=0))
     else:
         path.write_bytes((bz2 if path.suffix == ".bz2" else lzma).compress(content))
 
@@ -184,10 +175,6 @@ def _german(path: Path) -> None:
     """Write the table as spreadsheets of other countries do."""
     lines = path.with_name("table.csv").read_text().replace(",", ";").replace(".", ",")
     path.write_bytes(lines.replace("height", "größe").encode("latin-1"))
-
-
-def _npy(path: Path) -> None:
-    np.save(path, _rows()[0])
 
 
 def _npz(path: Path) -> None:
@@ -207,10 +194,6 @@ def _records() -> np.ndarray:
     kinds = [("index", "S4"), ("values_block_0", "f8", (len(NAMES),)), ("label", "i8")]
     rows = [(name.encode(), row, label) for name, row, label in zip(_ids(), X, labels, strict=True)]
     return np.array(rows, kinds)
-
-
-def _npy_records(path: Path) -> None:
-    np.save(path, _records())
 
 
 def _sparse(path: Path) -> None:
@@ -234,14 +217,6 @@ def _hdf5_records(path: Path) -> None:
 
     with h5py.File(path, "w") as file:
         file.create_dataset("table", data=_records(), compression="gzip")
-
-
-def _left(path: Path) -> None:
-    _table(path, slice(0, 3))
-
-
-def _right(path: Path) -> None:
-    _table(path, slice(3, 6))
 
 
 def _manifest(path: Path) -> None:
@@ -326,7 +301,7 @@ FIT = f"fit data.h5 -k 2 {QUICK} --tol 0"
 SEEDS: dict[str, str | Callable[[Path], None]] = {
     "data.h5": _dataset,
     "old.h5": without_checksums("data.h5"),
-    "holes.h5": _holes,
+    "holes.h5": partial(_dataset, missing=True),
     "dense.h5ad": _anndata,
     "model.h5": f"{FIT} -o model.h5",
     "cycle.h5": f"{FIT} --topology cycle --hops 1 -o cycle.h5",
@@ -348,25 +323,25 @@ SEEDS: dict[str, str | Callable[[Path], None]] = {
     "old-individuals.h5": without_checksums("individuals.h5"),
     "old-entries.h5": without_checksums("entries.h5"),
     "table.csv": _table,
-    "table.tsv": _tabs,
+    "table.tsv": partial(_table, mark="\t"),
     "names.csv": _names,
     "names.h5": "data import names.csv --family auto -o names.h5",
     "mixed.h5": f"fit names.csv -k 2 --family auto --agents 2 {QUICK} -o mixed.h5",
-    "table.csv.gz": _zipped,
+    "table.csv.gz": _packed,
     "table.parquet": _parquet,
     "table.csv.bz2": _packed,
     "table.csv.xz": _packed,
     "table.zip": _packed,
     "table.feather": _feather,
     "german.csv": _german,
-    "rows.npy": _npy,
+    "rows.npy": lambda path: np.save(path, _rows()[0]),
     "rows.npz": _npz,
     "sparse.npz": _sparse_npz,
-    "records.npy": _npy_records,
+    "records.npy": lambda path: np.save(path, _records()),
     "sparse.h5ad": _sparse,
     "records.h5": _hdf5_records,
-    "left.csv": _left,
-    "right.csv": _right,
+    "left.csv": partial(_table, columns=slice(0, 3)),
+    "right.csv": partial(_table, columns=slice(3, 6)),
     "parties.toml": _manifest,
     "growth.csv": _curves,
     "items.csv": _items,
@@ -439,10 +414,16 @@ NEEDED = {
     "old-entries.h5": ("entries.h5",),
     "entries.h5": ("entries.csv",),
     "individuals.h5": ("growth.csv",),
-    "table.csv.gz": ("table.csv",),
-    "table.parquet": ("table.csv",),
     **dict.fromkeys(
-        ("table.feather", "table.csv.bz2", "table.csv.xz", "table.zip", "german.csv"),
+        (
+            "table.csv.gz",
+            "table.parquet",
+            "table.feather",
+            "table.csv.bz2",
+            "table.csv.xz",
+            "table.zip",
+            "german.csv",
+        ),
         ("table.csv",),
     ),
     "parties.toml": ("left.csv", "right.csv"),

@@ -49,7 +49,8 @@ class Report:
             ("What to do", self.advice),
         ):
             if sentences:
-                parts.append(f"**{head}**\n\n{sentence_list(sentences)}")
+                listed = "".join(f"* {sentence}\n" for sentence in sentences)
+                parts.append(f"**{head}**\n\n{listed}")
         parts += [f"![{caption}]({name})\n\n*{caption}*\n" for name, caption in self.pictures]
         return "\n".join(parts)
 
@@ -76,11 +77,6 @@ def cell(value: Any) -> str:
             return f"{value:.1e}"
         return f"{value:,.6g}" if abs(value) < 1e5 else f"{value:,.0f}"
     return str(value)
-
-
-def sentence_list(sentences: Iterable[str]) -> str:
-    """Write sentences as a Markdown list."""
-    return "".join(f"* {sentence}\n" for sentence in sentences)
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
