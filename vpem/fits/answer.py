@@ -504,21 +504,12 @@ class Boundary:
 
 
 def boundaries(weights: Doubles, means: Doubles, covariances: Doubles) -> list[Boundary]:
-    """Return the decision boundary of every pair of components in use.
+    """Return the decision boundary of every pair of components in use: (0, 1), (0, 2), ...
 
-    Parameters
-    ----------
-    weights, means, covariances : ndarray of shape (K,), (K, d) and (K, d, d)
-        Of a Gaussian mixture. Some of the features alone, with their means and covariances, are the
-        marginal mixture, whose boundaries are those of who sees no others.
+    Weights (K,), means (K, d) and covariances (K, d, d) are of a Gaussian mixture. Some of the
+    features alone, with their means and covariances, are the marginal mixture, whose boundaries are
+    those of who sees no others.
 
-    Returns
-    -------
-    list of Boundary
-        Pairs (0, 1), (0, 2), ..., without components of weight 0.
-
-    Notes
-    -----
     With precisions P they are ``x^T (P_j - P_i) x / 2 + (P_i mu_i - P_j mu_j)^T x + c``, ``c = log
     (pi_i / pi_j) - (log |S_i| - log |S_j| + mu_i^T P_i mu_i - mu_j^T P_j mu_j) / 2``; Poczos,
     "Distributed Clustering", has the case of equal variances.

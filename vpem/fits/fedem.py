@@ -110,12 +110,8 @@ def as_short(radius: float) -> float:
 class FedSetup:
     """Rows of workers, what these agree on before the first iteration, and what that costs.
 
-    Moments are sent with the codec, where there is a server; None: everything is exact.
-
-    Attributes
-    ----------
-    counts, masses : ndarray of shape (n,)
-        Rows of each worker of all processes, and what they weigh.
+    Moments are sent with the codec, where there is a server; None: everything is exact. Counts and
+    masses (n,) are of each worker of all processes.
     """
 
     def __init__(

@@ -336,21 +336,9 @@ class LocalRows(AllRows):
     """Which rows, of those that workers hold, are in this process.
 
     In one process that has those of all workers they stand as the user has them; in several, worker
-    by worker.
-
-    Attributes
-    ----------
-    n_samples : int
-        Rows of all workers, M.
-    counts : ndarray of shape (N,)
-        Rows of each of them.
-    own : ndarray of int
-        Workers of this process.
-    rows : slice
-        Where their rows are among all, worker by worker.
-    runs, own_runs : list of slice
-        Where each worker's rows are in this process's, worker by worker, empty ones for workers of
-        others; and of this process's workers alone.
+    by worker. ``counts`` (N,) are of all M rows; ``rows`` is where those of this process's ``own``
+    workers are among all; ``runs`` are where each worker's are in this process's, empty ones for
+    workers of others, and ``own_runs`` those of its own alone.
     """
 
     def __init__(self, holders: Placement, workers: Workers, counts: Indices | None = None) -> None:

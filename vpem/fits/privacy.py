@@ -371,20 +371,11 @@ class Foretold:
     """The accuracy of a private fit, foretold from public facts.
 
     All noise is ``louder`` than the budget takes by this factor, as workers may know some of it.
-    The ``sketch`` of the start has this share of the budget.
-
-    Attributes
-    ----------
-    multipliers : list of float
-        Noise multipliers of the releases.
-    mean, variance : float
-        Standard deviations of the noise of a mean, in standard deviations of a component of
-        average size, and of one of its variances, in multiples of it, at the end.
-    lost : float
-        Nats a row that the noise of one iteration costs, to second order.
-    of_spread : float
-        Largest eigenvalue, about, of the noise in the correlations of all rows, of which the start
-        takes its directions; 0 of one component.
+    The ``sketch`` of the start has this share of the budget. ``mean`` and ``variance`` are standard
+    deviations of the noise of a mean, in those of a component of average size, and of one of its
+    variances, in multiples of it, at the end; ``lost``, nats a row that the noise of one iteration
+    costs, to second order; ``of_spread`` the largest eigenvalue, about, of the noise in the
+    correlations of all rows, of which the start takes its directions, 0 of one component.
     """
 
     budget: Budget

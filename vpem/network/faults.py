@@ -278,14 +278,9 @@ class Outlast:
     """Totals that were opened, by names of the parties whose numbers are in them.
 
     ``enough`` says why a run cannot do without some more, or None where it can. ``known`` is the
-    `state` of the image of this process before, where that gave way to a new one.
-
-    Attributes
-    ----------
-    gone : set of int
-        Processes that were lost in this image, whom sums do without to the end of an iteration.
-    error : Exception or None
-        What says so, and ends the iteration.
+    `state` of the image of this process before, where that gave way to a new one. ``gone`` are
+    processes that were lost in this one, whom sums do without to the end of an iteration; ``error``
+    says so, and ends it.
     """
 
     def __init__(
