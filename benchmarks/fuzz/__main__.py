@@ -136,7 +136,7 @@ def fuzz(options: argparse.Namespace, folder: Path) -> Found:
     """Make the files, and run until the time or the runs are over."""
     from .commands import KINDS
     from .live import LIVE
-    from .runs import in_child, remove, warm_up
+    from .runs import in_child, warm_up
     from .seeds import files_in, make_seeds
 
     every = [*KINDS, *LIVE]
@@ -183,7 +183,7 @@ def fuzz(options: argparse.Namespace, folder: Path) -> Found:
             found.add(run, outcome)
             if outcome.defects and options.keep:
                 _keep(run, outcome, options.keep)
-            remove(run.folder)
+            shutil.rmtree(run.folder, ignore_errors=True)
 
 
 def _keep(run: Any, outcome: Any, folder: Path) -> None:

@@ -18,7 +18,7 @@ from vpem.engines.tls.trust import VERSION, Identity, Roster
 from vpem.engines.tls.wire import Ack, Data, Got, Hello, Refusal
 from vpem.network.messages import encode
 
-from .lines import frame, greeting, heard, sealed
+from .lines import frame, greeting, heard, opening, sealed
 from .mutations import ODD_VALUES, change_json, pick
 from .state_mutations import changed
 from .strangers import damaged
@@ -90,7 +90,8 @@ class FalseMember:
         with contextlib.suppress(OSError, ssl.SSLError), brief as line:
             if rng.random() < 0.1:
                 sent += 1
-                line.sendall(damaged_head(opening_of(rng, path), rng))
+                there = path if rng.random() < 0.7 else str(pick(rng, PATHS))
+                line.sendall(damaged_head(opening(there), rng))
                 heard(line, 0.1)
                 return sent
             answered = greeting(line, path)
@@ -182,10 +183,3 @@ class FalseMember:
             return b"\x04" + json.dumps(shown).encode()
         sentence = str(pick(rng, ("\x1b]0;x\x07", "a" * 5000, "a\nb", "\u202ex", "it is over")))
         return Refusal(sentence, int(rng.integers(256))).pack()
-
-
-def opening_of(rng: np.random.Generator, path: str) -> bytes:
-    """Return the opening of a WebSocket, for this path or an odd one."""
-    from .lines import opening
-
-    return opening(path if rng.random() < 0.7 else str(pick(rng, PATHS)))

@@ -8,7 +8,6 @@ import os
 import re
 import resource
 import shlex
-import shutil
 import signal
 import stat
 import sys
@@ -258,8 +257,3 @@ def warm_up() -> None:
         pass
     gc.collect()
     gc.freeze()
-
-
-def remove(folder: Path) -> None:
-    """Remove the folder of a run."""
-    shutil.rmtree(folder, ignore_errors=True)
