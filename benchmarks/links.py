@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from vpem.network.partition import contiguous
 from vpem.network.schema import State
 
 from .members import Members, end
-from .mpi import launcher
+from .mpi import an_iteration, launcher
 from .router import NET, Net, namespaces
 
 CASES: list[tuple[str, int, int, dict[str, Any]]] = [
@@ -112,17 +113,11 @@ def rank(cases: list[int]) -> None:
         labels = np.random.default_rng(0).integers(k, size=m)
         rng = np.random.default_rng(1 + engine.rank)
         X = rng.standard_normal((m, WIDTH)) + labels[:, None]
-        taken = []
-        for count in (2, 5):
-            engine.barrier()
-            began = time.perf_counter()
-            fit_spread(
-                X, network, n_components=k, init=list(range(k)), tol=0.0, max_iter=count,
-                n_threads=1,
-            )  # fmt: skip
-            taken.append(time.perf_counter() - began)
+        how = {"n_components": k, "init": list(range(k)), "tol": 0.0, "n_threads": 1}
+        fit = partial(fit_spread, X, network, **how)
+        seconds = an_iteration(engine, lambda n, fit=fit: fit(max_iter=n), 2, 5)
         if engine.rank == 0:
-            print((taken[1] - taken[0]) / 3, flush=True)
+            print(seconds, flush=True)
 
 
 def foretold(link: str, number: int) -> dict[str, Any]:

@@ -9,18 +9,27 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .measure import Options, compare
+from vpem.engines.engine import Engine
+from vpem.errors import VpemWarning
+from vpem.fits.rows import fit_em
+from vpem.fits.spread import fit_spread
+from vpem.network.graph import make_graph
+from vpem.network.partition import contiguous, evenly
+from vpem.sums.connect import connect, connect_workers, spread, spread_workers
+
+from .measure import ROOT, Options, compare
 
 ROWS = {"tiny": 2_000, "small": 100_000, "medium": 300_000, "full": 1_000_000}
 WIDTH, K = 16, 3  # features of each of two agents; components
 ROUNDS = 10
 CHUNK = 50_000
-ROOT = Path(__file__).parents[1]
+FIT: dict[str, Any] = {"n_components": K, "init": [0, 1, 2], "tol": 0.0, "n_threads": 1}
 
 
 def launcher() -> str | None:
@@ -61,44 +70,32 @@ def measure(options: Options) -> Iterator[dict[str, Any]]:
     yield compare(options, "a sum", case, base, {} if absent else sums, absent)
 
 
-def iteration(m: int) -> float:
-    """Seconds an iteration, of two agents on however many ranks there are."""
-    from vpem.engines.mpi import MpiEngine
-    from vpem.errors import VpemWarning
-    from vpem.fits.spread import fit_spread
-    from vpem.network.graph import make_graph
-    from vpem.network.partition import contiguous
-    from vpem.sums.connect import connect, spread
+def an_iteration(engine: Engine, run: Callable[[int], Any], *counts: int) -> float:
+    """Seconds an iteration, by the last two of runs of so many; those before them warm up."""
+    taken = []
+    for count in counts:
+        engine.barrier()
+        began = time.perf_counter()
+        run(count)
+        taken.append(time.perf_counter() - began)
+    return max(taken[-1] - taken[-2], 1e-9) / (counts[-1] - counts[-2])
 
-    warnings.simplefilter("ignore", VpemWarning)
-    engine, partition = MpiEngine(), contiguous(2 * WIDTH, 2)
-    network = spread(connect(make_graph("star", 2), partition, hops=0), engine)
+
+def iteration(engine: Engine, m: int) -> float:
+    """Seconds an iteration, of two agents on however many ranks there are."""
+    network = spread(connect(make_graph("star", 2), contiguous(2 * WIDTH, 2), hops=0), engine)
     labels = np.random.default_rng(0).integers(K, size=m)
     parts = [
         np.random.default_rng(1 + agent).standard_normal((m, WIDTH)) + labels[:, None]
         for agent in network.agents.own
     ]
     X = np.concatenate(parts, axis=1) if parts else None
-    taken = []
-    for count in (1, 2, 6):  # the first warms up
-        engine.barrier()
-        began = time.perf_counter()
-        fit_spread(X, network, n_components=K, init=[0, 1, 2], tol=0.0, max_iter=count, n_threads=1)
-        taken.append(time.perf_counter() - began)
-    return max(taken[2] - taken[1], 1e-9) / 4
+    return an_iteration(engine, lambda n: fit_spread(X, network, max_iter=n, **FIT), 1, 2, 6)
 
 
-def rows_iteration(m: int) -> float:
+def rows_iteration(engine: Engine, m: int) -> float:
     """Seconds an iteration of distributed EM, of two workers on however many ranks there are."""
-    from vpem.engines.mpi import MpiEngine
-    from vpem.errors import VpemWarning
-    from vpem.fits.rows import fit_em
-    from vpem.network.graph import make_graph
-    from vpem.network.partition import evenly
-    from vpem.sums.connect import connect_workers, spread_workers
-
-    warnings.simplefilter("ignore", VpemWarning)
-    engine, workers = MpiEngine(), evenly(m, 2)
+    workers = evenly(m, 2)
     network = spread_workers(connect_workers(make_graph("star", 2)), engine)
     parts = []
     for worker in network.agents.own:
@@ -106,26 +103,14 @@ def rows_iteration(m: int) -> float:
         rows = len(workers.rows[worker])
         parts.append(rng.standard_normal((rows, WIDTH)) + rng.integers(K, size=(rows, 1)))
     X = np.concatenate([np.empty((0, WIDTH)), *parts])
-    options: dict[str, Any] = {"n_components": K, "init": [0, 1, 2], "tol": 0.0, "n_threads": 1}
-    taken = []
-    for count in (1, 2, 12):  # the first warms up
-        engine.barrier()
-        began = time.perf_counter()
-        fit_em(X, workers, network, max_iter=count, **options)
-        taken.append(time.perf_counter() - began)
-    return max(taken[2] - taken[1], 1e-9) / 10
+    return an_iteration(engine, lambda n: fit_em(X, workers, network, max_iter=n, **FIT), 1, 2, 12)
 
 
-def one_sum(what: str, m: int) -> float:
+def one_sum(engine: Engine, what: str, m: int) -> float:
     """Seconds of one round, or of one all-reduce, of two ranks' terms."""
-    from vpem.engines.mpi import MpiEngine
-    from vpem.network.graph import make_graph
-    from vpem.sums.connect import connect_workers, spread_workers
-
     rounds = what == "round"
     how: dict[str, Any] = {"n_rounds": ROUNDS, "acceleration": "none"} if rounds else {}
     graph = make_graph("path" if rounds else "star", 2)
-    engine = MpiEngine()
     total = spread_workers(connect_workers(graph, **how), engine).total
     terms = np.ones((len(total.holders.own), m, K))
     chunks = [slice(start, start + CHUNK) for start in range(0, m, CHUNK)]
@@ -143,9 +128,11 @@ def main(what: str, m: str) -> None:
     """Measure as a rank; the first prints the seconds."""
     from vpem.engines.mpi import MpiEngine
 
-    measures = {"iteration": iteration, "rows": rows_iteration}
-    seconds = measures[what](int(m)) if what in measures else one_sum(what, int(m))
-    if MpiEngine().rank == 0:
+    warnings.simplefilter("ignore", VpemWarning)
+    engine, measures = MpiEngine(), {"iteration": iteration, "rows": rows_iteration}
+    one = measures.get(what) or partial(one_sum, what=what)
+    seconds = one(engine, m=int(m))
+    if engine.rank == 0:
         print(seconds)
 
 
