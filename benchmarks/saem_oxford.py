@@ -11,7 +11,7 @@ from vpem.saem.fit import fit_saem
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.models.model import Doubles
 
-from .saem_shared import BOYS, BOYS_LOG_LIKELIHOOD, Finding, boys, log_likelihood_top, style
+from .saem_shared import BOYS, BOYS_LOG_LIKELIHOOD, Finding, boys, style
 
 SEEDS = {"small": (1, 2), "full": (4, 10)}
 """Of the fits on several devices, and of each step."""
@@ -38,11 +38,23 @@ def langevin_covariances(covariances: Doubles, step: float) -> Doubles:
 
 
 def fixed_point(step: float) -> Doubles:
-    """Parameters at which SAEM with Langevin steps of a constant size stands still."""
-    model = LinearModel(boys())
-    return log_likelihood_top(
-        model, BOYS.copy(), lambda covariances: langevin_covariances(covariances, step), most=60
-    )
+    """Parameters at which SAEM with Langevin steps of a constant size stands still, by EM.
+
+    Conditional moments give the expected statistics: means of the latents, and covariances of
+    Langevin steps, are turned into the 2 q points that have just these.
+    """
+    model, theta = LinearModel(boys()), BOYS.copy()
+    q = len(model.latents)
+    for _ in range(60):
+        means, covariances = model.posterior(theta)
+        roots = np.linalg.cholesky(langevin_covariances(covariances, step)) * np.sqrt(q)
+        points = np.stack([means + sign * roots[:, :, j] for sign in (1.0, -1.0) for j in range(q)])
+        moved = model.maximize(model.statistics(points).sum(axis=0), model.counts)
+        change = float(np.max(np.abs(moved - theta) / (np.abs(theta) + 1e-3)))
+        theta = moved
+        if change < 1e-11:
+            break
+    return theta
 
 
 def oxford(size: str) -> Finding:

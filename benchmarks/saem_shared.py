@@ -12,7 +12,7 @@ import numpy as np
 from vpem.pictures.figure import colour
 from vpem.saem.formats.individuals import read_individuals
 from vpem.saem.individuals import Individuals, from_long
-from vpem.saem.models.model import Doubles, SaemModel
+from vpem.saem.models.model import Doubles
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
@@ -69,30 +69,3 @@ def fixed_effects_data(n: int, rng: np.random.Generator) -> tuple[Individuals, D
     values = z[:, :1] + z[:, 1:] * times + rng.normal(size=(n, 6)) * np.sqrt(theta[5])
     names = [f"{i:04d}" for i in range(n)]
     return from_long(np.repeat(names, 6), np.tile(times, n), values.ravel()), theta
-
-
-def log_likelihood_top(
-    model: SaemModel,
-    theta: Doubles,
-    widen: Callable[[Doubles], Doubles] | None = None,
-    most: int = 20_000,
-) -> Doubles:
-    """Maximise the likelihood of a model whose posterior is Gaussian, by exact EM from theta.
-
-    Conditional moments give the expected statistics: means and covariances of the latents are
-    turned into the 2 q points that have just these. With ``widen`` covariances (n, q, q) are first
-    replaced by others, those of a sampler that has a bias.
-    """
-    q = len(model.latents)
-    for _ in range(most):
-        means, covariances = model.posterior(theta)
-        if widen is not None:
-            covariances = widen(covariances)
-        roots = np.linalg.cholesky(covariances) * np.sqrt(q)
-        points = np.stack([means + sign * roots[:, :, j] for sign in (1.0, -1.0) for j in range(q)])
-        moved = model.maximize(model.statistics(points).sum(axis=0), model.counts)
-        change = float(np.max(np.abs(moved - theta) / (np.abs(theta) + 1e-3)))
-        theta = moved
-        if change < 1e-11:
-            break
-    return theta
