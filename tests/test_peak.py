@@ -80,31 +80,32 @@ def test_an_answer_takes_two_copies_of_its_numbers(tmp_path):
 
 
 @each(
-    ("first", "later", "whole"),
+    ("first", "later", "found_out"),
     [
-        ("1", "2", False),
-        ("1", "2.5", False),  # whole numbers, and then others
-        ("1", "1e5", False),
-        ("", "7", False),  # nothing, and then numbers
-        ("", "7.25", False),
-        ("NA", "-1e3", False),
+        ("1", "2", True),
+        ("1", "2.5", True),  # whole numbers, and then others
+        ("1", "1e5", True),
+        ("", "7", True),  # nothing, and then numbers
+        ("", "7.25", True),
+        ("NA", "-1e3", True),
         ("1.5", "0x1F", True),
         ("1", "word", True),
-        ("1", "true", True),  # yes and no are 1 and 0, too
+        ("1", "true", False),  # yes and no are 1 and 0, too: no piece shows what all hold
         ("true", "5", True),
-        ("true", "1", False),
+        ("true", "1", True),
         ("", "word", True),
-        ("1", '"two\nlines, and a comma"', True),
-        ("word", "3", False),
-        ('"1"', "2.5", False),
+        ("", "2024-01-31", True),
+        ("1", '"two\nlines, and a comma"', False),
+        ("word", "3", True),
+        ('"1"', "2.5", True),
         ("2024-01-31", "soon", True),
-        ("2024-01-31", "2024-01-31 10:00:00", True),
-        ("inf", "1", False),
+        ("2024-01-31", "2024-01-31 10:00:00", False),
+        ("inf", "1", True),
         (" 4", "x", True),
     ],
 )
-def test_pieces_of_a_text_are_what_the_whole_is(tmp_path, monkeypatch, first, later, whole):
-    """What a column holds is found out by all of it; and it is read again only if it has to be."""
+def test_pieces_of_a_text_are_what_the_whole_is(tmp_path, monkeypatch, first, later, found_out):
+    """What a column holds is found out by all of it, by pieces of it where they can show it."""
     lines = ["a,b", *(f"{one},{row / 8}" for row, one in enumerate([first] * 90 + [later] * 10))]
     content = "\n".join(lines).encode()
     file = tmp_path / "table.csv"
@@ -121,4 +122,22 @@ def test_pieces_of_a_text_are_what_the_whole_is(tmp_path, monkeypatch, first, la
     monkeypatch.setattr(csv, "read_csv", read_csv)
     assert [one.type for one in found] == expected.schema.types
     assert all(one.equals(other) for one, other in zip(found, expected.columns, strict=True))
-    assert (reads[-1][1].block_size == text.BLOCK_BYTES) == whole
+    assert ({*reads[-1][-1].column_types} == {"0", "1"}) == found_out
+
+
+def test_columns_that_change_are_found_out_in_one_pass(tmp_path, monkeypatch):
+    """However many become fractions or words, each at another place."""
+    rows = [["7"] * 8 for _ in range(100)]
+    for place, row in enumerate(range(20, 100, 10)):
+        rows[row][place] = "x" if place % 3 == 1 else "7.5"
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(",".join(row) for row in [[*"abcdefgh"], *rows]))
+    monkeypatch.setattr(text, "PIECE_BYTES", 100)
+    monkeypatch.setattr(text, "OF_A_PIECE", 1)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 200)
+    frame, opened = text.text_frame(file, "table", TableSettings(), ","), []
+    own = text.TextTable.open
+    monkeypatch.setattr(text.TextTable, "open", lambda self: opened.append(1) or own(self))
+    kinds = [str(one.type) for one in frame.read(range(8), [])]
+    assert kinds == ["string" if place % 3 == 1 else "double" for place in range(8)]
+    assert len(opened) == 4  # of these the first is for a piece of it alone

@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from vpem.errors import FileError, InputError, Setting, VpemError
-from vpem.files.arrow import is_text
+from vpem.files.arrow import is_text, numbers_in
 from vpem.files.opening import EXPANSION, advice, open_unpacked, read_limit, stream_of
 from vpem.files.readers.frames import MISSING_MARKS, LazyFrame
 from vpem.files.table_settings import TableSettings
@@ -73,6 +74,18 @@ class TextTable:
         except BaseException:
             stream.close()
             raise
+
+    def pieces(self, n_bytes: int) -> Iterator[pa.BufferReader]:
+        """Yield lines of about so many bytes, which are rows unless values have line breaks."""
+        with self.open() as stream:
+            rest = b""
+            while part := stream.read(n_bytes):
+                lines = rest + part
+                end = len(lines) if len(part) < n_bytes else lines.rfind(b"\n") + 1
+                yield pa.BufferReader(memoryview(lines)[:end])
+                rest = lines[end:]
+            if rest:
+                yield pa.BufferReader(rest)
 
 
 def _changed(stream: BinaryIO, change: Callable[[bytes], bytes]) -> BinaryIO:
@@ -197,10 +210,24 @@ BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it shows wha
 PIECE_BYTES = 1 << 20  # how much is parsed at once, or more: so many bytes a column
 OF_A_PIECE = 1 << 14
 
-TOO_NARROW = re.compile(r"In CSV column #(\d+):.* CSV conversion error to (null|int64):")
-WIDER = {"null": pa.int64(), "int64": pa.float64()}
-"""What columns may hold whose beginning is without values, or of whole numbers."""
-WIDENED = 4  # times, before all kinds are found out at once
+NULL, WHOLE, NUMBER, TEXT = pa.null(), pa.int64(), pa.float64(), pa.string()
+
+
+def _kind_of(pieces: set[pa.DataType]) -> pa.DataType | None:
+    """Return what a column holds whose pieces hold these; None where they do not show it."""
+    kinds = {TEXT} if TEXT in pieces else pieces - {NULL}
+    kinds = {NUMBER} if kinds == {WHOLE, NUMBER} else kinds or {NULL}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _has_fractions(column: pa.ChunkedArray) -> bool:
+    values, missing = numbers_in(column)
+    return bool((values != np.floor(values))[~missing].any())
+
+
+def _handle(row: arrow_csv.InvalidRow) -> str:
+    """Leave out a line of another length if it begins with a sign of comments."""
+    return "skip" if row.text.lstrip().startswith("#") else "error"
 
 
 def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -> LazyFrame:
@@ -216,35 +243,22 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
         )
     header = not table.no_header
 
-    def handle(row: arrow_csv.InvalidRow) -> str:
-        """Leave out a line of another length if it begins with a sign of comments."""
-        return "skip" if row.text.lstrip().startswith("#") else "error"
-
     # One thread, since only then pyarrow says in which row it found an error.
     reading = partial(arrow_csv.ReadOptions, use_threads=False)
     parsing = arrow_csv.ParseOptions(
-        delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=handle
+        delimiter=text.delimiter, newlines_in_values=True, invalid_row_handler=_handle
     )
     piece = min(BLOCK_BYTES, max(PIECE_BYTES, n_columns * OF_A_PIECE))
-
-    def beginning(
-        n_bytes: int, names: Report, how: arrow_csv.ConvertOptions | None = None
-    ) -> pa.Schema:
-        """Return what columns hold in the first piece, if so they do in so many bytes."""
-        with text.open() as stream:
-            start = stream.read(n_bytes)
-        end = len(start) if len(start) < n_bytes else start.rfind(b"\n") + 1
-        lines = pa.BufferReader(memoryview(start)[:end])
-        options = reading(block_size=piece, **names)
-        with arrow_csv.open_csv(lines, options, parsing, how) as reader:
-            for _ in reader:
-                pass
-            return reader.schema
 
     own: Report = {"autogenerate_column_names": not header}
     with _said(text, header):
         try:
-            schema = beginning(BLOCK_BYTES, own)
+            options = reading(block_size=piece, **own)
+            start = next(text.pieces(BLOCK_BYTES), pa.BufferReader(b""))
+            with arrow_csv.open_csv(start, options, parsing) as reader:
+                for _ in reader:
+                    pass
+                schema = reader.schema
         except pa.ArrowInvalid:  # all of it shows what columns hold, or what is wrong
             block = reading(block_size=BLOCK_BYTES, **own)
             with text.open() as stream, arrow_csv.open_csv(stream, block, parsing) as reader:
@@ -256,10 +270,9 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
     def read(columns: Sequence[int], as_text: Sequence[int]) -> list[pa.ChunkedArray]:
         marks = (*MISSING_MARKS, *table.marks)
         texts = columns if table.thousands is not None else {*as_text, *text.codes} & {*columns}
-        known = dict.fromkeys(map(str, texts), pa.string())
-        converting = arrow_csv.ConvertOptions(
-            include_columns=[str(column) for column in columns],
-            column_types=known,
+        known = dict.fromkeys(map(str, texts), TEXT)
+        converting = partial(
+            arrow_csv.ConvertOptions,
             null_values=[*marks, *(f" {one}" for one in marks if one)],
             decimal_point=table.point,
         )
@@ -267,31 +280,47 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
         numbered: Report = {
             "column_names": [str(n) for n in range(len(raw))], "skip_rows_after_names": int(header)
         }  # fmt: skip
+        chosen = [str(column) for column in columns]
 
-        def parse(block: int, kinds: Report, attempts: int = 0) -> list[pa.ChunkedArray]:
+        def parse(block: int, kinds: Report) -> list[pa.ChunkedArray]:
             """Read in blocks of a size; what columns hold that are not given is found out."""
-            converting.column_types = kinds
             options = reading(block_size=block, **numbered)
-            try:
-                with text.open() as stream:
-                    return list(arrow_csv.read_csv(stream, options, parsing, converting).columns)
-            except pa.ArrowInvalid as error:
-                wrong = TOO_NARROW.match(str(error))
-                if not wrong or not attempts:
-                    raise
-                return parse(block, kinds | {wrong[1]: WIDER[wrong[2]]}, attempts - 1)
+            how = converting(include_columns=chosen, column_types=kinds)
+            with text.open() as stream:
+                return list(arrow_csv.read_csv(stream, options, parsing, how).columns)
+
+        def shown(most: int | None) -> tuple[Report, int]:
+            """Return what columns hold by so many pieces, or all, and how many rows these have.
+
+            What the pieces do not show is left out.
+            """
+            seen: dict[str, set[pa.DataType]] = {name: set() for name in chosen}
+            n_rows, skipped = 0, numbered
+            how = converting(include_columns=chosen, column_types=known)
+            for lines in islice(text.pieces(piece), most):
+                part = arrow_csv.read_csv(lines, reading(**skipped), parsing, how)
+                n_rows, skipped = n_rows + len(part), numbered | {"skip_rows_after_names": 0}
+                for name, kind in zip(part.column_names, part.schema.types, strict=True):
+                    seen[name].add(kind)
+            pa.default_memory_pool().release_unused()
+            every = {name: _kind_of(one) for name, one in seen.items()}
+            return {name: kind for name, kind in every.items() if kind is not None}, n_rows
 
         with _said(text, header):
-            read = None
-            if size > piece:  # all of a short one is read at once
+            for most in (1, None) if size > piece else ():  # all of a short one is read at once
                 with suppress(pa.ArrowInvalid):
-                    first = beginning(piece, numbered, converting)
-                    found = dict(zip(first.names, first.types, strict=True))
-                    for name, kind in found.items():  # a block may have shown that it is wider
-                        wider = not table.marks and kinds[int(name)] in WIDER.values()
-                        found[name] = kinds[int(name)] if wider and str(kind) in WIDER else kind
-                    read = parse(piece, found, WIDENED)
-            read = parse(BLOCK_BYTES, known) if read is None else read
+                    found, n_rows = shown(most)
+                    # A block may have shown fractions, which then have to be there.
+                    wider = [
+                        name for name, kind in found.items()
+                        if most and kind == WHOLE and kinds[int(name)] == NUMBER
+                    ]  # fmt: skip
+                    read = parse(piece, found | dict.fromkeys(wider, NUMBER))
+                    sure = all(_has_fractions(read[chosen.index(name)]) for name in wider)
+                    if sure and (most or len(read[0]) == n_rows):
+                        break
+            else:
+                read = parse(BLOCK_BYTES, known)
         for values in read:
             if is_text(values.type) and not pa.types.is_string(values.type):
                 raise not_this_text(source, text.encoding)
