@@ -175,7 +175,10 @@ def annotation_of(
         _check_there(name, missing | (numbers_in(is_empty(values))[0] == 1), source, what)
         if pc.all(pc.match_substring_regex(values, r"^(0|-?[1-9][0-9]{0,17})$")).as_py():
             return numbers_in(values.cast(pa.int64()))[0]
-        return np.array(values.to_pylist(), dtype=str)
+        texts = np.empty(len(values), f"U{pc.max(pc.utf8_length(values)).as_py() or 1}")
+        for start in range(0, len(values), LEAST_ROWS):  # few at a time are objects of Python
+            texts[start : start + LEAST_ROWS] = values.slice(start, LEAST_ROWS).to_pylist()
+        return texts
     if not is_numeric(values.type):
         raise InputError(f"{source}: column {name!r} holds {values.type}, not text or numbers")
     numbers, missing = numbers_in(values)

@@ -160,9 +160,10 @@ def fit_discriminant(
     y = np.asarray(labels)
     if X is not None and y.shape != (len(X),):
         raise InputError(f"{len(X)} rows need as many labels, got shape {y.shape}")
-    codes, names = KnownLabels(y).parsed(len(y), max(len(y), 1))
-    if np.isnan(codes).any():
-        row = int(np.argmax(np.isnan(codes).any(axis=1)))
+    number_of, labels_there = KnownLabels(y).coded()
+    names = [label_name(one) for one in labels_there]
+    if (number_of < 0).any():
+        row = int(np.argmax(number_of < 0))
         raise InputError(
             f"row {row} has no label, but each row belongs to a class; leave it out, or fit all "
             "rows with labels of some, 'vpem fit --labels'"
@@ -176,7 +177,7 @@ def fit_discriminant(
         X = check_data(X, int(network.blocks.widths.sum()), feature_names, finite=finite)
     weights = None if sample_weight is None else np.asarray(sample_weight)
     held = ByFeatures(X, network, weights, feature_names, settings.missing)
-    number_of, ledger = codes.argmax(axis=1), Ledger(network.graph)
+    ledger = Ledger(network.graph)
     if labelled_by is not None:
         network.total.counted_on(ledger).agree("setup", number_of.nbytes, labelled_by)
     pooled = model_type == "edda"

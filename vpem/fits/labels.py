@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vpem._core.normalise import normalise
 from vpem._core.threads import one_blas_thread, thread_count
-from vpem.checks import AnyArray, Floats, Matrix, check_memory
+from vpem.checks import AnyArray, Floats, Indices, Matrix, check_memory
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement, for_each
 from vpem.errors import InputError, Setting, shorten, warn
@@ -284,13 +284,9 @@ class KnownLabels:
             )
         if values.ndim == 2:
             return _probabilities(values, n_components), list(self.names or ())
-        there = _there(values)
-        labels = values[there]
-        if labels.dtype.kind not in "biufU":  # of one type, so that they have an order
-            labels = np.array([str(one) for one in labels])
-        names, codes = np.unique(labels, return_inverse=True)  # each label is a component
+        codes, names = self.coded()  # each label is a component
         if len(names) > n_components:
-            listed = shorten(repr(str(name)) for name in names.tolist())
+            listed = shorten(map(repr, map(str, names)))
             raise InputError(
                 Setting("labels_for_fit"),
                 f" have {len(names)} different labels ({listed}), one per component, but there are "
@@ -298,23 +294,35 @@ class KnownLabels:
                 Setting("n_components", len(names)),
             )
         shares = np.full((n_samples, n_components), np.nan)
-        shares[there] = codes[:, None] == np.arange(n_components)
-        return shares, [label_name(name) for name in names.tolist()]
+        shares[codes >= 0] = codes[codes >= 0, None] == np.arange(n_components)
+        return shares, [label_name(name) for name in names]
+
+    def coded(self) -> tuple[Indices, list[Any]]:
+        """Return which of the labels that there are each row (M,) has, -1: none; and these."""
+        values = np.asarray(self.values)
+        there = _there(values)
+        labels = values[there]
+        if labels.dtype.kind not in "biufU":  # of one type, so that they have an order
+            labels = np.array([str(one) for one in labels])
+        names, places = np.unique(labels, return_inverse=True)
+        codes = np.full(len(values), -1)
+        codes[there] = places
+        return codes, names.tolist()
 
     def of_components(self, names: Sequence[str], n_components: int, model: str) -> KnownLabels:
         """Return labels as probabilities of components that have these names, in a model."""
-        n = len(self.values)
-        codes, label_names = self.parsed(n, max(n, 1))
+        codes, labels = self.coded()
+        label_names = [label_name(one) for one in labels]
         strange = [name for name in label_names if name not in names]
         if strange:
             raise InputError(
                 Setting("labels_for_fit"), f" have {shorten(map(repr, strange), 3)}, but no "
                 f"component of {model} has such a name: they are {shorten(names, 10)}",
             )  # fmt: skip
-        shares = np.zeros((n, n_components))
+        shares = np.zeros((len(codes), n_components))
         for place, name in enumerate(label_names):
-            shares[:, list(names).index(name)] = codes[:, place]
-        shares[np.isnan(codes).any(axis=1)] = np.nan
+            shares[:, list(names).index(name)] = codes == place
+        shares[codes < 0] = np.nan
         return KnownLabels(shares, self.agent, names)
 
 

@@ -34,7 +34,7 @@ from vpem.terms.mixture import (
     factorise,
     is_diagonal,
 )
-from vpem.terms.rows import Arranges, MemoryRows, Rows, RowTerms, arrange_rows
+from vpem.terms.rows import Arranges, MemoryRows, Rows, RowTerms, SomeRows, arrange_rows
 from vpem.terms.statistics import Statistics, enough_rows
 from vpem.terms.units import FLOOR, Add, Reach, Scaling, alone, sum_features
 
@@ -121,19 +121,21 @@ class FeatureTerms(RowTerms):
             self.least = NEGLIGIBLE * lightest / self.n_samples
         self._add = add
         if missing:
-            self._look_at_gaps(reach)
+            self._look_at_gaps(X, reach)
         self.log_constant = float(self.constants().sum())
 
-    def _look_at_gaps(self, reach: Reach | None) -> None:
+    def _look_at_gaps(self, X: Floats | Arranges, reach: Reach | None) -> None:
         """Find what is missing, and moments of what is not, of the rows of all processes."""
         blocks = self.blocks
         self.misses = self.looks_at_gaps = True
         # Where features of a block depend on each other, missing ones are expected by parameters.
         self.by_responsibilities = self._is_diagonal
         data = self.rows.read(slice(0, self.n_samples))
-        observed = np.ascontiguousarray(~np.isnan(data), dtype=np.uint8)
+        observed = (~np.isnan(data, order="C")).view(np.uint8)
         self.gaps = Gaps(observed, blocks, self._is_diagonal)
-        data = np.where(observed, data, 0)
+        if not isinstance(X, np.ndarray) or np.may_share_memory(data, X):
+            data = data.copy()
+        np.copyto(data, 0, where=observed == 0)
         if reach is None:
             weights, chunks = self._weights(slice(0, self.n_samples)), self.chunks
             found = self.gaps.moments(data, weights, chunks, self._add)
@@ -156,7 +158,8 @@ class FeatureTerms(RowTerms):
         if self.gaps is None:
             return self.total_weight * sum_features(blocks, per_feature)
         if there is None:
-            there = self._weights(slice(0, self.n_samples)) @ self.gaps.observed
+            weights = self._weights(slice(0, self.n_samples))
+            there = self.gaps.weights_there(weights, self.chunks)
         return sum_features(blocks, there * per_feature)
 
     def slice_rows(self, rows: slice, following: slice | None = None) -> Self:
@@ -276,7 +279,11 @@ class FeatureTerms(RowTerms):
                     part.gaps = self.gaps.select_rows(slice(None))
                 else:
                     weights = None if self.row_weights is None else self.row_weights[chosen]
-                    part = self.select_rows(np.flatnonzero(chosen), weights)
+                    rows: Rows = SomeRows(self.rows, np.flatnonzero(chosen))
+                    if chosen is complete:
+                        rows = MemoryRows.wrap(rows.read(slice(None)))
+                    part = self._having(rows, weights)
+                    part.gaps = self.gaps.select_rows(chosen)
                 self.gaps.split.append(part)
         whole, others = self.gaps.split
         log_likelihoods = np.zeros(len(mix))

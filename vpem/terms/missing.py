@@ -123,6 +123,13 @@ class Gaps:
             self.parts[key] = self.select_rows(rows)
         return self.parts[key]
 
+    def weights_there(self, weights: Doubles, chunks: Callable[[int], Iterator[slice]]) -> Doubles:
+        """Weight (d,) of the rows that have a feature; marks take as much as data while added."""
+        there = np.zeros(self.blocks.n_features)
+        for rows in chunks(self.blocks.n_features):
+            there += weights[rows] @ self.observed[rows]
+        return there
+
     def moments(
         self, data: Floats, weights: Doubles, chunks: Callable[[int], Iterator[slice]], add: Add
     ) -> tuple[Doubles, Doubles, Doubles]:
@@ -132,8 +139,7 @@ class Gaps:
         of each feature (d,), or of each block (B,) where covariances are full.
         """
         blocks, observed = self.blocks, self.observed
-        there = add(weights @ observed)
-        seen = there
+        there = seen = add(self.weights_there(weights, chunks))
         if not self.is_diagonal:
             ends = pairwise(blocks.offsets)
             seen = add(np.array([weights @ observed[:, a:b].any(axis=1) for a, b in ends]))
@@ -141,11 +147,17 @@ class Gaps:
         safe = np.where(there > 0, there, 1.0)
         centre, spread = np.zeros((2, blocks.n_features))
         for rows in chunks(blocks.n_features):
-            centre += weights[rows] @ data[rows].astype(np.float64)
+            centre += weights[rows] @ data[rows].astype(np.float64, copy=False)
         centre = add(centre) / safe
+
+        def squares(rows: slice) -> Doubles:  # of one chunk at a time
+            away = data[rows] - centre
+            np.square(away, out=away)
+            away *= observed[rows]
+            return weights[rows] @ away
+
         for rows in chunks(blocks.n_features):
-            away = np.square(data[rows] - centre) * observed[rows]
-            spread += weights[rows] @ away
+            spread += squares(rows)
         return seen / max(total, np.finfo(np.float64).tiny), centre, add(spread) / safe
 
     def plan(self, rows: slice) -> Plan | None:

@@ -137,6 +137,19 @@ class MemoryRows:
     select_rows = slice_rows
 
 
+class SomeRows(MemoryRows):
+    """Some of the rows in memory, which are copied only as long as they are worked on."""
+
+    def __init__(self, rows: Rows, chosen: Indices) -> None:
+        self._all, self._chosen = rows, chosen
+        self.n_samples, self.dtype = len(chosen), rows.dtype
+
+    def read(self, rows: slice | Indices) -> Floats:
+        return self._all.take(self._chosen[rows])
+
+    take = read
+
+
 CACHE_VALUES = 1 << 15
 
 
@@ -232,12 +245,13 @@ def observed_moments(
     for start, part in row_blocks(X):
         there, weights = ~np.isnan(part), every[start : start + len(part)]
         total += weights @ there
-        first += weights @ np.where(there, part, 0).astype(np.float64)
+        first += weights @ np.where(there, part, 0).astype(np.float64, copy=False)
     total, first = add(total), add(first)
     shift = first / np.where(total > 0, total, 1.0)
     for start, part in row_blocks(X):
-        away = np.where(np.isnan(part), 0.0, part - shift)
-        second += every[start : start + len(part)] @ np.square(away)
+        away = part - shift
+        away[np.isnan(part)] = 0
+        second += every[start : start + len(part)] @ np.square(away, out=away)
     return shift, deviations_of(shift, add(second) / np.where(total > 0, total, 1.0))
 
 

@@ -190,6 +190,7 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
         empty = [n for n, values in features.items() if pa.types.is_null(values.type)]
         features |= dict.fromkeys(empty, pa.chunked_array([pa.nulls(n_rows, pa.float64())]))
     refuse_large(n_rows * len(features) * 8, options.memory_limit, frame.source)
+    pa.default_memory_pool().release_unused()
     X = matrix_of(list(zip(chosen, features.values(), strict=True)), n_rows, frame.source)
     columns = choice.noted | ({} if ids is None else {"id": ids})
     places = [place for place, n in enumerate(features) if n not in coded]
