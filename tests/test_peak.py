@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from pyarrow import csv
@@ -11,6 +12,7 @@ from vpem.files.readers import text
 from vpem.files.readers.frames import MISSING_MARKS
 from vpem.files.table_settings import TableSettings
 
+from .cli_support import done, run
 from .tables import each
 
 COPIES, SPARE = 2, 40e6
@@ -141,3 +143,31 @@ def test_columns_that_change_are_found_out_in_one_pass(tmp_path, monkeypatch):
     kinds = [str(one.type) for one in frame.read(range(8), [])]
     assert kinds == ["string" if place % 3 == 1 else "double" for place in range(8)]
     assert len(opened) == 4  # of these the first is for a piece of it alone
+
+
+@each(
+    "words",
+    [
+        "fit {} -k 2 -o new.h5",
+        "select {} -k 1-2",
+        "bootstrap {} -k 2",
+        "discriminant {} --label-column label -o new.h5",
+        "kmeans {} -k 2 -o new.h5",
+        "fedem {} -k 2 -o new.h5",
+        "predict m.h5 {}",
+        "score m.h5 {}",
+        "evaluate m.h5 {} --label-column label",
+    ],
+)
+def test_a_gap_is_named_however_many_rows_there_are(tmp_path, capsys, monkeypatch, words):
+    """And nothing is made before that has a number for each pair of rows."""
+    monkeypatch.chdir(tmp_path)
+    if not Path("m.h5").exists():
+        rows = "a,1.5,2\nb,2.5,7\n"
+        Path("few.csv").write_text("label,x,y\n" + rows * 50)
+        Path("many.csv").write_text("label,x,y\n" + rows + "a,1.25,\n" + rows * 100_000)
+        done(capsys, "fit", "few.csv", "-k", "1", "-o", "m.h5")
+    result = run(capsys, *words.format("many.csv").split())
+    said = result.err.splitlines()[-1]
+    assert (result.code, result.out) == (2, "")
+    assert said.startswith("vpem: error: row 2, feature 1 ('y') is NaN; fill in or remove")
