@@ -22,12 +22,12 @@ from vpem_cli.app import command
 from vpem_cli.names import leaves
 
 from .tables import each
-from .twins import assign, codecs, mixture, models
+from .twins import assign, axes, codecs, mixture, models
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "vpem" / "_core"
 SOURCES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(CORE.glob("*.pyx"))}
-TWINS = [assign, codecs, mixture, models]
+TWINS = [assign, axes, codecs, mixture, models]
 
 WAITS = "OPENBLAS_THREAD_TIMEOUT"
 WORDS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", WAITS)

@@ -11,6 +11,7 @@ from scipy.special import gammaln
 
 from vpem._core import assign as assigning
 from vpem._core import (
+    axes,
     balls,
     cholesky,
     consensus,
@@ -34,6 +35,7 @@ from vpem.terms.missing import pattern_plan
 
 from .tables import each, over
 from .twins import assign, codecs, mixture, models
+from .twins import axes as turns
 
 DTYPES = (np.float64, np.float32)
 
@@ -442,6 +444,17 @@ def tagging(c):
     return given, {"tag": np.array([2**64 - 1, 2**63 - 2], dtype=np.uint64)}
 
 
+def turning(c):
+    """Covariances that differ, and axes of each and of their sum to begin at."""
+    w = min(max(c.widths), 9) or 1
+    roots = c.rng.normal(size=(c.k, w, 2 * w))
+    shares, covariances = c.rng.dirichlet(np.ones(c.k)), roots @ roots.swapaxes(1, 2) / w
+    starts = np.linalg.eigh(np.stack([np.tensordot(shares, covariances, 1), *covariances]))[1]
+    given = {"covariances": covariances, "shares": shares, "starts": starts}
+    given |= {"equal": bool(c.chance), "most": 6, "settled": 1e-12}
+    return given, {"axes": np.zeros((w, w)), "spreads": np.zeros((c.k, w))}
+
+
 HALF = 1
 """A seed with which half of the values are missing where some are."""
 TIGHT, IN_DOUBLE = (1e-14, 6e-6), (1e-12, 1e-12)
@@ -475,6 +488,7 @@ LAW = {
     "measure_rows": (assigning, assign, measure_rows, IN_DOUBLE),
     "inertias_of": (assigning, assign, inertias_of, IN_DOUBLE),
     "assign_features": (hubs, assign, assign_features, (1e-10, 1e-4)),
+    "common_axes": (axes, turns, turning, (1e-9, 1e-9)),
     "hops_from": (balls, codecs, hops_from, IN_DOUBLE),
     "add_scaled": (masks, codecs, adding, (0, 0)),
     "values_of": (masks, codecs, taking_off, (0, 0)),
@@ -541,7 +555,7 @@ compared by theirs."""
 
 
 def test_every_pair_is_under_the_law_or_in_a_test_of_its_own():
-    homes = {home.__name__: vars(home).items() for home in (assign, codecs, mixture, models)}
+    homes = {home.__name__: vars(home).items() for home in (assign, turns, codecs, mixture, models)}
     twins = {
         word for home, names in homes.items() for word, one in names
         if word[0] != "_" and getattr(one, "__module__", "") == home

@@ -23,7 +23,7 @@ WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 BLAS = ("scipy.linalg.cython_blas", "scipy.linalg.cython_lapack")
 """Modules in which kernels find BLAS and LAPACK."""
 
-CALL_BLAS = ("cholesky", "differences", "mahalanobis", "missing", "moments")
+CALL_BLAS = ("axes", "cholesky", "differences", "mahalanobis", "missing", "moments")
 """Kernels that do, when they are loaded."""
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vpem._core.axes import common_axes
 from vpem.checks import Doubles
 from vpem.network.partition import Blocks
 
@@ -32,9 +33,6 @@ MOST = 1000
 
 AGAIN = 15
 """The same of axes where those of the last M-step are known, from which the next goes on."""
-
-RECALLED = 5
-"""Steps of axes that say how pairs of axes depend on each other."""
 
 ON_AXES = ("VEI", "EVI")
 """Families whose orientation is that of the axes: covariances are variances."""
@@ -238,85 +236,14 @@ def _on_common_axes(family: str, S: Doubles, shares: Doubles, before: Doubles | 
     pair of axes after the other; here all pairs turn at once, each by its own Newton step, to which
     limited-memory BFGS adds what the last steps tell of pairs together.
     """
-    equal = family == "EVE"
-    total = (shares[:, None, None] * S).sum(axis=0)
-    starts = [total, *S]
+    matrices = [(shares[:, None, None] * S).sum(axis=0), *S]
     if before is not None:
-        starts.append((before / np.trace(before, axis1=1, axis2=2)[:, None, None]).sum(axis=0))
-    found = np.linalg.eigh(np.stack(starts))[1]
-    spreads = np.einsum("sij,skij->skj", found, S @ found[:, None])
-    axes = found[np.argmin(_per_row(spreads, shares, equal)[0])]
-    (value, weights), turned, spreads = _along(S, shares, axes, equal)
-    unit = np.eye(S.shape[-1])
-    past: list[tuple[Doubles, Doubles]] = []
-    last = (unit, unit)  # steps, and slopes before them
-    for number in range(MOST if before is None else AGAIN):
-        weighted = weights[:, None] / spreads
-        # Sums over components of what pairs (i, j) have: the part of i, and by transposing of j.
-        slopes = np.einsum("ki,kij->ij", weighted, turned)
-        bends = weighted.T @ spreads
-        less = np.einsum("ki,kij->ij", weighted / spreads, np.square(turned))
-        slopes, bends, less = slopes - slopes.T, bends + bends.T - 2, less + less.T
-        curved = bends - 2 * less
-        bends = np.maximum(np.where(curved > 0.2 * bends, curved, bends), 1e-10)
-        if number:
-            past = [*past, (last[0], last[1] - slopes)][-RECALLED:]
-        steps = _quasi_newton(slopes, bends, past)
-        if not np.vdot(slopes, steps) > 0:
-            past, steps = [], slopes / bends
-        steps = np.clip(steps, -0.5, 0.5)
-        promised = float(np.vdot(slopes, steps))
-        if not promised > SETTLED:
-            break
-        length = 1.0
-        while length > 1e-6:
-            half = 0.5 * length * steps
-            ahead = axes @ np.linalg.solve(unit - half, unit + half)
-            there = _along(S, shares, ahead, equal)
-            if there[0][0] <= value - 1e-4 * length * promised:
-                break
-            length /= 2
-        else:
-            break
-        axes, ((value, weights), turned, spreads) = ahead, there
-        last = length * steps, slopes
+        matrices.append((before / np.trace(before, axis1=1, axis2=2)[:, None, None]).sum(axis=0))
+    starts = np.linalg.eigh(np.stack(matrices))[1]
+    axes, spreads, equal = np.empty(S.shape[1:]), np.empty(S.shape[:2]), family == "EVE"
+    most = MOST if before is None else AGAIN
+    S, shares = np.ascontiguousarray(S), np.ascontiguousarray(shares)
+    common_axes(S, shares, starts, equal, most, SETTLED, axes, spreads)
     if equal:
         spreads = equal_volume(spreads[None], shares[None])[0]
     return np.asarray((axes * spreads[:, None]) @ axes.T)
-
-
-def _quasi_newton(slopes: Doubles, bends: Doubles, past: list[tuple[Doubles, Doubles]]) -> Doubles:
-    """Nocedal's two loops, from steps and what slopes fell by; ``bends`` are a first Hessian."""
-    step, known = slopes, [(s, y, c) for s, y in past if (c := np.vdot(s, y)) > 0]
-    parts = []
-    for s, y, product in reversed(known):
-        parts.append(np.vdot(s, step) / product)
-        step = step - parts[-1] * y
-    step = step / bends
-    for s, y, product in known:
-        step = step + s * (parts.pop() - np.vdot(y, step) / product)
-    return step
-
-
-def _along(
-    S: Doubles, shares: Doubles, axes: Doubles, equal: bool
-) -> tuple[tuple[Doubles, Doubles], Doubles, Doubles]:
-    """`_per_row` along some axes; and D^T S_k D with their diagonals."""
-    turned = axes.T @ S @ axes
-    spreads = np.diagonal(turned, axis1=1, axis2=2)
-    return _per_row(spreads, shares, equal), turned, spreads
-
-
-def _per_row(spreads: Doubles, shares: Doubles, equal: bool) -> tuple[Doubles, Doubles]:
-    """What is minimised over axes, per row, of variances (..., K, w) along them.
-
-    And weights (K,), of which its slopes are those of a weighted mean of logarithms.
-    """
-    logs = np.log(spreads).sum(axis=-1)
-    if not equal:
-        return logs @ shares, shares
-    width = spreads.shape[-1]
-    top = logs.max(axis=-1, keepdims=True)
-    weights = np.exp((logs - top) / width) * shares
-    total = weights.sum(axis=-1, keepdims=True)
-    return (top + width * np.log(total))[..., 0], weights / total

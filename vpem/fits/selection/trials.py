@@ -394,13 +394,12 @@ def _by_worker(
     Runs of rows have responsibilities and log-likelihoods (`posteriors`); ``there`` (m,) are rows
     with a value, ``owners`` (m,) says who has each. If rows are trimmed they count for nothing.
     """
-    from scipy.special import entr
-
     scores, doubts, most = np.zeros((3, len(there)))
     there = there.copy()
     classes = np.zeros(len(there), dtype=np.intp)
     for rows, proba, log_likelihoods in parts:
-        scores[rows], doubts[rows] = log_likelihoods, entr(proba).sum(axis=1)
+        logs = np.log(proba, where=proba > 0, out=np.zeros_like(proba))
+        scores[rows], doubts[rows] = log_likelihoods, -(proba * logs).sum(axis=1)
         most[rows], classes[rows] = proba.max(axis=1), proba.argmax(axis=1)
         if trims:
             there[rows] &= proba[:, -1] == 0
