@@ -6,6 +6,7 @@ Times of larger shapes, beside those of other programs, are `python -m benchmark
 import subprocess
 import sys
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,13 @@ from pyarrow import csv, parquet
 from sklearn.mixture import GaussianMixture
 
 from benchmarks.problems import mixture_rows, one_block, sweep_once
-from vpem import VPEM, NotConvergedWarning, connect, fit_vpem, make_graph, read_dataset
+from vpem import NotConvergedWarning, connect, fit_vpem, make_graph, read_dataset
 from vpem.files import arrow as arrow_columns
 from vpem.files.readers import text
-from vpem.fits import vpem as fits
+from vpem.fits.selection.search import grid, search
+from vpem.fits.selection.trials import ByFeatures, Problem
 from vpem.network.partition import contiguous
+from vpem.steps import starts
 from vpem.terms import features
 
 from .tables import each
@@ -62,11 +65,28 @@ def test_from_one_start_a_fit_takes_no_more_steps_than_scikit_learn(apart, tol):
     assert own.history[-1][0] / len(X) == pytest.approx(their.lower_bound_, abs=1e-9)
 
 
-def test_a_selection_draws_no_more_starts_than_it_has_cells(monkeypatch):
-    drawn, kernel = [], fits.draw_start
-    monkeypatch.setattr(fits, "draw_start", lambda *a, **how: drawn.append(1) or kernel(*a, **how))
-    VPEM(2, agents=1).select(mixture_rows(200, 3, 2, 2.0), [2, 3], ["full", "diag", "tied"])
-    assert 0 < len(drawn) <= 6
+@each(("agents", "units"), [(1, 2), (3, 1)])  # a sphere of one feature has its own
+def test_cells_of_as_many_components_and_units_share_a_start(agents, units, monkeypatch):
+    """And each is to the bit, messages included, what it is alone."""
+    sought, seed = [], starts.seed_features
+    monkeypatch.setattr(
+        starts, "seed_features", lambda *a, **how: sought.append(a[2]) or seed(*a, **how)
+    )
+    X, joined = mixture_rows(60, 3, 2), connect(make_graph("star", agents), contiguous(3, agents))
+    kinds = ["full", "diag", "tied", "VVE", "spherical"]
+
+    def found():
+        problem = Problem(X, {0: joined}, None, {"least_rows": 5.0})
+        cells = search(problem, grid([2, 9], [0], kinds), n_init=2).cells
+        return [repr(one | {"seconds": 0}) for one in cells]
+
+    shared = found()
+    assert Counter(sought) == dict.fromkeys((2, 9), 2 * units)
+    assert any("left out" in one for one in shared)  # first drawn again, by the same stream
+    with monkeypatch.context() as alone:
+        alone.setattr(ByFeatures, "fit", lambda _, rows, how: fit_vpem(X, joined, **how))
+        assert shared == found()
+    assert Counter(sought) == dict.fromkeys((2, 9), 2 * (units + len(kinds)))
 
 
 # ---- memory --------------------------------------------------------------------------------------

@@ -274,30 +274,55 @@ def draw_start(
     "farthest" is as "k-means++", but for what is drawn after the first row: nothing.
 
     Of more rows than `sample_size` says all but "random" look at as many, drawn from the
-    shared stream: what they take and send does not grow with the rows beyond that.
+    shared stream: what they take and send does not grow with the rows beyond that. What fits of the
+    same rows have found (`Sum.starts`) is found once, and counted as if each had.
     """
     if init == "random":
         rows = stream.draw_distinct(n_components)
         return terms.start(terms.at_rows(rows)), rows
-    some, view, draws, numbers = terms, terms.measured, stream, np.arange(terms.n_samples)
+    known = total.starts if terms.gaps is None and terms.measured is terms else None
+    if known is None:
+        found = _chosen(init, terms, total, n_components, stream, tell)
+    else:
+        units = terms.scaling.shift.tobytes(), terms.scaling.scale.tobytes(), terms.itemsize
+        key = init, n_components, terms.n_samples, units, str(stream.rng.bit_generator.state)
+        if key not in known:
+            counted = total.counted_on(total.ledger.times(0))
+            found = _chosen(init, terms, counted, n_components, stream, tell)
+            known[key] = found, counted.ledger, stream.rng.bit_generator.state
+        found, ledger, stream.rng.bit_generator.state = known[key]
+        total.ledger.add(ledger)
+    numbers, row_weights, places, run = found
+    some = terms
+    if len(numbers) < terms.n_samples:
+        some = terms.select_rows(numbers, row_weights)
+    if run is None:
+        return terms.start(some.at_rows(places)), numbers[places]
+    return _from_clusters(some, total, run), numbers[places]
+
+
+def _chosen(
+    init: str, terms: FeatureTerms, total: Sum, n_components: int, stream: RowStream,
+    tell: Tell | None,
+) -> tuple[Indices, Doubles | None, Indices, Lloyd | None]:  # fmt: skip
+    """Return the rows that a start looks at, their weights, its places in them, and clusters."""
+    view, draws, numbers = terms.measured, stream, np.arange(terms.n_samples)
     count = sample_size(n_components, terms.widest)
     if count < terms.n_samples:
         numbers, draws = stream.sample(count)
-        some, view = (one.select_rows(numbers, draws.row_weights) for one in (some, view))
+        view = view.select_rows(numbers, draws.row_weights)
     places = seed_features(view, total, n_components, draws, tell, farthest=init == "farthest")
-    rows = numbers[places]
     if init != "kmeans":
-        return terms.start(some.at_rows(places)), rows
+        return numbers, draws.row_weights, places, None
     # Each hub's part (B,) of the squared shift that the centres may still make.
     of_hubs = np.bincount(view.blocks.block_of, _variances(view), view.blocks.n_blocks)
     tolerances = (LLOYD_TOLERANCE / view.n_features * of_hubs).astype(np.float64)
-    pace = Pace(tolerances=tolerances)
     run = lloyd_features(
-        view, total, view.at_rows(places), draws, max_iter=MOST_LLOYD_OF_START, pace=pace,
-        kind="setup", fill=not is_diagonal(terms.covariance_type),
-        callback=step_of_lloyd(tell),
+        view, total, view.at_rows(places), draws, max_iter=MOST_LLOYD_OF_START,
+        pace=Pace(tolerances=tolerances), kind="setup",
+        fill=not is_diagonal(terms.covariance_type), callback=step_of_lloyd(tell),
     )  # fmt: skip
-    return _from_clusters(some, total, run), rows
+    return numbers, draws.row_weights, places, run
 
 
 def start_at_labels(

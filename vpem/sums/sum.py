@@ -174,6 +174,8 @@ class Sum(Stateful):
     """The sum at that place: this, or the one that this stands around."""
     active: Indices | None = None
     """Senders (a,) of the sum begun last; None: all."""
+    starts: dict[Any, Any] | None = None
+    """What fits of the same rows have found of their starts (`vpem.steps.starts.draw_start`)."""
 
     def __init__(self, n_holders: int) -> None:
         self.ledger = None

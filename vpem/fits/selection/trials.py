@@ -115,11 +115,12 @@ class _Held:
         self.X, self.network, self.weights = X, network, sample_weight
         self._names, self.missing, self._n_features = feature_names, missing, n_features
         self._rows, self._kinds = rows, kinds
+        self._starts: dict[Any, Any] = {}
 
     def having(self, X: Any, sample_weight: ArrayLike | None) -> Self:
         """Return these holders with other rows, or what they weigh, counted with these."""
         other = copy(self)
-        other.X, other.weights = X, sample_weight
+        other.X, other.weights, other._starts = X, sample_weight, {}
         return other
 
     def _streams(self, seeds: Sequence[int], n_holders: int) -> list[np.random.Generator]:
@@ -172,11 +173,17 @@ class ByFeatures(_Held):
         super().__init__(X, network, sample_weight, feature_names, missing, n_features, rows, kinds)
 
     def fit(self, rows: Indices | None, options: Report) -> Fit:
-        """Fit by VP-EM."""
-        return fit_vpem(
-            _some(self.X, rows), self.network, sample_weight=_some(self.weights, rows),
+        """Fit by VP-EM; fits to all rows share what they find of starts, where all is here."""
+        network, alone = self.network, not self._apart and self.network.agents.masks is None
+        if rows is None and alone and network.total.exact:
+            network = replace(network, total=copy(network.total))
+            network.total.starts = self._starts
+        fit = fit_vpem(
+            _some(self.X, rows), network, sample_weight=_some(self.weights, rows),
             feature_names=self._names, kinds=self._kinds, **options,
         )  # fmt: skip
+        fit.network = self.network
+        return fit
 
     def known(self, fit: Fit) -> Mixture:
         """Return this process's part of a model, with the mean of all roots' mixing weights."""
