@@ -152,7 +152,7 @@ class Settings:
                 if now in known:
                     hint = f"; it is now called {now}{remark}"
                 raise TypeError(f"{type(self).__name__} has no setting {name!r}{hint}")
-        vars(self).update({name: given.get(name, one.default) for name, one in known.items()})
+        vars(self).update({name: one.default for name, one in known.items()} | given)
         self.__post_init__()
 
     def __setattr__(self, name: str, value: object = None) -> None:
@@ -173,15 +173,15 @@ class Settings:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self)})"
 
     def __post_init__(self) -> None:
-        given = vars(self)
+        given, known = vars(self), self.settings_by_name
         for name in self._not_default():
-            given[name] = _checked(self.settings_by_name[name], given[name])
+            given[name] = _checked(known[name], given[name])
         self.refuse_idle()
 
     def _not_default(self) -> list[str]:
         """Return the settings whose value is another object than the default."""
-        known = self.settings_by_name.items()
-        return [name for name, one in known if getattr(self, name) is not one.default]
+        given, known = vars(self), self.settings_by_name.items()
+        return [name for name, one in known if given.get(name, one.default) is not one.default]
 
     def refuse_idle(self, **facts: object) -> None:
         """Raise InputError where a setting has no effect beside the others and these facts."""
@@ -215,7 +215,8 @@ class Settings:
 
     def changed(self, **changes: object) -> Self:
         """Return the record with other values."""
-        return type(self)(**{**vars(self), **changes}) if changes else self
+        same = all(vars(self).get(name, ...) is value for name, value in changes.items())
+        return self if same else type(self)(**{**vars(self), **changes})
 
     def into(self, record: type[T], **changes: object) -> T:
         """Return another record, of the settings that both have, with changes."""

@@ -1,6 +1,4 @@
 """Cholesky factors of the covariance blocks: what whitens a block, and its log-determinant."""
-import numpy as np
-
 from libc.float cimport DBL_EPSILON, FLT_EPSILON
 from libc.math cimport isfinite, log
 from libc.string cimport memset
@@ -51,6 +49,7 @@ def cholesky_blocks(
     cdef Py_ssize_t n_blocks = offsets.shape[0] - 1
     cdef Py_ssize_t b, c, start = 0, size
     cdef int n
+    cdef bint singular = False
     whiteners[:] = covariances
     with nogil:
         for b in range(n_blocks):
@@ -62,8 +61,8 @@ def cholesky_blocks(
                 if n > 0 and whiten_block(
                     &covariances[start], &whiteners[start], n, &log_dets[c, b]
                 ) != 0:
-                    failed[c, b] = 1
+                    failed[c, b] = singular = True
                     log_dets[c, b] = 0
                     memset(&whiteners[start], 0, size * sizeof(real))
                 start += size
-    return np.asarray(failed).any()
+    return singular

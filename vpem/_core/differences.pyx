@@ -216,21 +216,28 @@ def assign_features(
     n_shares = shares_of(n_tiles, cost, total)
     n_threads = worth(n_threads, n_shares, cost)
     # About the first centre: between centres at whole numbers ties are ties.
-    middle = np.asarray(centres)[0].astype(dtype)
-    about = np.asarray(centres) - middle
-    heights = (about**2 - about[0] ** 2)[1:]
+    cdef real[:, ::1] planes = np.empty((n_centres, plan.d), dtype=dtype)
+    heights = np.empty((plan.n_others, plan.d))
+    cdef double[:, ::1] height = heights
+    cdef double off, of_first_centre
+    for j in range(plan.d):
+        planes[0, j] = <real>centres[0, j]
+        of_first_centre = centres[0, j] - planes[0, j]
+        for k in range(plan.n_others):
+            off = centres[k + 1, j] - planes[0, j]
+            height[k, j] = off * off - of_first_centre * of_first_centre
+            planes[k + 1, j] = <real>(-2 * (off - of_first_centre))
     constants_of = np.empty((plan.n_hubs, plan.n_others), dtype=dtype)
     for hub in range(plan.n_hubs):
-        constants_of[hub] = heights[:, places[hub]:places[hub + 1]].sum(axis=1)
-    cdef const real[::1] shift = middle
-    cdef const real[:, ::1] normals = (-2 * (about - about[0]))[1:].astype(dtype, copy=False)
-    cdef const real[:, ::1] levels = (heights if plan.gaps else heights[:0]).astype(dtype)
+        constants_of[hub] = np.add.reduce(heights[:, places[hub]:places[hub + 1]], axis=1)
+    cdef const real[:, ::1] levels = heights.astype(dtype) if plan.gaps else planes
     cdef const real[:, ::1] constants = constants_of
-    cdef const real[:, ::1] mixing = np.asarray(mix).astype(dtype, copy=False)
-    cdef double[:, ::1] partial = np.zeros((n_shares, total))
-    cdef real[:, ::1] work = np.zeros((n_threads, plan.tile * size), dtype=dtype)
+    cdef const real[:, ::1] mixing = np.asarray(mix, dtype=dtype) if plan.mixes else planes
+    sums_of_shares = np.zeros((n_shares, total))
+    cdef double[:, ::1] partial = sums_of_shares
+    cdef real[:, ::1] work = np.empty((n_threads, plan.tile * size), dtype=dtype)
     cdef const unsigned char* seen = &observed[0, 0] if plan.gaps else NULL
-    cdef const real* normal = &normals[0, 0] if plan.n_others else NULL
+    cdef const real* normal = &planes[1, 0] if plan.n_others else NULL
     cdef const real* level = &levels[0, 0] if plan.n_others and plan.gaps else NULL
     cdef const real* constant = &constants[0, 0] if plan.n_others else NULL
     cdef const double* heavy = &weights[0] if weights.shape[0] else NULL
@@ -257,7 +264,7 @@ def assign_features(
             if plan.n_others:
                 differences_of(
                     &plan, &rows[begin, 0], seen + begin * plan.d if plan.gaps else NULL, n,
-                    &places[0], &shift[0], normal, level, constant, &mixing[0, 0], near, there_of,
+                    &places[0], &planes[0, 0], normal, level, constant, &mixing[0, 0], near, there_of,
                     local, out,
                 )
             add_first(
@@ -276,7 +283,8 @@ def assign_features(
                 )
             begin = begin + n
     # One after the other, whoever had them.
-    cdef const double[::1] found = np.asarray(partial).sum(axis=0)
+    totals = sums_of_shares[0] if n_shares == 1 else sums_of_shares.sum(axis=0)
+    cdef const double[::1] found = totals
     for k in range(n_centres):
         for j in range(plan.d):
             sums[k, j] += found[k * plan.d + j]
@@ -287,6 +295,5 @@ def assign_features(
             counts[root, k] += found[of_first + plan.d + root * n_centres + k]
         least[root] += found[of_least + root]
         changes[root] += <Py_ssize_t>found[of_least + plan.n_roots + root]
-    apart = np.asarray(found)[of_first:of_first + plan.d]
     for hub in range(offsets.shape[0] - 1):
-        first[hub] += apart[offsets[hub]:offsets[hub + 1]].sum()
+        first[hub] += np.add.reduce(totals[of_first + offsets[hub]:of_first + offsets[hub + 1]])

@@ -220,7 +220,7 @@ def copies_of(mixtures: Sequence[Any], total: Sum) -> list[int]:
     components at the best one, from sums over hubs.
     """
     k, q = mixtures[0].n_components, mixtures[0].n_factors
-    later, earlier = np.tril_indices(k, -1)
+    later, earlier = np.tri(k, k=-1).nonzero()
     differ = np.any([~coinciding(one)[later, earlier] for one in mixtures], axis=0)
     same = ~total.holders.any(differ)
     if not same.any():

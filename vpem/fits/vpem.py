@@ -378,9 +378,8 @@ class _Attempts:
         start, rows = self._start(restart, stream)
         if restart.saved is None and restart.start is None:
             start = self.began_at.apply_to(start, self._own)
-        loadings = np.random.default_rng([*restart.seed, LOADINGS])
-        columns = own_columns_of_hubs(self.network)
-        terms = self.terms.drawn(loadings, settings.n_components, columns)
+        columns, drawn_by = own_columns_of_hubs(self.network), [*restart.seed, LOADINGS]
+        terms = self.terms.drawn(drawn_by, settings.n_components, columns)
         terms.held = held_of(settings.fix, start)
         fit: Callable[..., Run] = em.fit_with_factors if terms.n_factors else em.fit
         going: Report = {

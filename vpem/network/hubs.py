@@ -96,7 +96,6 @@ def find_hubs(
     all nodes each time.
     """
     hops = check_int("hops", hops, least=0)
-    rng = check_seed(seed)
     n = graph.n_agents
     if hops == 0:
         return [Hub(agent, (agent,)) for agent in range(n)]
@@ -108,7 +107,7 @@ def find_hubs(
     queue = np.empty(n, np.int32)
     mark = 0
     left = 0 if graph.has_server else n
-    rank = rng.permutation(n).tolist() if left else []
+    rank = check_seed(seed).permutation(n).tolist() if left else []
     heap = [(-n, rank[node], node) for node in range(left)]
     heapq.heapify(heap)
     while left:

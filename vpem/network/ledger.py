@@ -136,7 +136,7 @@ class Ledger(Stateful):
 
     @property
     def bytes(self) -> int:
-        return int(self._bytes.sum())
+        return int(self._bytes.sum()) if len(self.targets) else 0
 
     @property
     def rounds(self) -> int:

@@ -439,6 +439,6 @@ class Blocks:
     def of_feature(self, per_root: NDArray[Kind]) -> NDArray[Kind]:
         """Expand what roots hold, (R, K), R = 1 if shared, else B, to what features see, (K, d)."""
         if len(per_root) == 1:
-            return np.repeat(per_root, self.n_features, axis=0).T
+            return per_root.repeat(self.n_features, axis=0).T
         expanded: NDArray[Kind] = per_root[self.block_of].T
         return expanded

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
@@ -298,7 +298,7 @@ def mean_over_roots(values: Doubles) -> float:
 
 
 def check_finite(log_likelihoods: Doubles, iteration: int) -> None:
-    if not np.isfinite(log_likelihoods).all():
+    if not all(map(isfinite, log_likelihoods.tolist())):
         root = int(np.flatnonzero(~np.isfinite(log_likelihoods))[0])
         raise NumericalError(
             f"the log-likelihood of root {root} is {log_likelihoods[root]} at iteration "
@@ -450,7 +450,7 @@ class Reinitialiser:
 
     def are_few(self, counts: Sequence[Doubles]) -> bool:
         """Whether a root here finds too few effective samples (R, K) of a component in use."""
-        return any(bool(self._few(count).any()) for count in counts)
+        return any(np.count_nonzero(self._few(count)) for count in counts)
 
     def emptied(self, counts: Sequence[Doubles]) -> bool:
         """Whether any root finds too few effective samples (R, K) of a component in use."""
@@ -462,7 +462,8 @@ class Reinitialiser:
         Of more than a row each it is the smallest alone: once that has gone others have its rows.
         """
         few: Mask = count < self.least
-        few[:, list(self.given_up)] = False
+        if self.given_up:
+            few[:, list(self.given_up)] = False
         if self.terms.least_rows >= 1 and count.shape[1] - len(self.given_up) == 1:
             few[:] = False  # the last one stays
         elif self.terms.least_rows >= 1:
@@ -484,7 +485,7 @@ class Reinitialiser:
         events: list[tuple[int, str, int]] = []
         for root_factors, count in zip(factors, counts, strict=True):
             few = self._few(count)
-            if not (root_factors.failed.any() or few.any()):
+            if not np.count_nonzero(few) + np.count_nonzero(root_factors.failed):
                 continue
             for copy, hub in zip(*root_factors.failed.nonzero(), strict=True):
                 events.append((int(copy), "covariance", self.hubs[hub]))

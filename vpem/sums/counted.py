@@ -316,6 +316,8 @@ class AtServer(Sum):
         """Count a sum: terms of every agent go to the root, and the total comes back."""
         self.holders.begin(kind, n_samples)
         self.charge_as(kind)
+        if self._alone:
+            return
         masked = self.holders.masks is not None
         itemsize = MASKED_BYTES if masked else itemsize
         size = message_bytes(n_samples, n_values, itemsize, n_scalars)

@@ -214,10 +214,10 @@ class Density(ABC, Shown, facts="{n_components:component}, {n_features:feature}"
         return replace(self, **changed)  # type: ignore[type-var]
 
     @cached_property
+    @np.errstate(divide="ignore")
     def log_weights(self) -> Doubles:
         """Logarithms of the mixing weights, as each root holds them."""
-        with np.errstate(divide="ignore"):
-            return np.log(self.weights)
+        return np.log(self.weights)
 
     @property
     def in_use(self) -> Mask:

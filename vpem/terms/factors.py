@@ -302,7 +302,7 @@ class FactorTerms(FeatureTerms):
         loadings = np.broadcast_to(0.0, (*plain.means.shape, self.n_factors))
         return FactorMixture(**plain.common, loadings=loadings)
 
-    def drawn(self, rng: np.random.Generator, n_components: int, columns: Indices) -> Self:
+    def drawn(self, seed: list[int], n_components: int, columns: Indices) -> Self:
         """Return the same terms, which start at loadings of their own.
 
         All agents draw alike, for all features; ``columns`` (d,) are those of this process as the
@@ -310,7 +310,8 @@ class FactorTerms(FeatureTerms):
         """
         chosen = copy(self)
         shape = (n_components, self.n_features, self.n_factors)
-        chosen.directions = rng.standard_normal(shape)[:, columns]
+        drawn = np.random.default_rng(seed).standard_normal(shape)
+        chosen.directions = drawn[:, columns]
         return chosen
 
     # ---- E-step --------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ than 1 on average it shrinks with them."""
 LEAST_VARIANCE = 1e-100
 """Of a constant feature, where values are expected by the spread of the data alone."""
 
+TINY = np.finfo(np.float64).tiny
 NO_ROWS = np.array(1e-200)
 """Effective rows that are none: no mean could be taken of them."""
 
@@ -399,7 +400,7 @@ class FeatureTerms(RowTerms):
         counts = statistics.counts
         n = self.blocks.of_feature(counts)
         means = statistics.shifts.astype(np.float64)
-        if (used := counts > 0).all():
+        if np.count_nonzero(used := counts > 0) == used.size:
             means += statistics.first / n
         else:
             used = self.blocks.of_feature(used)
@@ -412,7 +413,7 @@ class FeatureTerms(RowTerms):
         else:
             covariances_full(*common, covariances)
         within = counts.sum(axis=1, keepdims=True)  # 0 where all rows are noise
-        shares = counts / np.maximum(within, np.finfo(np.float64).tiny)
+        shares = counts / np.maximum(within, TINY)
         return self.hold(self._constrained(self.mixture(shares, means, covariances), counts))
 
     def _constrained(self, free: Mixture, counts: Doubles) -> Mixture:

@@ -416,7 +416,7 @@ class RowTerms:
         """Return a mixture with what the latest E-step, by its parameters, found of all rows."""
         return mixture
 
-    def drawn(self, rng: np.random.Generator, n_components: int, columns: Indices) -> Self:
+    def drawn(self, seed: list[int], n_components: int, columns: Indices) -> Self:
         """Return the same terms with what they draw of a start, if anything."""
         return self
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from datetime import date
-from functools import partial
+from functools import cache, partial
 from html import escape
 from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
@@ -387,6 +387,12 @@ def _described(parameters: Sequence[Field[object]], also: Mapping[str, str]) -> 
         yield "\n    ".join([f"{one.name} : {kind}, {default}", *lines])
 
 
+@cache
+def names_of_fields(kind: Any) -> set[str]:
+    """Return the names of the parameters that an estimator declares."""
+    return {one.name for one in fields(kind) if one.init}
+
+
 class OnGraph(Estimator):
     """Estimator with a graph, settings of recipes, and the parameters of all fits.
 
@@ -600,8 +606,8 @@ class OnGraph(Estimator):
         raise NotImplementedError
 
     def _settings(self, record: type[T], **changes: object) -> T:
-        own = {one.name for one in fields(self) if one.init}
-        values = {one.name: getattr(self, one.name) for one in record.fields() if one.name in own}
+        own = names_of_fields(type(self))
+        values = {name: getattr(self, name) for name in record.settings_by_name if name in own}
         return record(**{**values, **changes})
 
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
