@@ -335,6 +335,12 @@ LOADED = {
         "vpem.VPEM(2, random_state=None).fit(default_rng(0).normal(size=(60, 3)))",
         UNUSED - {"vpem.fits.selection.trials", "vpem.files.networks"} | {"pyarrow"},
     ),
+    "estimator of a data frame, or a list": (
+        "import numpy, pandas, vpem; X = numpy.random.default_rng(0).normal(size=(60, 3))\n"
+        "for one in (pandas.DataFrame(X, columns=[*'xyz']), X.tolist(), (9 * X).astype(int)):\n"
+        "    vpem.VPEM(2, random_state=0).fit(one).predict(one)",
+        {"sklearn"},
+    ),
     "load a model": (
         "import vpem; vpem.load('model.h5')", {"matplotlib", "networkx", "vpem.saem.results"},
     ),

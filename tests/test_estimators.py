@@ -3,12 +3,15 @@
 import inspect
 import itertools
 import pickle
+import warnings
 from dataclasses import asdict
+from importlib.util import find_spec
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import sklearn.mixture.tests.test_gaussian_mixture as theirs
@@ -36,6 +39,7 @@ from vpem.files.checkpoints import write_state
 from vpem.files.hdf5 import open_read
 from vpem.files.models import read_model
 from vpem.files.results import write_clustering
+from vpem.fits.estimators import base
 from vpem.fits.estimators.base import workers_of
 from vpem.fits.mixture_imputation import write_imputation
 from vpem.network.partition import evenly
@@ -779,3 +783,48 @@ def test_what_scikit_learn_refuses_of_arrays_is_refused_in_its_words(X):
     for asked in (vpem.FedMissEM(rank=1).fit, vpem.FedMissEM(rank=1).fit(X).transform):
         with pytest.raises(ValueError, match="Input X contains infinity"):
             asked(endless)
+
+
+def looked_at(X, before):
+    """What `validated` makes of rows, in a fit or after one, and of the estimator."""
+    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings(record=True) as said:
+        model, checks = VPEM(), {"dtype": [np.float64, np.float32], "ensure_all_finite": False}
+        warnings.simplefilter("always")
+        try:
+            if before is not None:
+                patched.setattr(base, "_numbers_in", lambda X: None)
+                base.validated(model, before, reset=True, **checks)
+                patched.undo()
+            rows = base.validated(model, X, reset=before is None, **checks)
+            found = type(rows), rows.dtype, rows.shape, rows.tobytes()
+        except (ValueError, TypeError) as error:
+            found = type(error), str(error)
+    names = getattr(model, "feature_names_in_", np.empty(0)).tolist()
+    return found, names, model.n_features_in_, [str(one.message) for one in said]
+
+
+def test_rows_of_numbers_are_read_as_scikit_learn_reads_them(monkeypatch):
+    numbers = np.arange(1.0, 13).reshape(4, 3)
+    table = pd.DataFrame(numbers, columns=[*"abc"])
+    given = [numbers.astype(kind) for kind in ("f8", "f4", "f2", "g", "i8", "u1", "?")]
+    given += [one.tolist() for one in given] + [
+        [*numbers.astype("f4")],
+        [[True, 2.5]],
+        [["1", 2.0]],
+        [[None, 1]],
+    ]
+    given += [table.astype({"b": kind}) for kind in ("f8", "f4", "i2", "u8", "Int64", "object")]
+    given += [table.astype("f4"), table[::2], table.where(table > 3), table[["b", "a", "c"]]]
+    given += [table.set_axis(names, axis=1) for names in ([1, 2, 3], [1, 2.5, ()], ["a", "b", "d"])]
+    if find_spec("polars"):
+        import polars as pl
+
+        given += [
+            pl.DataFrame(table),
+            pl.DataFrame(table).cast({"b": pl.Int8}),
+            pl.DataFrame(table).cast(pl.Float32),
+        ]
+    fast = [looked_at(X, before) for X in given for before in (None, numbers, table)]
+    monkeypatch.setattr(base, "_numbers_in", lambda X: None)
+    slow = [looked_at(X, before) for X in given for before in (None, numbers, table)]
+    assert fast == slow

@@ -189,7 +189,7 @@ class _Clusters(Clusters):
             moved = np.where(silent[blocks.block_of], run.centres, moved)
         run.centres = moved
         flags = empty.any(axis=0)
-        return (flags if self.total.tells_all else self.total.holders.any(flags)).nonzero()[0]
+        return np.nonzero(flags if self.total.tells_all else self.total.holders.any(flags))[0]
 
     def place(self, run: Lloyd, clusters: Sequence[int], rows: Sequence[int]) -> None:
         run.centres[clusters] = self.terms.at_rows(np.array(rows, dtype=np.intp))

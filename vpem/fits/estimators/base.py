@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from datetime import date
-from functools import cache, partial
+from functools import partial
 from html import escape
 from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
@@ -129,13 +129,15 @@ def stored_in(X: object) -> Dataset | None:
     return X if isinstance(X, Dataset) else None
 
 
-def names_of(X: object) -> list[str] | None:
+def names_of(X: Any) -> list[str] | None:
     """Return the names of the columns of a data frame or dataset, None of an array."""
     stored = stored_in(X)
     if stored is not None:
         return list(stored.feature_names)
     if not hasattr(X, "columns") and not hasattr(X, "__dataframe__"):
         return None
+    if _numbers_of(X) and ((kinds := {*map(type, X.columns)}) == {str} or str not in kinds):
+        return [*X.columns] if str in kinds else None
     from sklearn.utils.validation import _get_feature_names
 
     names = _get_feature_names(X)
@@ -215,12 +217,13 @@ def _plain(value: object) -> object:
 def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
     """Return rows by scikit-learn's ``validate_data``; errors name a column without numbers."""
     X = columns_apart(X)
-    plain = type(X) is np.ndarray and X.dtype in (np.float32, np.float64) and X.ndim == 2
-    if plain and X.size and not checks["ensure_all_finite"]:
-        known, rows = vars(estimator), np.asarray(X)
-        before = known.get("n_features_in_"), "feature_names_in_" in known
-        if checks["reset"] or before == (rows.shape[1], False):
+    rows = None if checks["ensure_all_finite"] else _numbers_in(X)
+    if rows is not None and rows.size:
+        known, names = vars(estimator), names_of(X)
+        before = known.get("n_features_in_"), [*known.get("feature_names_in_", ())]
+        if checks["reset"] or before == (rows.shape[1], names or []):
             known.pop("feature_names_in_", None)
+            known |= {"feature_names_in_": np.array(names, dtype=object)} if names else {}
             estimator.n_features_in_ = rows.shape[1]
             return rows
     from sklearn.utils.validation import validate_data
@@ -245,6 +248,32 @@ def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
                 raise InputError(f"column {name!r} of X holds {content} no number{way}") from None
         raise error from None
     return data
+
+
+FRAMES = {"pandas": r"u?int\d+|float\d+", "polars": r"U?Int(8|16|32|64)|Float(32|64)"}
+"""Libraries of data frames, and what they call types of numbers."""
+
+
+def _numbers_of(X: object) -> str | None:
+    """Return what a data frame calls types of numbers; None: it is none that is known."""
+    kind = type(X)
+    return FRAMES.get(kind.__module__.partition(".")[0]) if kind.__name__ == "DataFrame" else None
+
+
+def _numbers_in(X: Any) -> Floats | None:
+    """Return rows (M, d) as scikit-learn does where all are numbers; None: it is to say more."""
+    rows = X
+    if numbers := _numbers_of(X):
+        types = [*map(str, X.dtypes)]
+        if types and all(re.fullmatch(numbers, one) for one in types):
+            rows = np.asarray(X, np.result_type(*types) if types[0].islower() else np.float64)
+    elif type(X) is list:
+        with suppress(ValueError):  # of rows of several lengths
+            rows = np.asarray(X)
+            rows = rows.astype(np.float64) if rows.dtype.kind in "biuf" else rows
+    if type(rows) is not np.ndarray or rows.dtype.kind not in "biuf" or rows.ndim != 2:
+        return None
+    return rows if rows.dtype in (np.float32, np.float64) else rows.astype(np.float64)
 
 
 def _is_number(cell: object) -> bool:
@@ -385,12 +414,6 @@ def _described(parameters: Sequence[Field[object]], also: Mapping[str, str]) -> 
         default = "optional" if one.default is None else f"default={one.default!r}"
         lines = textwrap.wrap(re.sub(OPTION, named, text), 96, break_on_hyphens=False)
         yield "\n    ".join([f"{one.name} : {kind}, {default}", *lines])
-
-
-@cache
-def names_of_fields(kind: Any) -> set[str]:
-    """Return the names of the parameters that an estimator declares."""
-    return {one.name for one in fields(kind) if one.init}
 
 
 class OnGraph(Estimator):
@@ -606,7 +629,7 @@ class OnGraph(Estimator):
         raise NotImplementedError
 
     def _settings(self, record: type[T], **changes: object) -> T:
-        own = names_of_fields(type(self))
+        own = self.__dataclass_fields__
         values = {name: getattr(self, name) for name in record.settings_by_name if name in own}
         return record(**{**values, **changes})
 
