@@ -8,6 +8,7 @@ cdef enum:
     BY_V_AND_KE = 16
     FORMULA = 64       # of `formula_at`: its number from bit 7 on, two bits a scale from 10 on
     MOST_PARAMETERS = 6
+    AT_ONCE = 16       # most rows of `courses_at`
 
 cdef struct Rates:
     double ka, k, k12, k21, v, lag
@@ -21,4 +22,9 @@ cdef void rates_of(int code, const double* phi, Rates* rates) noexcept nogil
 cdef double curve_at(
     int code, const Rates* rates, double t, const double* dose_times, const double* amounts,
     const double* durations, Py_ssize_t n_doses, double* slopes, bint with_slopes,
+) noexcept nogil
+
+cdef void courses_at(
+    int code, const Rates* rates, const double* times, Py_ssize_t n, const double* dose_times,
+    const double* amounts, const double* durations, Py_ssize_t n_doses, double* found,
 ) noexcept nogil

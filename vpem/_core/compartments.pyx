@@ -327,6 +327,38 @@ cdef double curve_at(
     return f
 
 
+cdef void courses_at(
+    int code, const Rates* rates, const double* times, Py_ssize_t n, const double* dose_times,
+    const double* amounts, const double* durations, Py_ssize_t n_doses, double* found,
+) noexcept nogil:
+    """Return `curve_at` n times: exponentials of what is absorbed at once do not wait for others.
+    """
+    cdef double decay[AT_ONCE]
+    cdef double rest[AT_ONCE]
+    cdef double low = min(rates.ka, rates.k), apart = max(rates.ka, rates.k) - low, passed, x, size
+    cdef Py_ssize_t d, row
+    cdef bint plain = code & ORAL and not code & (TWO | FORMULA)
+    for d in range(n_doses if plain else 0):
+        plain = plain and durations[d] == 0
+    for row in range(n):
+        found[row] = 0 if plain else curve_at(code, rates, times[row], dose_times, amounts,
+                                              durations, n_doses, NULL, False)
+    for d in range(n_doses if plain else 0):
+        size = amounts[d] / rates.v
+        for row in range(n):
+            passed = times[row] - dose_times[d] - rates.lag
+            decay[row] = exp(-low * passed) if passed > 0 else 0
+            x = apart * passed
+            if passed > 0 and x > 0:
+                rest[row] = (1 - exp(-x) if x > 1 else -expm1(-x)) / x
+            else:
+                rest[row] = 1
+        for row in range(n):
+            passed = times[row] - dose_times[d] - rates.lag
+            if passed > 0:
+                found[row] += size * (rates.ka * passed * decay[row] * rest[row])
+
+
 def curves(
     int code,                          # IN  see `compartments.pxd`
     const double[:, :, ::1] phi,       # IN  (chains, n, m)

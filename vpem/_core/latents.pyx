@@ -9,7 +9,7 @@ import numpy as np
 
 from scipy.special.cython_special cimport log_ndtr
 
-from vpem._core.compartments cimport Rates, curve_at, rates_of
+from vpem._core.compartments cimport AT_ONCE, Rates, courses_at, curve_at, rates_of
 from vpem._core.shares cimport at_once, worth
 
 cdef enum:
@@ -270,12 +270,19 @@ cdef double of_rows(
     """Log-density of an individual's rows; its gradient is added."""
     cdef double phi[MOST_PARAMETERS]
     cdef double bends[MOST_PARAMETERS]
+    cdef double found[AT_ONCE]
     cdef double total = 0, f, weight = 0
     cdef Rates rates
     cdef Py_ssize_t row, a, k
     prepare(law, z, phi, &rates)
     for row in range(law.n_rows):
-        f = predicted(law, phi, &rates, row, bends, with_slope)
+        if with_slope or law.code < 0:
+            f = predicted(law, phi, &rates, row, bends, with_slope)
+        else:
+            if row % AT_ONCE == 0:
+                courses_at(law.code, &rates, law.times + row, min(AT_ONCE, law.n_rows - row),
+                           law.dose_times, law.amounts, law.durations, law.n_doses, found)
+            f = found[row % AT_ONCE]
         k = law.outcomes[row]
         total += of_row(law.kinds[k], law.noise[2 * k], law.noise[2 * k + 1], law.logs[k],
                         law.values[row], f, law.censored[row], with_slope, &weight)
