@@ -274,6 +274,18 @@ print(len(scipy.linalg.cython_lapack.__pyx_capi__) > 100, scipy.linalg.det([[2.0
     assert printed(["-c", program]).split() == ["True", "True", "3.0"]
 
 
+def test_what_saem_took_of_scipy_is_whole_for_others():
+    program = """
+import sys
+from vpem.saem import special
+alone = "scipy.special" not in sys.modules
+import scipy.special, scipy.special.cython_special
+print(alone, scipy.special._ufuncs is special, scipy.special.softmax([0.0, 0.0])[0])
+print(scipy.special.cython_special.ndtri(0.5), scipy.special.ndtri(0.3) == special.ndtri(0.3))
+"""
+    assert printed(["-c", program]).split() == ["True", "True", "0.5", "0.0", "True"]
+
+
 # ---- what is loaded is what is used -------------------------------------------------------------
 
 LIBRARIES = {"numpy", "h5py", "scipy", "sklearn", "networkx", "matplotlib", "pandas", "pyarrow"}
@@ -325,7 +337,7 @@ LOADED = {
     ),
     "saem": (
         [["saem", "long.csv", "--model", "curve", "--curve", "logistic", "--iterations", "2"]],
-        UNUSED - {"scipy.special", "numpy.f2py", "numpy.testing", "vpem.saem.results"}
+        UNUSED - {"vpem.saem.results"}
         | {"pyarrow", "vpem.fits.labels", "vpem.pictures.saved", "vpem.saem.models.linear"},
     ),
     "import": ("import vpem", LIBRARIES | {"typer", "rich"}),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import h5py
 
 
+SAEM_FIT, INDIVIDUALS = "vpem-saem", "vpem-individuals"  # what files say that they are
 LARGE_TEXT = 1 << 20  # bytes from which strings are stored compressed
 
 

@@ -14,12 +14,11 @@ from vpem.errors import FileError, InputError
 from vpem.files import checkpoints, observations
 from vpem.files.data import read_dataset
 from vpem.files.datasets import Dataset, powers_for
-from vpem.files.hdf5 import attribute_of
+from vpem.files.hdf5 import INDIVIDUALS, SAEM_FIT, attribute_of
 from vpem.files.models import Model, match_features, read_model
 from vpem.files.opening import PathLike
 from vpem.files.results import Imputed, StoredClustering, read_clustering, read_imputed
 from vpem.files.traces import Trace, is_lines, read_trace
-from vpem.saem.formats import FIT, INDIVIDUALS
 from vpem.terms.rows import check_missing
 from vpem.terms.units import power_rows
 
@@ -101,7 +100,7 @@ def _opened(path: PathLike) -> Any:
         from vpem.fits.estimators.clustering import kmeans_of
 
         return kmeans_of(read_clustering(path))
-    if encoding == FIT:
+    if encoding == SAEM_FIT:
         from vpem.saem.formats.fits import read_saem
 
         return read_saem(path)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from vpem.checks import check_int
 from vpem.pictures.figure import (
@@ -32,6 +31,7 @@ from vpem.pictures.figure import (
     whole_numbers,
     words,
 )
+from vpem.saem import special
 from vpem.saem.diagnostics import Check, CheckedShare, residuals_of, visual_checks
 from vpem.saem.individuals import Individuals
 from vpem.saem.prediction import Maker, Predictor
@@ -293,7 +293,7 @@ def draw_residuals(
             axes.set_xlabel(label, fontsize=9)
         grid[row, 0].set_ylabel(name, fontsize=9)
         known = np.sort(values[np.isfinite(values)])
-        places = ndtri((np.arange(1, len(known) + 1) - 0.375) / (len(known) + 0.25))
+        places = special.ndtri((np.arange(1, len(known) + 1) - 0.375) / (len(known) + 0.25))
         axes = grid[row, 2]
         axes.axline((0, 0), slope=1, color=INK, linewidth=0.9, zorder=2)
         _points(axes, places, known, "residual")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vpem.checks import Doubles, Floats, Labels
 from vpem.errors import FileError, InputError, shorten
-from vpem.files.hdf5 import open_read, read_attribute
+from vpem.files.hdf5 import SAEM_FIT, open_read, read_attribute
 from vpem.files.models import Model, assembled, read_model
 from vpem.files.results import Imputed, StoredClustering, read_clustering, read_imputed
 from vpem.files.traces import Trace, is_lines, read_trace
@@ -29,7 +29,6 @@ from vpem.network.hubs import Hub
 from vpem.network.ledger import KINDS
 from vpem.network.schema import Report
 from vpem.pictures.figure import BAND, PALE, colour, halo, hatch, words
-from vpem.saem.formats import FIT
 from vpem.terms.families.covariates import logit_coefficients
 from vpem.terms.families.kinds import LAWS
 from vpem.terms.mixture import Mixture, is_diagonal
@@ -650,7 +649,7 @@ KINDS_OF_FITS: dict[str | None, tuple[Callable[..., Any], Callable[..., Saved]]]
     Model.encoding: (read_model, SavedMixture),
     StoredClustering.encoding: (read_clustering, SavedClusters),
     Imputed.encoding: (read_imputed, _saved_imputation),
-    FIT: (_read_saem, _saved_saem),
+    SAEM_FIT: (_read_saem, _saved_saem),
     Trace.encoding: (read_trace, _saved_trace),
 }
 """What reads a file of this encoding, and what is drawn of it."""

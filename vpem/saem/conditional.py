@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.special import chdtri, gammaln, ndtri
 
 from vpem.checks import Doubles, check_int, check_memory, check_number
 from vpem.errors import InputError, NumericalError
 from vpem.network.schema import Report
+from vpem.saem import special
 from vpem.saem.individuals import Individuals, Streams
-from vpem.saem.models.model import LOG_2_PI, Counts, SaemModel
+from vpem.saem.models.model import LOG_2_PI, SaemModel
 from vpem.saem.samplers import Chains, Sampler
 
 FAINT = 0.05
@@ -177,7 +177,7 @@ def exact_conditional(model: SaemModel, theta: Doubles, level: float) -> Conditi
     model = model.expand_about(theta)
     means, covariances = model.posterior(theta)
     variances = np.einsum("nii->ni", covariances)
-    half = ndtri((1 + level) / 2) * np.sqrt(np.maximum(variances, 0.0))
+    half = special.ndtri((1 + level) / 2) * np.sqrt(np.maximum(variances, 0.0))
     none = np.empty((0, 0))
     return Conditional(
         means, covariances, means - half, means + half, level, none.ravel(), none,
@@ -335,7 +335,7 @@ def complete_and_hidden(
     model: SaemModel, theta: Doubles, conditional: Conditional
 ) -> tuple[Doubles, Doubles]:
     """Complete information (p, p), and what latents hide of it: the rest is observed."""
-    p, size = len(theta), model.size
+    p = len(theta)
     density = partial(model.log_density, conditional.statistics, model.counts)
     middle = density(theta)
     noise = 1e4 * np.finfo(np.float64).eps * max(abs(middle), 1.0)
@@ -363,12 +363,8 @@ def complete_and_hidden(
             same = density(theta + steps[i] + steps[j]) + density(theta - steps[i] - steps[j])
             cross = density(theta + steps[i] - steps[j]) + density(theta - steps[i] + steps[j])
             hessian[i, j] = hessian[j, i] = (same - cross) / (4 * sizes[i] * sizes[j])
-    none = Counts(0, 0)
-    slopes = np.empty((p, size))  # of phi
-    for i in range(p):
-        for k, unit in enumerate(np.eye(size)):
-            up, down = (model.log_density(unit, none, theta + s * steps[i]) for s in (1, -1))
-            slopes[i, k] = (up - down) / (2 * sizes[i])
+    slopes = np.array([model.natural(theta + one) - model.natural(theta - one) for one in steps])
+    slopes /= 2 * sizes[:, None]
     hidden = slopes @ conditional.spread @ slopes.T
     return -hessian, (hidden + hidden.T) / 2
 
@@ -423,7 +419,8 @@ def importance_log_likelihood(
         return LogLikelihood(float(among.total(each)), 0.0, each, np.full(n, np.inf))
     roots = _roots(conditional)
     log_det = np.log(np.einsum("nii->ni", roots)).sum(axis=1)
-    constant = gammaln((freedom + q) / 2) - gammaln(freedom / 2) - q / 2 * np.log(freedom * np.pi)
+    over, under = special.gammaln([(freedom + q) / 2, freedom / 2])
+    constant = over - under - q / 2 * np.log(freedom * np.pi)
     most = np.full(n, -np.inf)
     first, second = np.zeros(n), np.zeros(n)
     done = 0
@@ -431,7 +428,7 @@ def importance_log_likelihood(
         size = min(BATCH, n_draws - done)
         now = after + 1 + done // BATCH
         normals = streams.derive_stream(now, 0).normals(size, q)
-        chi = chdtri(freedom, streams.derive_stream(now, 1).uniforms(size, 1))
+        chi = special.chdtri(freedom, streams.derive_stream(now, 1).uniforms(size, 1))
         apart = normals * np.sqrt(freedom / chi)
         z = conditional.means + np.einsum("nij,cnj->cni", roots, apart)
         tail = np.log1p((apart**2).sum(axis=-1) / freedom)

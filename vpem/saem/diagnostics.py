@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import ndtri
 
 from vpem.checks import Doubles, Indices, check_int, check_memory
 from vpem.network.schema import Report
+from vpem.saem import special
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import SaemModel
 from vpem.saem.prediction import Predictor, finite, in_batches
@@ -147,7 +147,7 @@ def _prediction_errors(
         share = less + chances[rows] * same
         share = np.where(limits > 0, chances[rows] * less, share)
         share = np.where(limits < 0, less + chances[rows] * (1 - less), share)
-        npde[rows] = ndtri(np.clip(share, 0.5 / len(apart), 1 - 0.5 / len(apart)))
+        npde[rows] = special.ndtri(np.clip(share, 0.5 / len(apart), 1 - 0.5 / len(apart)))
     return among, npde
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 
 import numpy as np
-from scipy.special import expit, ndtr, ndtri, stdtr, stdtrit
 
 from vpem.checks import Doubles
 from vpem.errors import shorten
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
+from vpem.saem import special
 from vpem.saem.conditional import covariance_of
 from vpem.saem.models.model import POSITIVE, triangle_names
 from vpem.saem.results import SaemFit, SavedSaem, Topics, rows_of
@@ -34,7 +34,10 @@ TESTED = ("slope", "beta(")
 
 SCALES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
     "log ": (math.exp, math.exp),
-    "logit ": (lambda x: float(expit(x)), lambda x: float(expit(x) * expit(-x))),
+    "logit ": (
+        lambda x: float(special.expit(x)),
+        lambda x: float(special.expit(x) * special.expit(-x)),
+    ),
 }
 """By the beginning of a parameter's name: the way back from its scale, and the slope of that."""
 
@@ -67,7 +70,8 @@ class Figure:
         if not error > 0:
             return math.nan
         at = -abs(self.value / error)
-        return float(2 * (stdtr(self.freedom, at) if math.isfinite(self.freedom) else ndtr(at)))
+        t = math.isfinite(self.freedom)
+        return float(2 * (special.stdtr(self.freedom, at) if t else special.ndtr(at)))
 
     def as_json(self) -> Report:
         """Return it as values that JSON can hold, once NaN is None."""
@@ -149,7 +153,7 @@ class Summary:
         slope = np.array(list(slopes.values()))
         variance = float(slope @ self._covariance[np.ix_(rows, rows)] @ slope)
         error = math.sqrt(variance) if variance >= 0 else math.nan
-        half = float(ndtri((1 + self.level) / 2)) * error
+        half = float(special.ndtri((1 + self.level) / 2)) * error
         low, high = value - half, value + half
         if scale == "positive" and value > 0:
             times = math.exp(min(half / value, 700.0))
@@ -167,7 +171,7 @@ class Summary:
         if laws is None or errors is None or not math.isfinite(laws[at]):
             return figure
         freedom, error = float(laws[at]), float(errors[at])
-        half = float(stdtrit(freedom, (1 + self.level) / 2)) * error
+        half = float(special.stdtrit(freedom, (1 + self.level) / 2)) * error
         return replace(
             figure, lower=value - half, upper=value + half, freedom=freedom, test_error=error
         )

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
 from vpem.checks import Doubles, Indices, Mask, as_array
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, did_you_mean, shorten
 from vpem.files.observations import sort_names
 from vpem.records import Shown
+from vpem.saem import special
 from vpem.saem.doses import Doses
 
 Keys = NDArray[np.uint64]
@@ -682,7 +682,7 @@ class Streams:
 
     def normals(self, n_chains: int, width: int) -> Doubles:
         """Standard normal numbers, (chains, n, width)."""
-        normals: Doubles = ndtri(self.uniforms(n_chains, width))
+        normals: Doubles = special.ndtri(self.uniforms(n_chains, width))
         return normals
 
     def of_rows(self, n_chains: int, first: Indices) -> Doubles:

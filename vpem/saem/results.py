@@ -20,6 +20,7 @@ from vpem.checks import Doubles, Indices, check_int
 from vpem.engines.engine import set_topic
 from vpem.engines.placement import Placement
 from vpem.errors import InputError, did_you_mean, warn
+from vpem.files.hdf5 import SAEM_FIT
 from vpem.files.models import current_versions
 from vpem.network.ledger import Ledger
 from vpem.network.partition import Workers
@@ -27,7 +28,6 @@ from vpem.network.schema import Report
 from vpem.records import Shown
 from vpem.saem.conditional import Certainty, Conditional, LogLikelihood
 from vpem.saem.doses import Doses
-from vpem.saem.formats import FIT
 from vpem.saem.individuals import Individuals, in_words
 from vpem.saem.models.model import INCOMPLETE, MODELS, SaemModel, model_class
 
@@ -130,7 +130,7 @@ class CorpusFacts:
 class _Estimated:
     """What has estimates of parameters, (p,)."""
 
-    encoding: ClassVar = FIT
+    encoding: ClassVar = SAEM_FIT
     parameters: Sequence[str]
     theta: Doubles
     standard_errors: Doubles

@@ -19,7 +19,7 @@ from vpem.files.elements import (
     read_elements,
     write_elements,
 )
-from vpem.files.hdf5 import made_of, read_file, write_file
+from vpem.files.hdf5 import SAEM_FIT, made_of, read_file, write_file
 from vpem.files.opening import PathLike
 from vpem.network.schema import (
     COUNT,
@@ -41,7 +41,6 @@ from vpem.network.schema import (
 from vpem.saem.conditional import LogLikelihood
 from vpem.saem.doses import Doses
 from vpem.saem.estimates import Summary, criteria_of
-from vpem.saem.formats import FIT
 from vpem.saem.models.lda import TopicNames
 from vpem.saem.models.model import MODELS, OWN, model_class
 from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem, Topics
@@ -49,7 +48,7 @@ from vpem.saem.results import CorpusFacts, SaemFit, SavedSaem, Topics
 if TYPE_CHECKING:
     import h5py
 
-ENCODING = FIT
+ENCODING = SAEM_FIT
 VERSION = "0.1.0"
 DEEPEST = 8
 TOLERANCE = 1e-8

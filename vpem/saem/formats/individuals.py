@@ -22,6 +22,7 @@ from vpem.engines.engine import Engine
 from vpem.errors import FileError, InputError, MissingColumnError, did_you_mean, shorten
 from vpem.files.datasets import names_in, read_matrix
 from vpem.files.hdf5 import (
+    INDIVIDUALS,
     atomic_write,
     check_encoding,
     create,
@@ -45,7 +46,6 @@ from vpem.files.temporaries import ending_of
 from vpem.network.partition import Workers
 from vpem.network.schema import Report
 from vpem.saem.doses import Doses, doses_of, doses_of_lines, event_columns, measured_lines
-from vpem.saem.formats import INDIVIDUALS
 from vpem.saem.individuals import Individuals, from_counts, from_long, gather, in_words, join_words
 
 ENCODING = INDIVIDUALS

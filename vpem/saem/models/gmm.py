@@ -10,10 +10,10 @@ from copy import copy
 from typing import Self
 
 import numpy as np
-from scipy.special import ndtri, softmax
 
 from vpem.checks import Doubles, Indices, Mask, check_int, check_number, check_rows
 from vpem.errors import InputError, Setting
+from vpem.saem import special
 from vpem.saem.individuals import Individuals, Streams
 from vpem.saem.models.model import (
     LOG_2_PI,
@@ -122,7 +122,7 @@ class GmmModel(SaemModel):
         if data.masked:
             # Nobody's values are shown: along the axis on which all vary most.
             axis = root_of(np.asarray(covariance))[:, -1]
-            chosen = middle + ndtri((np.arange(K) + 0.5) / K)[:, None] * axis
+            chosen = middle + special.ndtri((np.arange(K) + 0.5) / K)[:, None] * axis
         elif data.together is None:
             chosen = self._y[rows]
         else:
@@ -163,6 +163,8 @@ class GmmModel(SaemModel):
         return log_joint
 
     def responsibilities(self, theta: Doubles) -> Doubles:
+        from scipy.special import softmax  # takes long to load
+
         return np.asarray(softmax(self._log_joint(theta), axis=1), np.float64)
 
     def covariances(self, theta: Doubles) -> Doubles:
@@ -179,7 +181,7 @@ class GmmModel(SaemModel):
             return z
         z[..., 1:] = self._y
         _, means, covariances = self.unpack(theta)
-        normals = ndtri(uniforms[..., 1:])
+        normals = special.ndtri(uniforms[..., 1:])
         for who, seen in self._patterns():
             lost = np.flatnonzero(~seen)
             for k, covariance in enumerate(covariances if len(lost) else ()):

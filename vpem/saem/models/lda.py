@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
 
 from vpem._core.threads import thread_count
 from vpem._core.topics import bound_of_topics, density_of_topics, means_of_topics, sweep_topics
@@ -222,6 +221,8 @@ class LdaModel(SaemModel):
 
     def shown(self, z: Doubles) -> Doubles:
         """Proportions (..., K) of topics."""
+        from scipy.special import softmax  # takes long to load
+
         return np.asarray(softmax(z, axis=-1), np.float64)
 
     def sweep(self, theta: Doubles, z: Doubles, keys: Keys, n_threads: int) -> None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from vpem._core.latents import Curves, Latents
-from vpem.checks import Doubles, Mask
+from vpem.checks import AnyArray, Doubles, Mask
 from vpem.errors import InputError, NumericalError, shorten
 from vpem.saem.doses import Doses, doses_of
 from vpem.saem.individuals import Individuals, Streams
@@ -82,17 +82,20 @@ def _outside(law: PopulationModel, theta: Doubles, whole: PopulationModel) -> Do
 
 def _within(matrix: Doubles, right: Doubles, free: Mask, least: Doubles, most: Doubles) -> Doubles:
     """Solve equations (s, s) of what is free within bounds; what meets one stays, others follow."""
-    step, free = np.zeros(len(right)), free.copy()
+    step = np.zeros(len(right))
     while free.any():
-        values, vectors = np.linalg.eigh(matrix[np.ix_(free, free)])
+        part, left = matrix, right
+        if not free.all():
+            part = matrix[np.ix_(free, free)]
+            left = right[free] - matrix[np.ix_(free, ~free)] @ step[~free]
+        values, vectors = np.linalg.eigh(part)
         values = np.maximum(values, SMALLEST * max(float(values[-1]), 1.0))
-        left = right[free] - matrix[np.ix_(free, ~free)] @ step[~free]
         step[free] = vectors @ ((vectors.T @ left) / values)
         over = free & ((step < least) | (step > most))
-        step = np.where(over, np.clip(step, least, most), step)
         if not over.any():
             break
-        free &= ~over
+        step = np.where(over, np.clip(step, least, most), step)
+        free = free & ~over
     return step
 
 
@@ -113,6 +116,8 @@ class MixedModel(Varying):
     first: Doubles | None = None
     _held: tuple[Doubles | None, bool] = None, False  # a total, and whether it was of latents
     _law: tuple[bytes, Latents | None] = b"", None  # parameters, and the law of latents there
+    _constant: tuple[Doubles, tuple[AnyArray, ...], Doses] | None = None  # what laws have of rows
+    _by: tuple[Doubles, Doubles] | None = None
 
     def __init__(
         self,
@@ -158,11 +163,14 @@ class MixedModel(Varying):
         rows = population.places[0]
         linked = not self.outcomes.parameters  # predictors of logits, or of logarithms of means
         # Coefficients on a logarithmic scale, or of a linked predictor; of what does not vary.
-        self._near = np.array([linked or scale != "identity" for scale in structure.scales])[rows]
+        near = np.array([linked or scale != "identity" for scale in structure.scales])[rows]
+        self._widest = np.where(near, WIDEST, np.inf)
         self._fixed = np.isin(rows, population.fixed)
         self.parameters = (*population.coefficients, *population.spreads, *self.outcomes.parameters)
         self.n_coefficients = len(population.coefficients)
         s = self._n_scored = len(rows) + len(self.outcomes.scored)
+        stays = np.append(self._fixed, np.ones(s - len(rows), dtype=np.bool_))
+        self._together = stays[:, None] == stays
         # Parameters and variances, and pairs of them.
         where = np.concatenate([rows, len(structure.names) + np.arange(s - len(rows))])
         one, other = np.tril_indices(s)
@@ -170,6 +178,8 @@ class MixedModel(Varying):
         self._pairs = where, one, other, high * (len(structure.names) + s - len(rows)) + low
         self._slices = slices_of(*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2)
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
+        self._constant = None if structure.code is None else self._of_rows()
+        self._by = self._multiplied(population)
         self._begun: Doubles | None = None
         if shift is None:
             self._begun = self._begin()
@@ -294,7 +304,7 @@ class MixedModel(Varying):
     def of(self, individuals: Individuals, law: PopulationModel) -> Self:
         part = super().of(individuals, law)
         part.outcomes = self.outcomes.for_individuals(individuals)
-        part._begun, part._law = None, (b"", None)
+        part._begun, part._law, part._constant, part._by = None, (b"", None), None, None
         return part
 
     def __getstate__(self) -> dict[str, object]:
@@ -344,17 +354,23 @@ class MixedModel(Varying):
             return law
         B, omega, sds = self.unpack(theta)
         whole, data = self.law.means(B), self.individuals
-        doses = doses_of(data) if self.structure.dosed else Doses.none(data.n_individuals)
-        design = self.columns(data)
-        if not design.shape[1]:
-            design = np.zeros((0, len(self.structure.names)))
+        design, coded, doses = self._constant = self._constant or self._of_rows()
         law = Curves(
             np.ascontiguousarray(whole[:, self.law.random]), np.linalg.inv(omega), code, whole,
-            self.law.random, data.first, data.times, design, data.values,
-            *self.outcomes.coded(sds), doses.first, doses.times, doses.amounts, doses.durations,
+            self.law.random, data.first, data.times, design, data.values, *coded,
+            self.outcomes.noise(sds), doses.first, *doses.columns,
         )  # fmt: skip
         self._law = (theta.tobytes(), law) if self.theta is not None else self._law
         return law
+
+    def _of_rows(self) -> tuple[Doubles, tuple[AnyArray, ...], Doses]:
+        """What a law has of rows at any parameters: columns, outcomes and doses."""
+        data = self.individuals
+        design = self.columns(data)
+        if not design.shape[1]:
+            design = np.zeros((0, len(self.structure.names)))
+        doses = doses_of(data) if self.structure.dosed else Doses.none(data.n_individuals)
+        return design, self.outcomes.coded(), doses
 
     # ---- statistics ------------------------------------------------------------------------------
 
@@ -424,19 +440,23 @@ class MixedModel(Varying):
 
         Of a score (chains, n, w) and information (chains, n, w, w), about ``at`` (s,).
         """
-        where, one, other, places = self._pairs
-        # By what a coefficient is multiplied in each parameter, and a variance.
-        ones = np.ones((len(law.design), len(self.outcomes.scored)))
-        by = np.concatenate([law.design[:, law.places[1]], ones], axis=1)
+        where, places = self._pairs[0], self._pairs[-1]
+        by, pairs = (law is self.law and self._by) or self._multiplied(law)
         with np.errstate(all="ignore"):
             second = info.reshape(*score.shape[:2], info.shape[-1] ** 2).take(places, axis=-1)
-            second *= by.take(one, axis=-1) * by.take(other, axis=-1)
+            second *= pairs
             first = score.take(where, axis=-1) * by + symmetric(second, self._n_scored) @ at
         if not np.isfinite(second).all():
             raise NumericalError(
                 "a curve has no value at simulated parameters; take another start or error"
             )
         return [first, second]
+
+    def _multiplied(self, law: PopulationModel) -> tuple[Doubles, Doubles]:
+        """By what (n, s) coefficients and variances are multiplied in parameters; and pairs."""
+        ones = np.ones((len(law.design), len(self.outcomes.scored)))
+        by = np.concatenate([law.design[:, law.places[1]], ones], axis=1)
+        return by, by.take(self._pairs[1], axis=-1) * by.take(self._pairs[2], axis=-1)
 
     def _step(self, score: Doubles, half: Doubles, at: Doubles) -> tuple[Doubles, Doubles]:
         """Coefficients (m, L) after a step, how far others move, and variances.
@@ -445,17 +465,15 @@ class MixedModel(Varying):
         about ``at`` (s,), from where steps may not be too long.
         """
         info, floors = symmetric(half, self._n_scored), self.outcomes.floors
-        sizes = np.sqrt(np.maximum(np.diag(info), 0.0))
+        sizes = np.sqrt(np.maximum(info.diagonal(), 0.0))
         known = sizes > 0
         if self.law.shrinkage is not None:  # effects that are shrunk move with the latents alone
             known[: len(self._fixed)] &= self.law.shrinkage.sizes[self.law.places[1]] == 0
         units = np.where(sizes > 0, sizes, 1.0)
         # What is fixed moves given the latents, and means of these given what is fixed: chains
         # that follow slowly would be left behind by a step of both along a ridge.
-        stays = np.append(self._fixed, np.ones(len(floors), dtype=np.bool_))
-        alone = np.where(stays[:, None] == stays, info / np.outer(units, units), 0.0)
-        c = len(self._fixed)
-        widest = np.where(self._near, WIDEST, np.inf)
+        alone = np.where(self._together, info / (units[:, None] * units), 0.0)
+        c, widest = len(self._fixed), self._widest
         least = np.concatenate([-widest, np.maximum(at[c:] / FACTOR, floors) - at[c:]])
         most = np.concatenate([widest, at[c:] * (FACTOR - 1)])
         apart = (score - info @ at) / units
@@ -469,7 +487,8 @@ class MixedModel(Varying):
     def _taken_apart(self, total: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles]:
         """Split a total: of latents, squares, and the expansion's (s,) and (s (s + 1) / 2,)."""
         squares, first, second = self._slices[-3:]
-        return total[: squares.start], total[squares], total[first], total[second]
+        latent = total[..., : squares.start]
+        return latent, total[..., squares], total[..., first], total[..., second]
 
     def maximize(self, total: Doubles, counts: Counts) -> Doubles:
         """Moments of what varies, mean squares, and a step of scoring."""
@@ -505,6 +524,13 @@ class MixedModel(Varying):
 
     def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         """Complete log-likelihood of a total of statistics, up to what theta is not in."""
+        return float(self._log_densities(total, counts, theta))
+
+    def natural(self, theta: Doubles) -> Doubles:
+        return self._log_densities(np.eye(self.size), Counts(0, 0), theta)
+
+    def _log_densities(self, total: Doubles, counts: Counts, theta: Doubles) -> Doubles:
+        """Return `log_density` (...) of totals (..., P)."""
         latent, squares, score, half = self._taken_apart(total)
         B, omega, sds = self.unpack(theta)
         moved = np.zeros_like(B)
@@ -519,10 +545,10 @@ class MixedModel(Varying):
         log_density = self.law.log_density(latent, counts.individuals, B, omega)
         for one, size, rows in self.outcomes.exact(squares, counts):
             variance = float(sds[one.sds][0]) ** 2
-            log_density -= 0.5 * (size / variance + rows * np.log(variance))
+            log_density = log_density - 0.5 * (size / variance + rows * np.log(variance))
         at, info = self.pack_point(B, sds), symmetric(half, self._n_scored)
         at[: len(self._fixed)] += moved[self.law.places]
-        return log_density + float(at @ score - 0.5 * at @ info @ at)
+        return np.asarray(log_density + (score @ at - 0.5 * (at @ info @ at)))
 
     # ---- curves and rows -------------------------------------------------------------------------
 

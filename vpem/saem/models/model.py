@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from vpem._core.latents import Latents
 from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, NumericalError, Setting, VpemError, check_choice, former
 from vpem.network.schema import Report
+from vpem.saem import special
 from vpem.saem.individuals import Individuals, Keys, Streams
 
 if TYPE_CHECKING:
@@ -104,18 +104,19 @@ def floored(covariance: Doubles, least: Doubles | float = LEAST) -> Doubles:
     so that units do not matter. A matrix that is one is returned as it is.
     """
     q = len(covariance)
-    diagonal = np.maximum(np.diag(covariance), least)
-    sd = np.sqrt(diagonal)
-    correlation = np.clip(covariance / np.outer(sd, sd), -1.0, 1.0)
-    correlation[range(q), range(q)] = 1.0
+    diagonal = covariance.diagonal()
+    sd = np.sqrt(np.maximum(diagonal, least))
+    sizes = sd[:, None] * sd
+    correlation = np.minimum(np.maximum(covariance / sizes, -1.0), 1.0)
+    correlation.flat[:: q + 1] = 1.0
     values, vectors = np.linalg.eigh(correlation)
     if values.min() >= LEAST:
-        if (np.diag(covariance) >= least).all():
+        if (diagonal >= least).all():
             return covariance
     else:
         correlation = (vectors * np.maximum(values, LEAST)) @ vectors.T
         correlation = (correlation + correlation.T) / 2
-    return np.asarray(correlation * np.outer(sd, sd), np.float64)
+    return np.asarray(correlation * sizes, np.float64)
 
 
 def known_scale(values: Doubles, scale: float, source: str) -> None:
@@ -268,6 +269,11 @@ class SaemModel(ABC):
     @abstractmethod
     def log_density(self, total: Doubles, counts: Counts, theta: Doubles) -> float:
         """``<total, phi(theta)> - psi(theta)``: the complete log-likelihood, up to ``log h``."""
+
+    def natural(self, theta: Doubles) -> Doubles:
+        """Return ``phi(theta)`` (P,), by what statistics are multiplied in `log_density`."""
+        units = np.eye(self.size)
+        return np.array([self.log_density(one, Counts(0, 0), theta) for one in units])
 
     def penalty(self, theta: Doubles) -> float:
         """Penalty r of parameters (p,) in nats per individual, by default 0.
@@ -443,7 +449,7 @@ class SaemModel(ABC):
         ``stream.of_rows(chains, at.first)`` are uniform numbers (chains, N). By default they are
         normal about `curve`, with `row_sds`; laws that are not override this.
         """
-        normals = ndtri(stream.of_rows(len(z), at.first))
+        normals = special.ndtri(stream.of_rows(len(z), at.first))
         return np.asarray(self.curve(z, at) + self.row_sds(z, theta, at) * normals, np.float64)
 
     def weighted_residuals(self, z: Doubles, theta: Doubles) -> Doubles:

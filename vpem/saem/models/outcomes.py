@@ -15,12 +15,12 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, gammaln, log_expit, log_ndtr, ndtri, pdtrik
 
 from vpem._core.latents import Curves
 from vpem._core.threads import thread_count
 from vpem.checks import Doubles, Indices, Mask
 from vpem.errors import InputError, check_choice
+from vpem.saem import special
 from vpem.saem.individuals import Individuals
 from vpem.saem.models.model import LOG_2_PI, Counts, known_scale, slices_of
 
@@ -153,7 +153,7 @@ class Normal(Outcome):
             if self.censored.any():
                 where = self.censored != 0
                 u = self.censored[where] * rest[..., where] / np.sqrt(variance[..., where])
-                log_density[..., where] = log_ndtr(u)
+                log_density[..., where] = special.log_ndtr(u)
         return log_density
 
     def bends(self, f: Doubles, sds: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles, Doubles]:
@@ -175,7 +175,7 @@ class Normal(Outcome):
                 sign = self.censored[where]
                 sd = np.sqrt(variance[..., where])
                 u = sign * rest[..., where] / sd
-                hazard = np.exp(-0.5 * (u**2 + LOG_2_PI) - log_ndtr(u))
+                hazard = np.exp(-0.5 * (u**2 + LOG_2_PI) - special.log_ndtr(u))
                 of_f[..., where] = -sign * hazard / sd
                 precision[..., where] = np.maximum(hazard * (hazard + u), 0.0) / sd**2
                 of_variance[..., where] = -0.5 * u * hazard / sd**2
@@ -191,7 +191,7 @@ class Normal(Outcome):
         return np.sqrt(self._variance(f, sds))
 
     def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
-        apart = ndtri(chances) * self.deviation(f, sds)
+        apart = special.ndtri(chances) * self.deviation(f, sds)
         return np.asarray(f * np.exp(apart) if self.logs else f + apart, np.float64)
 
 
@@ -216,9 +216,11 @@ class Linked(Outcome):
 
     def log_density(self, f: Doubles, sds: Doubles) -> Doubles:
         if not self.counts:
-            return np.asarray(log_expit((2 * self.values - 1) * f), np.float64)
+            return np.asarray(special.log_expit((2 * self.values - 1) * f), np.float64)
         with np.errstate(over="ignore"):
-            return np.asarray(self.values * f - np.exp(f) - gammaln(self.values + 1), np.float64)
+            return np.asarray(
+                self.values * f - np.exp(f) - special.gammaln(self.values + 1), np.float64
+            )
 
     def bends(self, f: Doubles, sds: Doubles) -> tuple[Doubles, Doubles, Doubles, Doubles, Doubles]:
         mean = self.mean(f)
@@ -228,16 +230,16 @@ class Linked(Outcome):
 
     def mean(self, f: Doubles) -> Doubles:
         with np.errstate(over="ignore"):
-            return np.asarray(np.exp(f) if self.counts else expit(f), dtype=np.float64)
+            return np.asarray(np.exp(f) if self.counts else special.expit(f), dtype=np.float64)
 
     def deviation(self, f: Doubles, sds: Doubles) -> Doubles:
-        variance = self.mean(f) if self.counts else expit(f) * expit(-f)
+        variance = self.mean(f) if self.counts else special.expit(f) * special.expit(-f)
         return np.asarray(np.sqrt(variance), dtype=np.float64)
 
     def draw(self, f: Doubles, sds: Doubles, chances: Doubles) -> Doubles:
         if not self.counts:
-            return np.asarray(chances < expit(f), dtype=np.float64)
-        counts = np.ceil(np.maximum(pdtrik(chances, np.maximum(self.mean(f), 1e-300)), 0.0))
+            return np.asarray(chances < special.expit(f), dtype=np.float64)
+        counts = np.ceil(np.maximum(special.pdtrik(chances, np.maximum(self.mean(f), 1e-300)), 0.0))
         return np.asarray(counts, np.float64)
 
 
@@ -325,23 +327,23 @@ class Outcomes:
         self.floors = np.array([one.floor for one in scored for _ in one.parameters])
         self.size = (len(each) - len(scored)) * (1 if len(each) == 1 else 2)
 
-    def coded(
-        self, sds: Doubles
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.int32], Doubles]:
-        """Outcome (N,) and censoring (N,) of each row, laws (k,) and noise, as kernels have them.
-
-        Noise (k, 2) are standard deviations a and b, of which a variance is ``a^2 + b^2 f^2``.
-        """
+    def coded(self) -> tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.int32]]:
+        """Outcome (N,) and censoring (N,) of each row, and laws (k,), as kernels have them."""
         n = self.individuals.n_rows
         outcome, censored = np.zeros(n, np.uint8), np.zeros(n, np.int8)
-        noise = np.zeros((len(self._each), 2))
         for code, one in enumerate(self._each):
             outcome[one.here], censored[one.here] = code, one.censored
+        return outcome, censored, np.array([one.code for one in self._each], np.int32)
+
+    def noise(self, sds: Doubles) -> Doubles:
+        """Standard deviations a and b (k, 2), of which a variance is ``a^2 + b^2 f^2``."""
+        noise = np.zeros((len(self._each), 2))
+        for code, one in enumerate(self._each):
             if one.parameters and one.kind != "proportional":
                 noise[code, 0] = sds[one.sds][0]
             if one.parameters and not one.steady:
                 noise[code, 1] = sds[one.sds][-1]
-        return outcome, censored, np.array([one.code for one in self._each], np.int32), noise
+        return noise
 
     def for_individuals(self, individuals: Individuals) -> Self:
         part = type(self).__new__(type(self))
@@ -471,10 +473,10 @@ class Outcomes:
             each[:, one.here] = values
         return self.individuals.sums(each)
 
-    def exact(self, squares: Doubles, counts: Counts) -> list[tuple[Outcome, float, float]]:
-        """Outcomes of one variance, with the total of squares and the number of rows."""
+    def exact(self, squares: Doubles, counts: Counts) -> list[tuple[Outcome, Doubles, Doubles]]:
+        """Outcomes of one variance, with totals of squares (...) and numbers of rows (...)."""
         exact = [one for one in self._each if one.exact]
-        table = squares.reshape(len(exact), -1) if exact else np.zeros((0, 2))
-        rows = table[:, 1] if len(self._each) > 1 else np.full(len(exact), counts.rows)
-        pairs = zip(exact, table[:, 0].tolist(), rows.tolist(), strict=True)
-        return [(one, total, max(n, 0.0)) for one, total, n in pairs]
+        table = squares.reshape(*squares.shape[:-1], len(exact), min(len(self._each), 2))
+        rows = table[..., -1] if len(self._each) > 1 else np.full(table.shape[:-1], counts.rows)
+        rows = np.maximum(rows, 0.0)
+        return [(one, table[..., at, 0], rows[..., at]) for at, one in enumerate(exact)]

@@ -391,8 +391,9 @@ class PopulationModel:
         """Sums of u c^T (q, L), of u u^T (q, q) and of c c^T (L, L), u about the shift."""
         q, wide = len(self.random), self.design.shape[1]
         first, second = self.sizes[0], self.sizes[0] + self.sizes[1]
-        gram = np.array([[float(n)]]) if wide == 1 else symmetric(total[second:], wide)
-        return total[:first].reshape(q, wide), symmetric(total[first:second], q), gram
+        gram = np.array([[float(n)]]) if wide == 1 else symmetric(total[..., second:], wide)
+        by = total[..., :first].reshape(*total.shape[:-1], q, wide)
+        return by, symmetric(total[..., first:second], q), gram
 
     def carried(
         self, total: Doubles, n: float, B: Doubles, omega: Doubles
@@ -433,11 +434,8 @@ class PopulationModel:
             about[self.random] -= zero
             squares, whole = squares + shrinkage.scale, n + shrinkage.power
             gram = gram + n * shrinkage.ridge * np.diag(shrinkage.sizes**2)
-        alike = (mask == mask[0]).all() or not (
-            self.free & ~np.eye(len(mask), dtype=np.bool_)
-        ).any()
+        alike = (mask == mask[0]).all() or np.count_nonzero(self.free) == len(mask)
         D, holds = np.zeros(mask.shape), True
-        rows, columns = np.nonzero(mask)
         omega = np.eye(len(mask)) if near is None else near
         for _ in range(ROUNDS):
             before = D
@@ -461,6 +459,7 @@ class PopulationModel:
                     D[row, there] = np.linalg.lstsq(inner, by[row, there], rcond=None)[0]
             else:
                 D, precision = np.zeros(mask.shape), np.linalg.inv(omega)
+                rows, columns = np.nonzero(mask)
                 inner = precision[np.ix_(rows, rows)] * gram[np.ix_(columns, columns)]
                 D[mask] = np.linalg.lstsq(inner, (precision @ by)[mask], rcond=None)[0]
             left = (squares - D @ by.T - by @ D.T + D @ gram @ D.T) / whole
@@ -473,15 +472,16 @@ class PopulationModel:
         B[self.random] += D
         return B, omega, holds
 
-    def log_density(self, total: Doubles, n: float, B: Doubles, omega: Doubles) -> float:
-        """Sum of the log-densities of n latents of such statistics."""
+    def log_density(self, total: Doubles, n: float, B: Doubles, omega: Doubles) -> Doubles:
+        """Sum (...) of the log-densities of n latents of such statistics (..., s)."""
         if not n and not total.any():
-            return 0.0
+            return np.zeros(total.shape[:-1])
         by, squares, gram = self._moments(total, n)
         D = (B - self.shift)[self.random]
-        left = squares - D @ by.T - by @ D.T + D @ gram @ D.T
+        left = squares - D @ by.swapaxes(-1, -2) - by @ D.T + D @ gram @ D.T
         constant = n * (len(omega) * LOG_2_PI + np.linalg.slogdet(omega)[1])
-        return float(-0.5 * (constant + np.sum(np.linalg.inv(omega) * left)))
+        sums = (np.linalg.inv(omega) * left).sum(axis=(-2, -1))
+        return np.asarray(-0.5 * (constant + sums))
 
 
 class Varying(SaemModel):
@@ -559,8 +559,8 @@ class Varying(SaemModel):
 
     def expand_about(self, theta: Doubles) -> Self:
         """The model with the fixed parameters of theta, about which expansions are."""
-        part = copy(self)
-        part.theta = np.asarray(theta, dtype=np.float64)
+        part = object.__new__(type(self))  # many times, so without what a copy asks
+        part.__dict__.update(self.__dict__, theta=np.asarray(theta, dtype=np.float64))
         return part
 
     def columns(self, at: Individuals) -> Doubles:

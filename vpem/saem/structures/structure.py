@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 import numpy as np
-from scipy.special import expit, logit
 
 from vpem.checks import Doubles
 from vpem.errors import InputError, check_choice
+from vpem.saem import special
 from vpem.saem.individuals import Individuals
 
 SCALES = ("log", "logit", "identity")
@@ -62,12 +62,12 @@ class Structure(ABC):
 
     def natural(self, phi: Doubles) -> Doubles:
         """Parameters (..., m) as they are, of those on their scales."""
-        return _by_scale(phi, self.scales, {"log": np.exp, "logit": expit})
+        return _by_scale(phi, self.scales, {"log": np.exp, "logit": special.expit})
 
     def scaled(self, natural: Doubles) -> Doubles:
         """Parameters (..., m) on their scales; of those with none there NaN or inf."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            return _by_scale(natural, self.scales, {"log": np.log, "logit": logit})
+            return _by_scale(natural, self.scales, {"log": np.log, "logit": special.logit})
 
     def check(self, at: Individuals) -> None:
         """Check rows, covariates and doses; InputError if they have no meaning for this curve."""
