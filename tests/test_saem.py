@@ -16,7 +16,7 @@ from vpem.saem.estimates import Summary, lacking_errors
 from vpem.saem.fit import fit_saem
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
-from vpem.saem.models.linear import LinearModel
+from vpem.saem.models.linear import LinearModel, _Lines
 from vpem.saem.saem import run_saem, step_size
 from vpem.saem.samplers import Exact
 from vpem.saem.server import SaemServer
@@ -548,3 +548,25 @@ def test_few_individuals_are_told():
     one = Summary(fit.saved).parameters[0]
     if np.isfinite(one.error):
         assert one.upper - one.value == pytest.approx(t_law.ppf(0.975, 5) * one.error)
+
+
+@pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
+def test_sums_of_a_look_that_finds_no_maximum_are_counted(monkeypatch):
+    """Lines without residuals are looked at after the first iteration, unless tol is 0."""
+    who, times = np.repeat(np.arange(6), 4), np.tile(np.arange(4.0), 6)
+    data = from_long(who, times, np.random.default_rng(0).normal(size=6)[who] + times)
+    evaluate, sums, sent = _Lines.evaluate_at, [], []
+
+    def counted(lines, now):
+        found = evaluate(lines, now)
+        sums.append(lines.size)
+        return found
+
+    monkeypatch.setattr(_Lines, "evaluate_at", counted)
+    for tol in (0.0, 0.1):
+        fit = fit_saem(data, "linear", n_iter=12, burn_in=6, devices=3, tol=tol)
+        assert not fit.converged
+        sent.append((len(sums), fit.ledger.messages, fit.ledger.bytes))
+    more, messages, n_bytes = np.diff(sent, axis=0)[0] - [sent[0][0], 0, 0]
+    assert more > 2
+    assert (messages, n_bytes) == (6 * more, 24 * more * (sums[0] + len(fit.theta)))

@@ -16,8 +16,8 @@ from vpem.saem.individuals import Streams, from_long, from_matrix
 from vpem.saem.models.bifactor import BifactorModel
 from vpem.saem.models.gmm import GmmModel
 from vpem.saem.models.linear import LinearModel
-from vpem.saem.models.mixed import GeneralizedLinearModel, OneCompartmentModel
-from vpem.saem.models.model import check_model
+from vpem.saem.models.mixed import CurveModel, GeneralizedLinearModel, OneCompartmentModel
+from vpem.saem.models.model import SaemModel, check_model
 from vpem.saem.structures.formulas import (
     FORMULAS,
     ONE_COMPARTMENT,
@@ -759,3 +759,33 @@ def test_courses_that_are_level_do_not_tell_where_curves_begin(name):
     values = times if name == "michaelis-menten" else np.array([1.0, 0.0, 1.0])
     begun = Formula(name).begin(from_long(["a"] * 3, times, values))
     assert np.isnan(begun[0, -2:]).all()
+
+
+@each("parameters", [("ka", "cl", "ke"), ("ka", "v", "ke", "tlag"), ("cl", "v"), None])
+def test_densities_without_slopes_have_the_same_bits(parameters):
+    """Of doses at once and over time, one after the other, and more rows than are taken at once."""
+    rng, (n, rows) = np.random.default_rng(0), (3, 37)
+    names, times = np.repeat(list("abc"), rows), np.tile(np.linspace(0.1, 30, rows), n)
+    data = from_long(names, times, rng.uniform(1, 5, n * rows), {})
+    for lasts in (np.zeros(7), np.array([0, 0, 1, 0, 0, 2, 0.0])):
+        who, at = np.array([0, 0, 0, 1, 1, 2, 2]), np.array([0, 3, 3, 0, 5, 0, 40.0])
+        doses = Doses.from_lists(n, who, at, rng.uniform(1, 9, 7), lasts)
+        given = replace(data, doses=doses)
+        if parameters is None:
+            model = CurveModel(given, "biexponential", first=(3, -1, 2, -3))
+        else:
+            model = OneCompartmentModel(given, parameters, first=np.full(len(parameters), -1.0))
+        theta, z = model.start()
+        z = z + 0.5 * rng.normal(size=(4, *z.shape))
+        law, values = model.kernels(theta), np.empty((2, 4, n))
+        law.density(z, values[0], np.empty(z.shape))
+        law.density(z, values[1], np.empty((0, *z.shape[1:])))
+        assert np.isfinite(values).all()
+        np.testing.assert_array_equal(*values)
+
+
+def test_natural_parameters_are_what_units_of_statistics_weigh(model):
+    theta, _ = model.start()
+    model = model.expand_about(theta)
+    wanted = SaemModel.natural(model, theta)
+    np.testing.assert_array_equal(model.natural(theta), wanted)

@@ -56,15 +56,18 @@ cdef class Latents:
         self,
         const double[:, :, ::1] z,             # IN  (chains, n, q)
         double[:, ::1] values,                 # OUT (chains, n)  log-density, up to a constant
-        double[:, :, ::1] slopes,              # OUT (chains, n, q)
+        double[:, :, ::1] slopes,              # OUT (chains, n, q)  or (0, n, q): none
     ):
         """See `tests.twins.models`."""
+        cdef double unused[MOST_LATENTS]
         cdef Py_ssize_t i, c
+        cdef bint with_slope = slopes.shape[0] > 0
         cdef Law law
         for i in range(self.n):
             self.put(i, &law)
             for c in range(z.shape[0]):
-                values[c, i] = density(&law, &z[c, i, 0], &slopes[c, i, 0], True)
+                values[c, i] = density(&law, &z[c, i, 0],
+                                       &slopes[c, i, 0] if with_slope else unused, with_slope)
 
 
 cdef class Lines(Latents):

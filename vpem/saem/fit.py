@@ -363,11 +363,8 @@ def _look_closer(
 ) -> tuple[Doubles, Conditional, LogLikelihood, Certainty]:
     """By formulas, which may improve the estimates; or by draws of latents at the estimates."""
     best = run.converged and exact_at(server, settings)
-    exact = run.integrated or model.integrated(theta, best)
+    exact = run.integrated or model.integrated(theta, best, server.add_formulas)
     if exact is not None:
-        if not run.converged:
-            size, n_sums = exact.numbers
-            server.add_formulas(size, n_sums, len(theta))
         conditional = exact_conditional(model, exact.theta, settings.level)
         value, sure = model.individuals.total(exact.each), np.full(model.n, np.inf)
         likelihood = LogLikelihood(float(value), 0.0, exact.each, sure)

@@ -80,9 +80,8 @@ class Watch(Stateful):
         """Whether a run may end; tells it how far parameters have to go."""
         due = run.n_iter % self.window == 0
         if self.exact and (run.n_iter == 1 or due):
-            integrated = self.model.integrated(run.theta)
+            integrated = self.model.integrated(run.theta, count=self.server.add_formulas)
             if integrated is not None:
-                self.server.add_formulas(*integrated.numbers, len(integrated.theta))
                 # At bounds there may be several maxima: iterations tell which one is near.
                 due = due or bool(np.isfinite(integrated.certain.errors).all())
             if integrated is not None and due and integrated.far < self.tol:

@@ -24,6 +24,7 @@ from vpem.saem.models.model import (
     LEAST,
     LOG_2_PI,
     Counts,
+    CountSums,
     crossed,
     floored,
     known_scale,
@@ -64,7 +65,6 @@ class Integrated:
     far: float  # from the maximum, in standard errors; NaN: not looked for, or not found
     certain: Certainty
     each: Doubles  # (n,) log-likelihoods of the individuals
-    numbers: tuple[int, int]  # that a device sends for a sum, and how many sums there were
 
 
 class _Sums(NamedTuple):
@@ -104,6 +104,7 @@ class _Lines:
         self.ZF = crossed(self.data, self.Z, np.hstack([self.Z, self.M]))
         q = Z.shape[1]
         self.entries = [(i, j) for i in range(q) for j in range(i + 1) if self.law.free[i, j]]
+        self.rows, self.columns = np.array(self.entries).T
         self.basis = np.zeros((len(self.entries), q, q))  # ones at an entry, symmetric
         for unit, (i, j) in zip(self.basis, self.entries, strict=True):
             unit[i, j] = unit[j, i] = 1.0
@@ -150,7 +151,7 @@ class _Lines:
             beside / s**2 + np.einsum("nab,nba->n", inverse, inverse),
         )  # fmt: skip
         beside_g = np.concatenate([np.einsum("nap,nka->npk", B, Gu), Me[..., None]], axis=2)
-        i, j = np.array(self.entries).T
+        i, j = self.rows, self.columns
         turns = B[:, i, :, None] * B[:, j, None, :]
         turns += np.where((i != j)[:, None, None], np.swapaxes(turns, 2, 3), 0.0)
         turns = np.concatenate([turns, MM[:, None]], axis=1)
@@ -185,10 +186,9 @@ class _Lines:
     def slopes(self, now: _Point) -> Doubles:
         """Slopes (K, d) of Omega's entries and s, in L's entries and log s."""
         slopes = np.zeros((len(self.entries) + 1, len(self.entries) + 1))
-        for at, (i, j) in enumerate(self.entries):
-            turn = np.zeros_like(now.L)
-            turn[i] = now.L[:, j]
-            slopes[:-1, at] = [(turn + turn.T)[one] for one in self.entries]
+        i, j, L = self.rows, self.columns, now.L
+        slopes[:-1, :-1] = np.where(i[:, None] == i, L[j[:, None], j], 0.0)
+        slopes[:-1, :-1] += np.where(j[:, None] == i, L[i[:, None], j], 0.0)
         slopes[-1, -1] = now.s
         return slopes
 
@@ -206,18 +206,12 @@ class _Lines:
             middle = (sums.quadratic + sums.gs.T @ inverse @ sums.gs) / 2
         J = self.slopes(now)
         middle = J.T @ middle @ J
-        of_omega = np.tensordot(score[:-1], self.basis, 1)
-        of_omega = (of_omega + np.diag(np.diag(of_omega))) / 2
-        for a, (i, j) in enumerate(self.entries):
-            for b, (k, m) in enumerate(self.entries):
-                middle[a, b] -= 2 * of_omega[i, k] * (j == m)
+        i, j = self.rows, self.columns
+        of_omega = np.zeros(now.L.shape)
+        of_omega[i, j] = of_omega[j, i] = score[:-1] / np.where(i == j, 1, 2)
+        middle[:-1, :-1] -= np.where(j[:, None] == j, 2 * of_omega[i[:, None], i], 0.0)
         middle[-1, -1] -= score[-1] * now.s
-        beside = sums.gs @ J
-        return (
-            value,
-            np.append(sums.of_g, J.T @ score),
-            np.block([[sums.gg, beside], [beside.T, middle]]),
-        )
+        return value, np.append(sums.of_g, J.T @ score), _joined(sums.gg, sums.gs @ J, middle)
 
     def maximum(self, now: _Point, restricted: bool) -> tuple[_Point, _Sums, float]:
         """Go to the maximum; how far it still is, in standard errors, NaN if it is not found."""
@@ -325,6 +319,11 @@ def _wider(now: _Point) -> _Point:
     """Random effects that vary in all directions."""
     wide = now.L @ now.L.T + LEAST_SCATTER * now.s * np.eye(len(now.L))
     return now._replace(L=np.asarray(np.linalg.cholesky(wide), np.float64))
+
+
+def _joined(first: Doubles, beside: Doubles, last: Doubles) -> Doubles:
+    """Symmetric matrix of two on its diagonal, and what is beside the first."""
+    return np.vstack([np.hstack([first, beside]), np.hstack([beside.T, last])])
 
 
 def _bordered(inner: Doubles, beside: Doubles, corner: Doubles) -> Doubles:
@@ -549,13 +548,15 @@ class LinearModel(Varying):
         sizes = self.individuals.counts * LOG_2_PI + logs + np.linalg.slogdet(inner)[1]
         return np.asarray(-0.5 * (sizes + squares), np.float64)
 
-    def integrated(self, theta: Doubles, best: bool = True) -> Integrated | None:
+    def integrated(
+        self, theta: Doubles, best: bool = True, count: CountSums | None = None
+    ) -> Integrated | None:
         """What formulas say, at the maximum of the likelihood or at parameters theta.
 
         None where columns say the same, so that nothing tells coefficients apart, or where there is
         no maximum, for the residual variance goes to zero.
         """
-        p = len(theta)
+        p, lines = len(theta), None
         try:
             lines = _Lines(self)
             given = lines.inside(theta)
@@ -585,8 +586,11 @@ class LinearModel(Varying):
             restricted, beside, settled = lines.maximum(close, restricted=True)
         except np.linalg.LinAlgError:
             return None
+        finally:
+            if lines is not None and lines.n_sums and count is not None:
+                count(lines.size, lines.n_sums, p)
         P = len(now.g)
-        middle = np.block([[sums.gg, sums.gs], [sums.gs.T, sums.quadratic - sums.traces]])
+        middle = _joined(sums.gg, sums.gs, sums.quadratic - sums.traces)
         bend = (lines.bend(now, sums, False)[2], moves) if best else (middle, to)
         covariance = _inverse(*bend)
         covariance[bound] = covariance[:, bound] = np.nan
@@ -600,7 +604,7 @@ class LinearModel(Varying):
             tested[:P] = np.where(np.isfinite(tests), tests, errors[:P])
         information = (information + information.T) / 2
         certain = Certainty(information, covariance, errors, freedom, tested)
-        return Integrated(theta, far, certain, sums.each, (lines.size, lines.n_sums))
+        return Integrated(theta, far, certain, sums.each)
 
 
 def _solved(matrix: Doubles, right: Doubles) -> Doubles:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import signature
 from itertools import accumulate, pairwise
@@ -131,9 +131,9 @@ def known_scale(values: Doubles, scale: float, source: str) -> None:
 def crossed(data: Individuals, left: Doubles, right: Doubles) -> Doubles:
     """Products ``L^T R`` (n, l, r) of columns (N, l) and (N, r), over each individual's rows."""
     products = np.empty((data.n_individuals, left.shape[1], right.shape[1]))
-    for i in range(left.shape[1]):
-        for j in range(right.shape[1]):
-            products[:, i, j] = data.sums(left[:, i] * right[:, j])
+    columns = np.ascontiguousarray(right.T)
+    for i in range(left.shape[1] if right.shape[1] else 0):
+        products[:, i] = data.sums(left[:, i] * columns).T
     return products
 
 
@@ -141,6 +141,10 @@ def slices_of(*sizes: int) -> tuple[slice, ...]:
     """Parts of a vector, one after the other, of these sizes."""
     ends = [0, *accumulate(map(int, sizes))]
     return tuple(slice(*pair) for pair in pairwise(ends))
+
+
+CountSums = Callable[[int, int, int], None]
+"""Is told of the numbers of a sum, how many sums there were, and parameters that were sent."""
 
 
 class Counts(NamedTuple):
@@ -385,7 +389,9 @@ class SaemModel(ABC):
         """Log-likelihood of each individual (n,), where there is a formula; else None."""
         return None
 
-    def integrated(self, theta: Doubles, best: bool = True) -> Integrated | None:
+    def integrated(
+        self, theta: Doubles, best: bool = True, count: CountSums | None = None
+    ) -> Integrated | None:
         """What formulas say at the maximum of the likelihood, or at theta; None: nothing."""
         return None
 
