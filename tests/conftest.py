@@ -23,6 +23,14 @@ def pytest_xdist_auto_num_workers():
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_configure(config):
+    """Let workers share the process that forks for them, whose libraries take two seconds."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        from .forks import SHARED, folder
+
+        os.environ[SHARED] = str(folder())
+
+
 def pytest_collection_modifyitems(items):
     """Put long tests first."""
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)

@@ -85,9 +85,15 @@ def interpreter():
     return str(folder() / Path(sys.executable).name)
 
 
+SHARED = "TESTS_FORKS"
+"""Where workers of pytest find the folder that all of them share, to load it all only once."""
+
+
 @cache
 def folder():
     """Return a folder with that program, and with a command ``vpem``, for a search path."""
+    if SHARED in os.environ:
+        return Path(os.environ[SHARED])
     home = Path(tempfile.mkdtemp(prefix="forks"))
     address = str(home / "door")
     for name, first in ((Path(sys.executable).name, ""), ("vpem", f"'-c', {MAIN!r}, ")):
@@ -98,7 +104,7 @@ def folder():
         [sys.executable, "-m", "tests.forks", address], cwd=ROOT, env=environment(), text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    assert process.stdout.readline() == "loaded\n"
+    assert process.stdout.readline() == "here\n"
     atexit.register(_end, process, home)
     return home
 
@@ -142,11 +148,8 @@ def _load():
     _controller()
 
 
-def _serve(address):
+def _serve(door):
     """Fork for each client; returns, in the process that was forked, what it is to run."""
-    door = socket.socket(socket.AF_UNIX)
-    door.bind(address)
-    door.listen(64)
     waker, woken = socket.socketpair()
     for end in (waker, woken):
         end.setblocking(False)
@@ -156,7 +159,6 @@ def _serve(address):
     for file in (door, woken, sys.stdin):
         watched.register(file, selectors.EVENT_READ)
     clients = {}
-    print("loaded", flush=True)
     while True:
         for key, _ in watched.select():
             file = key.fileobj
@@ -325,10 +327,14 @@ def _end_as(words):
 
 
 if __name__ == "__main__":
+    door = socket.socket(socket.AF_UNIX)
+    door.bind(sys.argv[1])
+    door.listen(64)
+    print("here", flush=True)
     _load()
     gc.collect()
     gc.freeze()  # or each process would copy all of it, to look what can be freed
-    given = _serve(sys.argv[1])
+    given = _serve(door)
     if given is not None:
         _become(given)
         _end_as(given.words)
