@@ -62,6 +62,11 @@ class Module:
         """The file as it is parsed."""
         return ast.parse(self.text)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All that is in it: to walk takes longer than to parse."""
+        return [*ast.walk(self.tree)]
+
     @property
     def room(self) -> str:
         """The room it is in."""
@@ -75,7 +80,7 @@ class Module:
         names: list[str] = []
         package = self.name.split(".")[: None if self.path.name == "__init__.py" else -1]
         skipped: set[ast.AST] = set()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
                 skipped |= {inner for part in node.body for inner in ast.walk(part)}
             elif isinstance(node, ast.Import) and node not in skipped:
@@ -88,7 +93,7 @@ class Module:
 
     def functions(self) -> Iterator[tuple[str, int, int]]:
         """Place, lines of the body without its docstring, and parameters of each function."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 a = node.args
                 names = [each.arg for each in a.posonlyargs + a.args + a.kwonlyargs]
@@ -176,7 +181,7 @@ class House:
         names = Counter(
             node.name
             for each in self.modules
-            for node in ast.walk(each.tree)
+            for node in each.nodes
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
         )
         return sorted(name for name, count in names.items() if count > 1)

@@ -126,7 +126,7 @@ def test_nothing_takes_the_place_of_a_file_of_a_manifest(capsys, five, option, s
 DOORS = {
     "fit": ["fit"],
     "kmeans": ["kmeans", "--split", "features"],
-    "select": ["select", "-k", "1-2"],
+    "select": ["select", "-k", "1-2", "--jobs", 1],
     "predict": ["predict", "m.h5"],
     "score": ["score", "m.h5"],
 }

@@ -24,6 +24,7 @@ from vpem_cli.app import command
 from vpem_cli.commands.model import stored_at
 
 from .cli_support import done, listing, run
+from .pages_support import UNDRAWN
 from .pictures_support import FITS, fitted, make_labelled, shared_folder
 from .tables import each, each_once
 
@@ -281,7 +282,8 @@ def test_the_command_fits_the_same_again(home, capsys, tmp_path, name):
     ) | {"-k", "2", "--max-iter"}
 
 
-def test_what_cannot_be_drawn_is_said_in_options(capsys, home, tmp_path):
+def test_what_cannot_be_drawn_is_said_in_options(capsys, home, tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem.pictures.page.as_source", UNDRAWN["vpem.pictures.page.as_source"])
     path = tmp_path / "r.html"
     result = done(capsys, "report", fitted(home, "kmeans"), "-o", path)
     lines = result.err.splitlines()

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from multiprocessing.process import BaseProcess
 
 import numpy as np
@@ -21,6 +20,7 @@ from vpem.fits.settings import PrivacySettings
 from vpem_cli.commands.select import stopping
 
 from .cli_support import done, make_data, run
+from .forks import interpreter
 from .tables import each
 
 
@@ -207,7 +207,7 @@ def test_a_search_that_is_ended_goes_on(capsys, data, whole, tmp_path, sign, job
     state = tmp_path / "state.h5"
     words = ["select", data, *SEARCH, "--state", state, "--jobs"]
     process = subprocess.Popen(
-        [sys.executable, "-c", PAUSING, *map(str, words), str(jobs)],
+        [interpreter(), "-c", PAUSING, *map(str, words), str(jobs)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr.readline() == "now\n"
@@ -372,7 +372,7 @@ def test_diagonal_models_are_fitted_once_for_all_hops(capsys, data, select):
         assert fit["n_parameters"] == cell["n_parameters"]
     # So are those of hops by which one hub has everybody.
     star = ("--hops", "0-2,9", "--topology", "star", *words[4:])
-    shown = done(capsys, "select", data, "-k", 2, *star)
+    shown = done(capsys, "select", data, "-k", 2, "--jobs", 1, *star)
     assert re.search(r"fits +6$", shown.out, re.MULTILINE)
     assert " 0-2, 9 " in shown.out
     assert shown.err.count("centralizes") == 1
