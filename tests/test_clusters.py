@@ -57,7 +57,9 @@ def rows(n=N_ROWS):
 @pytest.mark.filterwarnings("ignore::vpem.errors.VpemWarning")
 def test_recipes_over_rows_find_what_one_process_does():
     with one_blas_thread():
-        found = together(4, partial(over_rows.main, brief=True), engine=partial(cluster, seats=[1, 2, 3]))
+        found = together(
+            4, partial(over_rows.main, brief=True), engine=partial(cluster, seats=[1, 2, 3])
+        )
     assert all(isinstance(one, str) for one in found), found
 
 
