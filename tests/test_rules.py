@@ -174,19 +174,26 @@ class Noted(dict):
         return super().__getitem__(name)
 
 
-def lines_of(path, name, why, n_more):
-    """Command lines that break one rule, with so many more options, of those that rules ask about.
-
-    With each come the arguments of the situation that it needs.
-    """
-    leaf, of_leaf = TREE[path], rules_of(TREE[path])
+@cache
+def parts_of(path):
+    """Of a command: rules of its options, options, its usual values, and those of each option."""
+    leaf = TREE[path]
+    of_leaf = rules_of(leaf)
     rules = {param.name: of_leaf[param.name] for param in leaf.params if param.name in of_leaf}
     options = {param.name: param for param in leaf.params if param.param_type_name == "option"}
     usual = {param.name: param.default for param in leaf.params}
     usual |= {param.name: f"{param.name}.h5" for param in leaf.params if param.required}
     usual |= {name: [Path("x")] for name in ("data", "files") if usual.get(name)}
+    return rules, options, usual, {one: values_of(leaf, options[one]) for one in options}
+
+
+def lines_of(path, name, why, n_more):
+    """Command lines that break one rule, with so many more options, of those that rules ask about.
+
+    With each come the arguments of the situation that it needs.
+    """
+    leaf, (rules, options, usual, single) = TREE[path], parts_of(path)
     others = [one for one in options if one in ASKED and one not in (name, "study")]
-    single = {one: values_of(leaf, options[one]) for one in (name, *others)}
     names = {param.name for param in leaf.params if param not in options.values()}
     optional = {param.name for param in leaf.params if not param.required}
     for only, facts, arguments in SITUATIONS:
