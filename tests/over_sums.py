@@ -128,11 +128,11 @@ DISTURBED = (
 )
 
 
-def check_disturbed(engine, n_agents):
+def check_disturbed(engine, n_agents, ways=DISTURBED):
     """Compressed sums and those with faults go on from each other; what went are their bytes."""
     rng = np.random.default_rng(4)
     partition = contiguous(n_agents, n_agents)
-    for topology, how in DISTURBED:
+    for topology, how in ways:
         graph = make_graph(topology, n_agents, seed=3)
         shared = topology == "star" or "sum" in how
         rounds = {} if shared else {"n_rounds": 12}
@@ -260,5 +260,6 @@ CHECKS = (
 def main(engine, brief=False):
     n_agents = agents_on(engine)
     for check in CHECKS:
-        check(engine, n_agents)
+        # In short a way of each topology: codecs and faults are the same over any engine.
+        check(engine, n_agents, *[DISTURBED[1::2]] * (brief and check is check_disturbed))
     return f"checked {len(CHECKS)}"
