@@ -80,14 +80,17 @@ class Company:
                 process.kill()
                 process.wait()
 
-    def run(self, command, *words, own=None, seconds=SECONDS):
+    def run(self, command, *words, own=None, seconds=SECONDS, **more):
         """Run a command at all members at once: what each left behind, by name.
 
-        ``own`` has further words by name; of whom it has None nobody starts.
+        ``own`` has further words by name; of whom it has None nobody starts. ``more`` are variables
+        of the environment.
         """
         own = {} if own is None else own
         there = [name for name in self.names if own.get(name, ()) is not None]
-        processes = {name: self.begin(name, command, *own.get(name, ()), *words) for name in there}
+        processes = {
+            name: self.begin(name, command, *own.get(name, ()), *words, **more) for name in there
+        }
         return {name: ended(process, seconds) for name, process in processes.items()}
 
     def signed(self, **changes):

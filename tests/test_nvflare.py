@@ -37,6 +37,7 @@ FIT = {"align": "none", "components": 2, "topology": "star", "hops": 0, "acceler
 @pytest.fixture(scope="module")
 def collab():
     with stand_in() as made:
+        made[0].LOOK_EVERY = 0.1
         yield made
 
 
@@ -293,7 +294,8 @@ def once_it_runs(tmp_path):
         time.sleep(0.05)
 
 
-def test_a_killed_member_is_named(collab, forks, tmp_path):
+def test_a_killed_member_is_named(collab, forks, tmp_path, monkeypatch):
+    monkeypatch.setenv("TESTS_LINGER", "0.5")  # the others say the same, and lab hears nothing
     job, _ = make_job(collab, tmp_path, timeout=2.0, **ENDLESS)
 
     def kill():

@@ -216,7 +216,7 @@ def test_a_hub_that_tells_one_member_otherwise_is_found_out(way, accelerate, whi
                     message = bytes([message[0] ^ 1]) + bytes(message)[1:]
             put(to, tag, message, topic)
 
-        engine._post.put, engine._post.timeout = lying, 2.0
+        engine._post.put, engine._post.timeout = lying, 1.0
 
     found = fits(way, accelerate=accelerate, spoil=lies, tol=0.0)
     assert all(isinstance(one, BaseException) for one in found[1:]), found

@@ -588,11 +588,11 @@ def test_no_model_leaves_that_tells_of_few_rows(careful):
     assert ((rows == 0) | (rows >= 5 * (1 - 1e-9))).all()
     assert (rows >= 5).any()
     assert alike == 0
-    for command, words, said in (
-        ("kmeans", (), "clusters of fewer than 5 rows: "),
-        ("fit", ("--publish-anyway",), "publish-anyway"),
+    for command, words, said, linger in (
+        ("kmeans", (), "clusters of fewer than 5 rows: ", "5"),
+        ("fit", ("--publish-anyway",), "publish-anyway", "0.1"),  # which each refuses by itself
     ):
-        for found in made.run(command, *words, own=data).values():
+        for found in made.run(command, *words, own=data, TESTS_LINGER=linger).values():
             assert found.code == 2
             assert said in found.err
     for name in made.names:

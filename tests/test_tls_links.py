@@ -212,7 +212,7 @@ def test_who_ends_waits_for_who_is_there_but_busy(tmp_path, monkeypatch):
         lab.put(0, 0, bytes(2 * UNASKED))
         ending = threading.Thread(target=lab.close)
         ending.start()
-        ending.join(3.0)
+        ending.join(2.0)
         assert ending.is_alive()
         assert len(hub.receive(1, 0)) == 2 * UNASKED
         ending.join(20.0)
