@@ -79,14 +79,13 @@ class Ledger(Stateful):
         row = KINDS.index(kind)
         self._messages[row, links] += times
         self._rounds[row] += rounds
-        most = int(np.max(times, initial=0)) * int(np.max(size, initial=0))
-        self._expect(most * self._bytes[row, links].size)
-        self._bytes[row, links] += np.multiply(times, self._counted(size))
+        self._expect(_largest(times) * _largest(size) * self._bytes[row, links].size)
+        self._bytes[row, links] += times * self._counted(size)
 
     def grow(self, kind: str, size: int | NDArray[np.integer], links: Links = slice(None)) -> None:
         """Add payload to messages that are counted already."""
         row = KINDS.index(kind)
-        self._expect(int(np.max(size, initial=0)) * self._bytes[row, links].size)
+        self._expect(_largest(size) * self._bytes[row, links].size)
         self._bytes[row, links] += self._counted(size)
 
     def _expect(self, more: int) -> None:
@@ -211,6 +210,11 @@ class Ledger(Stateful):
             "busiest_link": busiest_link,
             "busiest_agent": busiest_agent,
         }
+
+
+def _largest(numbers: int | NDArray[np.integer]) -> int:
+    """Return the largest of numbers that are not negative, or the only one: that takes no time."""
+    return numbers if isinstance(numbers, int) else int(np.max(numbers, initial=0))
 
 
 def _whole(values: AnyArray) -> list[int]:
