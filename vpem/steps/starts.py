@@ -281,7 +281,7 @@ def draw_start(
         rows = stream.draw_distinct(n_components)
         return terms.start(terms.at_rows(rows)), rows
     known = total.starts if terms.gaps is None and terms.measured is terms else None
-    if known is None:
+    if known is None or total.ledger is None:
         found = _chosen(init, terms, total, n_components, stream, tell)
     else:
         units = terms.scaling.shift.tobytes(), terms.scaling.scale.tobytes(), terms.itemsize
