@@ -144,7 +144,7 @@ def slices_of(*sizes: int) -> tuple[slice, ...]:
 
 
 CountSums = Callable[[int, int, int], None]
-"""Is told of the numbers of a sum, how many sums there were, and parameters that were sent."""
+"""Takes the numbers of a sum, how many sums there were, and parameters that were sent."""
 
 
 class Counts(NamedTuple):
