@@ -11,9 +11,6 @@ from typing import Any
 
 import scipy
 
-CALL_SPECIAL = ("langevin", "latents", "proposals", "topics")
-"""Kernels that find functions in `scipy.special` when they are loaded."""
-
 
 def _load_special() -> Any:
     """Load functions of `scipy.special`, and kernels that call some, without what else it loads.
@@ -29,7 +26,7 @@ def _load_special() -> Any:
         sys.modules[name] = package
     try:
         functions = import_module(f"{name}._ufuncs")
-        for kernel in CALL_SPECIAL:
+        for kernel in ("langevin", "latents", "proposals", "topics"):
             import_module(f"vpem._core.{kernel}")
     finally:
         for one in [one for one in sys.modules if alone and one.startswith(name)]:

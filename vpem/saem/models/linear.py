@@ -9,7 +9,7 @@ until they are unrelated, so that neither units nor places (years, say) of covar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -24,7 +24,6 @@ from vpem.saem.models.model import (
     LEAST,
     LOG_2_PI,
     Counts,
-    CountSums,
     crossed,
     floored,
     known_scale,
@@ -549,7 +548,10 @@ class LinearModel(Varying):
         return np.asarray(-0.5 * (sizes + squares), np.float64)
 
     def integrated(
-        self, theta: Doubles, best: bool = True, count: CountSums | None = None
+        self,
+        theta: Doubles,
+        best: bool = True,
+        count: Callable[[int, int, int], None] | None = None,
     ) -> Integrated | None:
         """What formulas say, at the maximum of the likelihood or at parameters theta.
 

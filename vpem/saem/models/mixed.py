@@ -55,6 +55,9 @@ MOST_LATENTS = 16
 LEAST_VARIANCE = 0.25
 """Of logarithms, to begin with."""
 
+KEPT = ("_law", "_constant")
+"""What a model has of its kernels."""
+
 WIDEST = 1.0
 """Longest step of a coefficient on a logarithmic scale in one iteration."""
 FACTOR = 16.0
@@ -117,7 +120,6 @@ class MixedModel(Varying):
     _held: tuple[Doubles | None, bool] = None, False  # a total, and whether it was of latents
     _law: tuple[bytes, Latents | None] = b"", None  # parameters, and the law of latents there
     _constant: tuple[Doubles, tuple[AnyArray, ...], Doses] | None = None  # what laws have of rows
-    _by: tuple[Doubles, Doubles] | None = None
 
     def __init__(
         self,
@@ -179,7 +181,6 @@ class MixedModel(Varying):
         self._slices = slices_of(*self.law.sizes, self.outcomes.size, s, s * (s + 1) // 2)
         self.pieces = tuple(one for one in self._slices if one.stop > one.start)
         self._constant = None if structure.code is None else self._of_rows()
-        self._by = self._multiplied(population)
         self._begun: Doubles | None = None
         if shift is None:
             self._begun = self._begin()
@@ -304,11 +305,11 @@ class MixedModel(Varying):
     def of(self, individuals: Individuals, law: PopulationModel) -> Self:
         part = super().of(individuals, law)
         part.outcomes = self.outcomes.for_individuals(individuals)
-        part._begun, part._law, part._constant, part._by = None, (b"", None), None, None
+        part._begun, part._law, part._constant = None, (b"", None), None
         return part
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "_law"}
+        return {name: value for name, value in self.__dict__.items() if name not in KEPT}
 
     def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
@@ -440,23 +441,19 @@ class MixedModel(Varying):
 
         Of a score (chains, n, w) and information (chains, n, w, w), about ``at`` (s,).
         """
-        where, places = self._pairs[0], self._pairs[-1]
-        by, pairs = (law is self.law and self._by) or self._multiplied(law)
+        where, one, other, places = self._pairs
+        # By what a coefficient is multiplied in each parameter, and a variance.
+        ones = np.ones((len(law.design), len(self.outcomes.scored)))
+        by = np.concatenate([law.design[:, law.places[1]], ones], axis=1)
         with np.errstate(all="ignore"):
             second = info.reshape(*score.shape[:2], info.shape[-1] ** 2).take(places, axis=-1)
-            second *= pairs
+            second *= by.take(one, axis=-1) * by.take(other, axis=-1)
             first = score.take(where, axis=-1) * by + symmetric(second, self._n_scored) @ at
         if not np.isfinite(second).all():
             raise NumericalError(
                 "a curve has no value at simulated parameters; take another start or error"
             )
         return [first, second]
-
-    def _multiplied(self, law: PopulationModel) -> tuple[Doubles, Doubles]:
-        """By what (n, s) coefficients and variances are multiplied in parameters; and pairs."""
-        ones = np.ones((len(law.design), len(self.outcomes.scored)))
-        by = np.concatenate([law.design[:, law.places[1]], ones], axis=1)
-        return by, by.take(self._pairs[1], axis=-1) * by.take(self._pairs[2], axis=-1)
 
     def _step(self, score: Doubles, half: Doubles, at: Doubles) -> tuple[Doubles, Doubles]:
         """Coefficients (m, L) after a step, how far others move, and variances.

@@ -143,10 +143,6 @@ def slices_of(*sizes: int) -> tuple[slice, ...]:
     return tuple(slice(*pair) for pair in pairwise(ends))
 
 
-CountSums = Callable[[int, int, int], None]
-"""Takes the numbers of a sum, how many sums there were, and parameters that were sent."""
-
-
 class Counts(NamedTuple):
     """How many there are: of what a total of statistics is the total."""
 
@@ -390,9 +386,15 @@ class SaemModel(ABC):
         return None
 
     def integrated(
-        self, theta: Doubles, best: bool = True, count: CountSums | None = None
+        self,
+        theta: Doubles,
+        best: bool = True,
+        count: Callable[[int, int, int], None] | None = None,
     ) -> Integrated | None:
-        """What formulas say at the maximum of the likelihood, or at theta; None: nothing."""
+        """What formulas say at the maximum of the likelihood, or at theta; None: nothing.
+
+        ``count`` is given the numbers of a sum, of sums that were made, and of parameters.
+        """
         return None
 
     def population(self, theta: Doubles) -> tuple[Doubles, Doubles]:
