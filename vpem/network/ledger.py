@@ -135,7 +135,7 @@ class Ledger(Stateful):
 
     @property
     def bytes(self) -> int:
-        return int(self._bytes.sum()) if len(self.targets) else 0
+        return int(self._bytes.sum())
 
     @property
     def rounds(self) -> int:

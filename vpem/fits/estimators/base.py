@@ -214,14 +214,14 @@ def _plain(value: object) -> object:
     return value if isinstance(value, str | int | float | None) else type(value).__name__
 
 
-def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
+def validated(estimator: Any, X: Any, *, reset: bool, **checks: Any) -> Floats:
     """Return rows by scikit-learn's ``validate_data``; errors name a column without numbers."""
     X = columns_apart(X)
-    rows = None if checks["ensure_all_finite"] else _numbers_in(X)
+    rows = None if checks.get("ensure_all_finite") else _numbers_in(X)
     if rows is not None and rows.size:
         known, names = vars(estimator), names_of(X)
         before = known.get("n_features_in_"), [*known.get("feature_names_in_", ())]
-        if checks["reset"] or before == (rows.shape[1], names or []):
+        if reset or before == (rows.shape[1], names or []):
             known.pop("feature_names_in_", None)
             known |= {"feature_names_in_": np.array(names, dtype=object)} if names else {}
             estimator.n_features_in_ = rows.shape[1]
@@ -229,9 +229,10 @@ def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
     from sklearn.utils.validation import validate_data
 
     try:
-        data: Floats = validate_data(estimator, X, **checks)
+        checks = {"dtype": [np.float64, np.float32], "ensure_all_finite": False} | checks
+        data: Floats = validate_data(estimator, X, reset=reset, **checks)
     except (TypeError, ValueError) as error:
-        of_fit, named = checks.get("reset", True), names_of(X) is not None
+        named = names_of(X) is not None
         for name, column, out in _columns(X):
             dated = column.dtype.kind in "mM"
             cells = () if dated else column.tolist()
@@ -241,9 +242,9 @@ def validated(estimator: Any, X: Any, **checks: Any) -> Floats:
             dated = dated or isinstance(odd, date)
             if dated or odd is not None:
                 content = "dates or times, which are" if dated else f"{brief(odd)}, which is"
-                way = f"; leave it out: {out}" * of_fit
+                way = f"; leave it out: {out}" * reset
                 some_alike = len({*map(str, column.tolist())}) < len(column)
-                if of_fit and isinstance(odd, str) and some_alike and named:
+                if reset and isinstance(odd, str) and some_alike and named:
                     way += ", or take text as categories, VPEM(family='auto')"
                 raise InputError(f"column {name!r} of X holds {content} no number{way}") from None
         raise error from None
@@ -262,18 +263,15 @@ def _numbers_of(X: object) -> str | None:
 
 def _numbers_in(X: Any) -> Floats | None:
     """Return rows (M, d) as scikit-learn does where all are numbers; None: it is to say more."""
-    rows = X
-    if numbers := _numbers_of(X):
-        types = [*map(str, X.dtypes)]
-        if types and all(re.fullmatch(numbers, one) for one in types):
-            rows = np.asarray(X, np.result_type(*types) if types[0].islower() else np.float64)
-    elif type(X) is list:
-        with suppress(ValueError):  # of rows of several lengths
-            rows = np.asarray(X)
-            rows = rows.astype(np.float64) if rows.dtype.kind in "biuf" else rows
+    rows, types = X, _numbers_of(X)
+    kind = None if type(X) is list or hasattr(X, "iloc") else np.float64
+    with suppress(ValueError):  # of rows of several lengths
+        if type(X) is list or (types and all(re.fullmatch(types, str(one)) for one in X.dtypes)):
+            rows = np.asarray(X, kind)
     if type(rows) is not np.ndarray or rows.dtype.kind not in "biuf" or rows.ndim != 2:
         return None
-    return rows if rows.dtype in (np.float32, np.float64) else rows.astype(np.float64)
+    single = rows.dtype == np.float32 and type(X) is not list
+    return rows if single or rows.dtype == np.float64 else rows.astype(np.float64)
 
 
 def _is_number(cell: object) -> bool:
@@ -634,21 +632,18 @@ class OnGraph(Estimator):
         return record(**{**values, **changes})
 
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
-        common: Any = {
-            "dtype": [np.float64, np.float32], "ensure_all_finite": False, "ensure_min_samples": 1,
-        }  # fmt: skip
         stored = stored_in(X)
         if stored is not None:
             rows: Floats = stored.X[:]
             if reset:
-                data = validated(self, rows, reset=True, **common)
+                data = validated(self, rows, reset=True)
                 if stored.feature_names != default_names(stored.n_features):
                     self.feature_names_in_ = np.array(stored.feature_names, dtype=object)
             else:
                 columns = match_features(self._names(self.n_features_in_), stored.feature_names)
                 data = rows if columns is None else np.ascontiguousarray(rows[:, columns])
         else:
-            data = validated(self, X, reset=reset, **common)
+            data = validated(self, X, reset=reset)
             if reset:
                 warn_of_columns(data, list(getattr(self, "feature_names_in_", ())) or None)
         finite: Any = partial(check_finite, advice=MARGINALIZE)

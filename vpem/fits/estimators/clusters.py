@@ -145,9 +145,7 @@ def _call(method: str, model: Any, part: Any) -> Any:
     return getattr(model, method)(part)
 
 
-READ = partial(
-    validated, dtype=[np.float64, np.float32], ensure_all_finite=False, ensure_min_samples=0
-)
+READ = partial(validated, ensure_min_samples=0)
 """Returns rows, perhaps none, as numbers, which are looked at where all are."""
 
 COLUMNS = {

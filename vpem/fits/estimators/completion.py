@@ -237,5 +237,4 @@ class FedMissEM(OneToOneFeatureMixin, TransformerMixin, OnGraph):
     def _validate(self, X: Rows, *, reset: bool) -> Floats:
         stored = stored_in(X)
         data = X if stored is None else stored.X[:]
-        kinds = [np.float64, np.float32]
-        return validated(self, data, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
+        return validated(self, data, reset=reset, ensure_all_finite="allow-nan")
