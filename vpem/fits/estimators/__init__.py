@@ -9,7 +9,6 @@ import inspect
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +66,14 @@ def inherit() -> None:
     DensityEstimator.__bases__ = (DensityMixin,)
     Estimator.__bases__ = (BaseEstimator,)
     scikit_learns_warning()
+
+    def told(kind: type) -> list[type]:
+        return [one for one in kind.__mro__ if "__init_subclass__" in vars(one)]
+
     kinds: list[type] = [Estimator]
     for kind in kinds:
         kinds += kind.__subclasses__()
-        with suppress(Exception):  # of classes that a user's estimator inherits besides
+        if told(kind) == told(Estimator):  # no others, which have heard of it
             super(Estimator, kind).__init_subclass__()  # type: ignore[misc]
 
 
