@@ -469,15 +469,15 @@ def _at_server(
     tree: Routes | None = None,
     agents: Indices | None = None,
 ) -> Network:
-    n_hubs, threads, total = len(joined.hubs), thread_count(settings.n_threads), joined.total
+    n_hubs, threads = len(joined.hubs), thread_count(settings.n_threads)
+    if codec is None and tree is None and type(joined.total) is ServerSum:
+        return joined
     if codec is None:
-        total = ServerSum(n_hubs, tree, agents)
-    else:
-        joined = replace(joined, consensus_error=None)
-        total = CompressedServerSum(
-            n_hubs, codec, tree=tree, agents=agents, seed=settings.seed, n_threads=threads
-        )
-    return replace(joined, total=total)
+        return replace(joined, total=ServerSum(n_hubs, tree, agents))
+    total = CompressedServerSum(
+        n_hubs, codec, tree=tree, agents=agents, seed=settings.seed, n_threads=threads
+    )
+    return replace(joined, consensus_error=None, total=total)
 
 
 def _along_a_tree(joined: Network, settings: SumSettings, codec: Codec | None) -> Network:
