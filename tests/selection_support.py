@@ -19,4 +19,4 @@ class Broken(Problem):
     """A problem with a defect."""
 
     def run(self, trial):
-        raise ZeroDivisionError(f"at {trial}")
+        raise ZeroDivisionError(f"at {trial}, own data: {self.X.flags.writeable}")

@@ -280,18 +280,18 @@ def draw_start(
     if init == "random":
         rows = stream.draw_distinct(n_components)
         return terms.start(terms.at_rows(rows)), rows
-    known = total.starts if terms.gaps is None and terms.measured is terms else None
-    if known is None or total.ledger is None:
+    known, ledger = total.starts, total.ledger
+    if known is None or ledger is None or terms.gaps is not None or terms.measured is not terms:
         found = _chosen(init, terms, total, n_components, stream, tell)
     else:
         units = terms.scaling.shift.tobytes(), terms.scaling.scale.tobytes(), terms.itemsize
         key = init, n_components, terms.n_samples, units, str(stream.rng.bit_generator.state)
         if key not in known:
-            counted = total.counted_on(total.ledger.times(0))
+            counted = total.counted_on(ledger.times(0))
             found = _chosen(init, terms, counted, n_components, stream, tell)
             known[key] = found, counted.ledger, stream.rng.bit_generator.state
-        found, ledger, stream.rng.bit_generator.state = known[key]
-        total.ledger.add(ledger)
+        found, sent, stream.rng.bit_generator.state = known[key]
+        ledger.add(sent)
     numbers, row_weights, places, run = found
     some = terms
     if len(numbers) < terms.n_samples:

@@ -13,11 +13,14 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +150,10 @@ def run_trials(
 ) -> Iterator[tuple[Trial, Outcome]]:
     """Do trials, begun in this order, and yield each with its result as soon as it is there.
 
-    There are ``n_jobs`` processes of one thread each, which have a copy of the problem; with 1 it
-    is done in this one; None: in this one, with as many threads as the problem's options say. The
-    results (`Problem.run`) are the same. Of a trial whose process was killed ``status`` is "failed"
-    and ``lost`` is True.
+    There are ``n_jobs`` processes of one thread each, which have a copy of the problem and, on
+    Linux, the same data in their memory. With 1 it is done in this one; None: in this one, with as
+    many threads as the problem's options say. The results (`Problem.run`) are the same. Of a trial
+    whose process was killed ``status`` is "failed" and ``lost`` is True.
 
     Processes are started afresh, not forked: a script that calls this with several jobs guards its
     main part by ``if __name__ == "__main__"``. They end when this process does, however it ends.
@@ -161,6 +164,8 @@ def run_trials(
             for trial in trials:
                 yield trial, problem.run(trial)
         return
+    problem = copy(problem)
+    problem.X, problem._held = mapped(problem.X), {}
     waiting = list(reversed(trials))
     busy: dict[Any, tuple[_Process, Trial]] = {}
     with one_thread():
@@ -183,6 +188,38 @@ def run_trials(
         finally:
             for process, _ in busy.values():
                 process.end()
+
+
+class Mapped(np.ndarray):
+    """A matrix that processes which this one starts map into their memory: they have no copy."""
+
+    file: int | None = None
+
+    def __reduce__(self) -> Any:
+        if self.file is None or get_spawning_popen() is None:
+            return super().__reduce__()
+        from multiprocessing.reduction import DupFd  # not on Windows
+
+        return _map, (DupFd(self.file), self.dtype, self.shape)
+
+
+def mapped(X: Any) -> Any:
+    """Return an array as one that is `Mapped`, where the system has files that are in memory."""
+    plain = isinstance(X, np.ndarray) and not isinstance(X, Mapped) and X.size > 0
+    if not plain or not hasattr(os, "memfd_create"):
+        return X
+    number = os.memfd_create("vpem")
+    with os.fdopen(number, "w+b", closefd=False) as file:
+        X.tofile(file)
+        found = np.memmap(file, X.dtype, "r", shape=X.shape).view(Mapped)
+    found.file = number
+    weakref.finalize(found, os.close, number)
+    return found
+
+
+def _map(file: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    with os.fdopen(file.detach(), "rb") as opened:
+        return np.asarray(np.memmap(opened, dtype, "r", shape=shape))
 
 
 class _Process:
