@@ -165,8 +165,8 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
         categories, no_categories = take_categories(frame, open_, options)
     coded = {n: codes for n, (codes, _) in categories.items()}
     if choice.chosen:
-        numbers = {n: values for n, values in open_.items() if n not in coded}
-        features = _numbers(frame, numbers, table) | coded
+        features = {n: values for n, values in open_.items() if n not in coded}
+        features = _numbers(frame, features, table) | coded
         features = {n: features[n] for n in choice.features}
         rest = {n: values for n, values in rest.items() if n not in choice.features}
     else:
@@ -192,9 +192,13 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
     refuse_large(n_rows * len(features) * 8, options.memory_limit, frame.source)
     pa.default_memory_pool().release_unused()
     X = matrix_of(list(zip(chosen, features.values(), strict=True)), n_rows, frame.source)
+    places = list(features)
+    if ids is not None and options.profiles is None:  # X has what these columns have
+        table_columns = {n: table_columns[n] for n in {*choice.taken, ids}}
+        for columns_of_features in (features, rest, open_, likely):
+            columns_of_features.clear()
     columns = choice.noted | ({} if ids is None else {"id": ids})
-    places = [place for place, n in enumerate(features) if n not in coded]
-    X = blank_marks(X, table, places)
+    X = blank_marks(X, table, [place for place, n in enumerate(places) if n not in coded])
     if options.columns is None:
         warn_of_marks(frame.source, X, chosen)
     dataset = Dataset(
@@ -205,7 +209,7 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
         left_out=left_out,
         table=table if ids is None else table.changed(id_column=names[ids]),
         counted=None if ids is not None else counted_by(frame, table_columns),
-        coded={p: categories[n][1] for p, n in enumerate(features) if n in categories},
+        coded={p: categories[n][1] for p, n in enumerate(places) if n in categories},
     )
     if options.profiles is not None:
         options.profiles.extend(profile_of(frame, dataset, table_columns, features, columns))
