@@ -17,7 +17,7 @@ from vpem.fits.selection.trials import Cell
 PARTS = ("estimates", "standard_errors", "lower", "upper")
 
 
-def errors_of(problem, kind, k=2, n=4, record=None, covariance="full"):
+def errors_of(problem, kind, k=2, n=3, record=None, covariance="full"):
     cell = Cell(k, min(problem.networks), covariance)
     resampling = Resampling(problem, cell, problem.fit(cell, n_init=1), kind, 7)
     return bootstrap_errors(resampling, n, record=record)
@@ -60,10 +60,10 @@ def main(engine):
             assert replace(found, **kept) == replace(expected, **kept)
             compared += 1
     for ranked, alone in (over_features(X, engine, "star", [0], **quick), rows):
-        tests = check_components(ranked, "diag", [1], n_replicates=4)
+        tests = check_components(ranked, "diag", [1], n_replicates=3)
         assert engine.bcast(tests) == tests
         if engine.rank == 0:
-            (ours,), (theirs,) = tests, check_components(alone, "diag", [1], n_replicates=4)
+            (ours,), (theirs,) = tests, check_components(alone, "diag", [1], n_replicates=3)
             close(ours.pop("statistic"), theirs.pop("statistic"))
             assert ours == theirs
             compared += 1
@@ -77,7 +77,7 @@ def check_record(engine, problem):
         path = Path(engine.bcast(own) if engine.open else own, "state.h5")
         facts = facts_of(problem)
         whole = errors_of(problem, "weighted")
-        for n, before in ((2, 0), (4, 2)):
+        for n, before in ((1, 0), (3, 1)):
             record = Record(path, facts, engine=engine, kind="bootstrap")
             assert len(record.results) == before
             found = errors_of(problem, "weighted", n=n, record=record)

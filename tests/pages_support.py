@@ -180,7 +180,7 @@ def check(page, folder):
                 continue
             done = run(command, folder / who, apart=bool(running))
             for other, process in running:
-                said = process.communicate(timeout=60)
+                said = process.communicate(timeout=300)
                 assert process.returncode == 0, (other, said)
             running.clear()
             printed = comparable(done.stdout + done.stderr)

@@ -381,7 +381,7 @@ def test_completion_loads_nothing_that_takes_long():
                    "_TYPER_COMPLETE_ARGS": "vpem fit --"}  # fmt: skip
     found = subprocess.run(
         [sys.executable, "-c", tell + MAIN], env=environment, capture_output=True, text=True,
-        timeout=60, check=False,
+        timeout=300, check=False,
     )  # fmt: skip
     assert "--topology" in found.stdout
     loaded = {*found.stderr.split()}

@@ -196,7 +196,7 @@ def test_a_reader_that_stops_early_is_told_nothing(model):
         assert process.stdout.readline().startswith(b"height,")
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=300) == 0
 
 
 # ---- what a model holds: show and export ---------------------------------------------------------

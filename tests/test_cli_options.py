@@ -265,7 +265,7 @@ def test_ranks_that_were_told_differently_end_with_one_sentence(folder):
     python = [interpreter(), "-c", MAIN, "fit", "d.h5", "--config", written(RANKS)]
     words = [LAUNCHER, "-n", "1", *python, ":", "-n", "1", "env", "VPEM_FIT_HOPS=1", *python]
     found = subprocess.run(
-        words, capture_output=True, text=True, timeout=60, check=False, env=environment(),
+        words, capture_output=True, text=True, timeout=300, check=False, env=environment(),
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert found.returncode == 2

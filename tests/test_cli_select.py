@@ -212,7 +212,7 @@ def test_a_search_that_is_ended_goes_on(capsys, data, whole, tmp_path, sign, job
     )  # fmt: skip
     assert process.stderr.readline() == "now\n"
     process.send_signal(sign)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (code, "")
     assert len(read_state(state)["results"]) == 2
     if sign != signal.SIGKILL:
