@@ -70,13 +70,12 @@ def bounded(covariances, weights, ratio):
     """Covariances of a hub (K, d, d) truncated at the best of many thresholds."""
     values, vectors = np.linalg.eigh(covariances)
 
-    def costs(m):
-        cut = np.clip(values, m, ratio * m)
-        return (weights[:, None] * (np.log(cut) + values / cut)).sum()
-
     best = 1.0
     for reach in (1e4, 1.01, 1.00001):
-        best = min(best * np.geomspace(1 / reach, reach, 3000), key=costs)
+        tried = best * np.geomspace(1 / reach, reach, 3000)[:, None, None]
+        cut = np.clip(values, tried, ratio * tried)
+        costs = (weights[:, None] * (np.log(cut) + values / cut)).sum(axis=(1, 2))
+        best = tried[costs.argmin(), 0, 0]
     cut = np.clip(values, best, ratio * best)
     return (vectors * cut[:, None]) @ vectors.swapaxes(1, 2)
 
