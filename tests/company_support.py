@@ -13,7 +13,7 @@ from vpem.files.studies.study import Study, read_study
 
 from .forks import MAIN, environment, interpreter
 
-SECONDS = 120
+SECONDS = 240
 """In which the commands of all members end."""
 
 
@@ -121,7 +121,7 @@ def publish(company):
 
 
 def make_company(
-    folder, names, options, *, server=None, result="all", timeout=60.0, name="heart", doors=True
+    folder, names, options, *, server=None, result="all", timeout=120.0, name="heart", doors=True
 ):
     """Make a study, and a folder for each of its members.
 

@@ -19,7 +19,7 @@ def on_ranks(main):
 
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", VpemWarning)
-    engine = MpiEngine(timeout=30)
+    engine = MpiEngine(timeout=120)
     engine.crowded = True  # other tests run beside
     found = main(engine)
     if engine.rank == 0:
@@ -32,7 +32,7 @@ def command(n_ranks, *words):
     return [LAUNCHER, "-n", str(n_ranks), interpreter(), *map(str, words)]
 
 
-def run_ranks(n_ranks, *words, timeout=60, **more):
+def run_ranks(n_ranks, *words, timeout=180, **more):
     """Run the interpreter on so many ranks."""
     return subprocess.run(
         command(n_ranks, *words), capture_output=True, text=True, timeout=timeout, check=False,
@@ -40,6 +40,6 @@ def run_ranks(n_ranks, *words, timeout=60, **more):
     )  # fmt: skip
 
 
-def run_cli(n_ranks, *words, timeout=60, **more):
+def run_cli(n_ranks, *words, timeout=180, **more):
     """Run the command line on so many ranks."""
     return run_ranks(n_ranks, "-c", MAIN, *words, timeout=timeout, **more)

@@ -270,7 +270,7 @@ def test_signals_to_the_launcher_end_all_ranks(number, code, data):
     ) as job:
         assert job.stdout.readline() == "ready\n"
         job.send_signal(number)
-        _, told = job.communicate(timeout=30)
+        _, told = job.communicate(timeout=120)
     assert job.returncode == code
     assert said(told) == ["vpem: error: interrupted; nothing was written"]
 
@@ -296,7 +296,7 @@ def test_a_launcher_of_another_mpi_is_found_out(first, data):
     more = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0" if first else "1"}
     words = [interpreter(), "-c", MAIN, "fit", str(data), *PATH]
     ended = subprocess.run(
-        words, capture_output=True, text=True, timeout=60, env=environment(**more)
+        words, capture_output=True, text=True, timeout=180, env=environment(**more)
     )
     assert ended.returncode == 2
     if first:
@@ -335,7 +335,7 @@ def launch(folders, *words):
         command += [":"] * (len(command) > 1)
         command += ["-n", "1", "-wdir", str(folder), interpreter(), *map(str, words)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env=environment(),
+        command, capture_output=True, text=True, timeout=180, env=environment(),
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -538,7 +538,7 @@ def ranks_of(file):
 
 def wait_for(job, file, count):
     """Wait until a file was replaced so many times, or the job is over."""
-    seen, last, deadline = 0, None, time.monotonic() + 60
+    seen, last, deadline = 0, None, time.monotonic() + 120
     while seen < count and job.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -574,7 +574,7 @@ def test_kill_and_go_on(over, whole, tmp_path):
         every = over == "rows" and endings[0] == signal.SIGKILL
         for victim in victims if every else rng.permutation(victims)[:1]:
             os.kill(int(victim), endings[0])
-        _, err = job.communicate(timeout=60)
+        _, err = job.communicate(timeout=120)
         if job.returncode == 0:  # it was over before: once more from the beginning
             check_same_file(tmp_path / "whole.h5", model)
             for path in (model, *tmp_path.glob("run.ckpt*")):

@@ -191,7 +191,7 @@ def test_sites_take_nothing_but_streams_of_theirs(members):
 # ---- a job ---------------------------------------------------------------------------------------
 
 
-def make_job(collab, tmp_path, timeout=60.0, **fit):
+def make_job(collab, tmp_path, timeout=120.0, **fit):
     """Sites with what they need, and the files of parties."""
     module, facade = collab
     studies = make_study(
@@ -288,7 +288,7 @@ ENDLESS = {"tol": 0.0, "max-iter": 10**6}
 
 
 def once_it_runs(tmp_path):
-    log, until = tmp_path / "server" / "job" / "vpem.log", time.monotonic() + 60.0
+    log, until = tmp_path / "server" / "job" / "vpem.log", time.monotonic() + 120.0
     while not (log.exists() and "rows together" in log.read_text()):
         assert time.monotonic() < until
         time.sleep(0.05)

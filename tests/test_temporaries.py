@@ -44,7 +44,7 @@ def test_sigterm_leaves_nothing(tmp_path, writing):
     process, name = writing
     assert os.listdir(tmp_path) == [name]
     process.terminate()
-    assert process.wait(30) == -signal.SIGTERM
+    assert process.wait(120) == -signal.SIGTERM
     assert os.listdir(tmp_path) == []
 
 
@@ -53,7 +53,7 @@ def test_what_sigkill_leaves_is_removed_by_the_next(tmp_path, writing):
     write_another(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [name, "other.csv"]  # it is alive
     process.kill()
-    process.wait(30)
+    process.wait(120)
     assert sorted(os.listdir(tmp_path)) == [name, "other.csv"]
     (tmp_path / "other.csv").unlink()
     write_another(tmp_path)

@@ -450,7 +450,7 @@ def test_members_of_a_study_go_on_without_one_that_is_killed(tmp_path, names, ma
     """
     options = {**FIT, "init": "random", "max-iter": 40}
     made = make_company(
-        tmp_path, names, {"fit": options | ({"secure-sum": True} if masked else {})}, timeout=60.0
+        tmp_path, names, {"fit": options | ({"secure-sum": True} if masked else {})}
     ).signed(if_lost="without")
     X, _ = overlapping()
     own = {name: (f"{name}.csv", *IDS, "--json") for name in names}

@@ -34,7 +34,7 @@ class ThreadEngine(Engine):
     topic = "agreement"
     copies = 1
 
-    def __init__(self, rank, size, mail, timeout=20.0, seats=None):
+    def __init__(self, rank, size, mail, timeout=60.0, seats=None):
         self.rank, self.size, self.mail, self.timeout = rank, size, mail, timeout
         self.names = [f"rank {number}" for number in range(size)]
         self.seats = seats
@@ -128,7 +128,7 @@ class ThreadEngine(Engine):
 class QueuePost:
     """Links of a member of a study that are queues (`vpem.engines.tls.mailbox.Post`)."""
 
-    def __init__(self, rank, mail, timeout=20.0):
+    def __init__(self, rank, mail, timeout=60.0):
         self.rank, self.mail, self.timeout = rank, mail, timeout
         self.sent = []
 

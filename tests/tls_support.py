@@ -98,7 +98,7 @@ def dialled_at(roster, name, address):
 
 
 @contextlib.contextmanager
-def posts(roster, identities, sockets, timeout=20.0, **options):
+def posts(roster, identities, sockets, timeout=60.0, **options):
     """Start a post for every member, in the order of ranks, and close all."""
     made = [
         Post(roster, identities[member.name], listen=sockets.get(member.name), timeout=timeout,
