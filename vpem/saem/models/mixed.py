@@ -55,9 +55,6 @@ MOST_LATENTS = 16
 LEAST_VARIANCE = 0.25
 """Of logarithms, to begin with."""
 
-KEPT = ("_law", "_constant")
-"""What a model has of its kernels."""
-
 WIDEST = 1.0
 """Longest step of a coefficient on a logarithmic scale in one iteration."""
 FACTOR = 16.0
@@ -309,7 +306,8 @@ class MixedModel(Varying):
         return part
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name not in KEPT}
+        unsaid = ("_law", "_constant")  # what kernels have of a model
+        return {name: value for name, value in self.__dict__.items() if name not in unsaid}
 
     def unpack(self, theta: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Coefficients B (m, L), the covariance (q, q) and standard deviations (k,)."""
