@@ -519,7 +519,7 @@ def missing_marks(X: Matrix) -> dict[int, list[str]]:
             continue
         marks, counts = np.unique(values[np.isin(values, MARKS)], return_counts=True)
         below = (marks < 0) & (others.min() >= 0) & (counts[marks < 0].max(initial=0) > 1)
-        apart = np.abs(others[:, np.newaxis] - marks).min(axis=0) > width
+        apart = np.array([np.abs(others - mark).min() > width for mark in marks])
         if (below | apart).any():
             marks_of[place] = [f"{mark:g}" for mark in marks[below | apart]]
     return marks_of

@@ -263,6 +263,7 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
             block = reading(block_size=BLOCK_BYTES, **own)
             with text.open() as stream, arrow_csv.open_csv(stream, block, parsing) as reader:
                 schema = reader.schema
+        pa.default_memory_pool().release_unused()
         raw, kinds = list(schema.names), list(schema.types)
     kinds = [pa.string() if n in text.codes else kind for n, kind in enumerate(kinds)]
     names, unnamed = _names_of(raw, text, header)
