@@ -236,7 +236,8 @@ def test_headings_and_anchors_are_in_order(written):
     assert "@media print" in written
 
 
-def test_hostile_names_are_text(capsys, tmp_path):
+def test_hostile_names_are_text(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("vpem.pictures.page.as_source", UNDRAWN["vpem.pictures.page.as_source"])
     data = make_labelled(tmp_path / "data.h5", HOSTILE)
     model = tmp_path / "m.h5"
     done(capsys, "fit", data, "--agents", 2, "--topology", "cycle", "--max-iter", 2, "-o", model,
