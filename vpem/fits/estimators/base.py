@@ -646,10 +646,9 @@ class OnGraph(Estimator):
             data = validated(self, X, reset=reset)
             if reset:
                 warn_of_columns(data, list(getattr(self, "feature_names_in_", ())) or None)
-        finite: Any = partial(check_finite, advice=MARGINALIZE)
-        if self.missing == "marginalize":
-            finite = check_missing
-        return check_data(data, data.shape[1], self._given_names, finite=finite)
+        gaps, finite = self.missing == "marginalize", partial(check_finite, advice=MARGINALIZE)
+        known = self._given_names
+        return check_data(data, data.shape[1], known, finite=check_missing if gaps else finite)
 
     @property
     def _given_names(self) -> list[str] | None:
