@@ -24,6 +24,7 @@ from vpem._core.sweep import sweep
 from vpem.checks import Doubles, Floats, Indices, Mask
 from vpem.network.partition import Blocks
 from vpem.rules import DECOMPOSED
+from vpem.terms.decomposed import constrained
 from vpem.terms.density import reweighted
 from vpem.terms.missing import Gaps
 from vpem.terms.mixture import (
@@ -417,11 +418,15 @@ class FeatureTerms(RowTerms):
         return self.hold(self._constrained(self.mixture(shares, means, covariances), counts))
 
     def _constrained(self, free: Mixture, counts: Doubles) -> Mixture:
-        """Return the M-step in the family of covariances, of that without it."""
-        before, ratio = self.before, self.eigenvalue_ratio
-        if before is None or before.n_components != free.n_components:
-            return free.constrained(counts, ratio=ratio)
-        return free.constrained(counts, before.covariances)
+        """Return the M-step in the family of covariances, of that without it, which is changed."""
+        known, before = None, self.before
+        if self.covariance_type not in DECOMPOSED:
+            return free.constrained(counts, ratio=self.eigenvalue_ratio)
+        if before is not None and before.n_components == free.n_components:
+            known = before.covariances
+        own = free.covariances, counts, known
+        free.covariances[...] = constrained(self.covariance_type, self.blocks, *own)
+        return free
 
     def _updated(self, statistics: Statistics, least: Doubles | float = NO_ROWS) -> Mixture:
         """Parameters from statistics, where a block has seen at least so much."""
