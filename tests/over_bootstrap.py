@@ -77,7 +77,7 @@ def check_record(engine, problem):
         path = Path(engine.bcast(own) if engine.open else own, "state.h5")
         facts = facts_of(problem)
         whole = errors_of(problem, "weighted")
-        for n, before in ((1, 0), (3, 1)):
+        for n, before in ((2, 0), (3, 2)):
             record = Record(path, facts, engine=engine, kind="bootstrap")
             assert len(record.results) == before
             found = errors_of(problem, "weighted", n=n, record=record)
