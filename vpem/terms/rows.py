@@ -149,6 +149,11 @@ class SomeRows(MemoryRows):
 
     take = read
 
+    def slice_rows(self, rows: slice | Indices, following: slice | None = None) -> SomeRows:
+        return SomeRows(self._all, self._chosen[rows])
+
+    select_rows = slice_rows
+
 
 CACHE_VALUES = 1 << 15
 
