@@ -73,8 +73,10 @@ def at_the_end(told):
 )
 def test_processes_find_what_one_does(suite, run, n_ranks, seats):
     """Sums over queues and TLS; all else asks nothing of an engine but these."""
+    # Over queues all ways are tried, over TLS those that are not over MPI.
+    how = {"ways": over_sums.OTHERS} if run is members_together else {}
     with one_blas_thread():
-        first, *others = run(n_ranks, suite.main, seats=seats)
+        first, *others = run(n_ranks, partial(suite.main, **how), seats=seats)
     assert isinstance(first, str), first
     assert at_the_end(first) > 0
     assert all(isinstance(other, str) for other in others), others
