@@ -22,7 +22,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,7 +200,8 @@ class Mapped(np.ndarray):
             return super().__reduce__()
         from multiprocessing.reduction import DupFd  # not on Windows
 
-        return _map, (DupFd(self.file), self.dtype, self.shape)
+        order = "F" if self.flags.fnc else "C"
+        return _map, (DupFd(self.file), self.dtype, self.shape, order)
 
 
 def mapped(X: Any) -> Any:
@@ -209,17 +210,18 @@ def mapped(X: Any) -> Any:
     if not plain or not hasattr(os, "memfd_create"):
         return X
     number = os.memfd_create("vpem")
+    order: Literal["C", "F"] = "F" if X.flags.fnc else "C"
     with os.fdopen(number, "w+b", closefd=False) as file:
-        X.tofile(file)
-        found = np.memmap(file, X.dtype, "r", shape=X.shape).view(Mapped)
+        (X.T if order == "F" else X).tofile(file)
+        found = np.memmap(file, X.dtype, "r", shape=X.shape, order=order).view(Mapped)
     found.file = number
     weakref.finalize(found, os.close, number)
     return found
 
 
-def _map(file: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _map(file: Any, dtype: Any, shape: tuple[int, ...], order: Literal["C", "F"]) -> NDArray[Any]:
     with os.fdopen(file.detach(), "rb") as opened:
-        return np.asarray(np.memmap(opened, dtype, "r", shape=shape))
+        return np.asarray(np.memmap(opened, dtype, "r", shape=shape, order=order))
 
 
 class _Process:
