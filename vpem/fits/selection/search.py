@@ -164,8 +164,9 @@ def run_trials(
             for trial in trials:
                 yield trial, problem.run(trial)
         return
-    problem = copy(problem)
-    problem.X, problem._held = mapped(problem.X), {}
+    if isinstance(problem, Problem):
+        problem = copy(problem)
+        problem.X, problem._held = mapped(problem.X), {}
     waiting = list(reversed(trials))
     busy: dict[Any, tuple[_Process, Trial]] = {}
     with one_thread():
