@@ -126,13 +126,7 @@ class Search(runner.Task):
         """Find out which fits the search needs, and which of them are kept."""
         from vpem._core.threads import processors
         from vpem.files.matrix import FileMatrix
-        from vpem.fits.selection.search import (
-            Record,
-            facts_of,
-            mapped,
-            trials_of,
-            without_repeats,
-        )
+        from vpem.fits.selection.search import Record, facts_of, trials_of, without_repeats
         from vpem.fits.selection.trials import Problem
 
         out, fits = self.out, self.settings
@@ -153,7 +147,8 @@ class Search(runner.Task):
         alone = stored or self.engine.apart
         self.n_jobs = 1 if alone else processors() if n_jobs is None else n_jobs
         if self.n_jobs > 1 and not stored:
-            self.source.X = self.problem.X = mapped(self.problem.X)
+            self.problem = self.problem.mapped()
+            self.source.X = self.problem.X
         self.record = Record(out.kept_in, facts_of(self.problem), out.force, self.engine)
         self.trials = [
             trial.key

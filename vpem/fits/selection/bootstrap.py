@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,6 +131,13 @@ class Resampling:
         self._missing = np.isnan(held.X)
         k = cell.n_components
         self._shares = None if n_init else held.responsibilities(self.mixture)[:, :k]
+
+    def mapped(self) -> Resampling:
+        """Return the same as processes that this one starts should have it."""
+        other = copy(self)
+        other.problem = self.problem.mapped()
+        other.held = other.problem.held(self.cell.hops)
+        return other
 
     def draw(self, number: int) -> tuple[Any, Doubles | None]:
         """Return the rows of a replicate that are here, and what they weigh."""

@@ -13,16 +13,13 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from copy import copy
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,9 +161,7 @@ def run_trials(
             for trial in trials:
                 yield trial, problem.run(trial)
         return
-    if isinstance(problem, Problem):
-        problem = copy(problem)
-        problem.X, problem._held = mapped(problem.X), {}
+    problem = problem.mapped()
     waiting = list(reversed(trials))
     busy: dict[Any, tuple[_Process, Trial]] = {}
     with one_thread():
@@ -189,40 +184,6 @@ def run_trials(
         finally:
             for process, _ in busy.values():
                 process.end()
-
-
-class Mapped(np.ndarray):
-    """A matrix that processes which this one starts map into their memory: they have no copy."""
-
-    file: int | None = None
-
-    def __reduce__(self) -> Any:
-        if self.file is None or get_spawning_popen() is None:
-            return super().__reduce__()
-        from multiprocessing.reduction import DupFd  # not on Windows
-
-        order = "F" if self.flags.fnc else "C"
-        return _map, (DupFd(self.file), self.dtype, self.shape, order)
-
-
-def mapped(X: Any) -> Any:
-    """Return an array as one that is `Mapped`, where the system has files that are in memory."""
-    plain = isinstance(X, np.ndarray) and not isinstance(X, Mapped) and X.size > 0
-    if not plain or not hasattr(os, "memfd_create"):
-        return X
-    number = os.memfd_create("vpem")
-    order: Literal["C", "F"] = "F" if X.flags.fnc else "C"
-    with os.fdopen(number, "w+b", closefd=False) as file:
-        (X.T if order == "F" else X).tofile(file)
-        found = np.memmap(file, X.dtype, "r", shape=X.shape, order=order).view(Mapped)
-    found.file = number
-    weakref.finalize(found, os.close, number)
-    return found
-
-
-def _map(file: Any, dtype: Any, shape: tuple[int, ...], order: Literal["C", "F"]) -> NDArray[Any]:
-    with os.fdopen(file.detach(), "rb") as opened:
-        return np.asarray(np.memmap(opened, dtype, "r", shape=shape, order=order))
 
 
 class _Process:

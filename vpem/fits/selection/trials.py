@@ -13,12 +13,15 @@ row, exact whatever the rounds of the fit, or of a few numbers of every worker's
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from multiprocessing.context import get_spawning_popen
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -505,6 +508,41 @@ def folds_of(n_samples: int, n_folds: int, seed: int) -> list[NDArray[np.intp]]:
     return [np.sort(part) for part in np.array_split(rng.permutation(n_samples), n_folds)]
 
 
+class Mapped(np.ndarray):
+    """A matrix that processes which this one starts map into their memory: they have no copy."""
+
+    file: int | None = None
+
+    def __reduce__(self) -> Any:
+        if self.file is None or get_spawning_popen() is None:
+            return super().__reduce__()
+        from multiprocessing.reduction import DupFd  # not on Windows
+
+        return _map, (DupFd(self.file), self.dtype, self.shape, "CF"[self.flags.fnc])
+
+
+def mapped(X: Any) -> Any:
+    """Return an array as one that is `Mapped`, where the system has files that are in memory."""
+    plain = isinstance(X, np.ndarray) and not isinstance(X, Mapped) and X.size > 0
+    if not plain or not hasattr(os, "memfd_create"):
+        return X
+    order: Any = "CF"[X.flags.fnc]  # in which sums are added
+    try:
+        with os.fdopen(os.memfd_create("vpem"), "w+b") as file:
+            (X.T if X.flags.fnc else X).tofile(file)
+            found = np.memmap(file, X.dtype, "r", shape=X.shape, order=order).view(Mapped)
+            found.file = os.dup(file.fileno())
+    except OSError:  # of a sandbox, or for want of room: processes have copies
+        return X
+    weakref.finalize(found, os.close, found.file)
+    return found
+
+
+def _map(file: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> NDArray[Any]:
+    with os.fdopen(file.detach(), "rb") as opened:
+        return np.asarray(np.memmap(opened, dtype, "r", shape=shape, order=order))
+
+
 @dataclass
 class Problem:
     """Data and all options of a fit but those that are chosen.
@@ -561,6 +599,12 @@ class Problem:
                 else ByRows(self.X, network, self.workers, *more)
             )
         return self._held[hops]
+
+    def mapped(self) -> Problem:
+        """Return the same problem as processes that this one starts should have it."""
+        other = copy(self)
+        other.X, other._held = mapped(self.X), {}
+        return other
 
     def having(self, hops: int, X: Any, sample_weight: ArrayLike | None) -> Problem:
         """Return the problem of other rows, as what is `held` has them, for so many hops."""
