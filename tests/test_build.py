@@ -17,6 +17,7 @@ import pytest
 
 import vpem
 import vpem_cli
+from vpem import saem
 from vpem._core import CALL_BLAS, WAITING, consensus
 from vpem_cli.app import command
 from vpem_cli.names import leaves
@@ -290,11 +291,36 @@ done = threading.Event()
 from vpem.saem import special
 print("scipy.special" not in sys.modules)
 import scipy.special, scipy.special.cython_special
-print(scipy.special._ufuncs is special, scipy.special.softmax([0.0, 0.0])[0])
+print(scipy.special.expit is special.expit, scipy.special.softmax([0.0, 0.0])[0])
 print(scipy.special.cython_special.ndtri(0.5), scipy.special.ndtri(0.3) == special.ndtri(0.3))
 done.set()
 """
     assert printed(["-c", program]).split() == [str(alone), "True", "0.5", "0.0", "True"]
+
+
+@each("instead", ["ModuleSpec(name, None)", "ModuleSpec(name, None, is_package=True)"])
+def test_saem_loads_scipy_special_whole_where_functions_are_kept_elsewhere(instead):
+    """Where there is no such module, or it holds none of them."""
+    program = f"""
+import sys
+from importlib.machinery import ModuleSpec
+class Elsewhere:
+    def find_spec(name, *where):
+        if name == "scipy.special._ufuncs" and sys.modules["scipy.special"].__spec__ is None:
+            return {instead}
+sys.meta_path.insert(0, Elsewhere)
+from vpem.saem import special
+import scipy, vpem._core.latents
+print(special is scipy.special, special.ndtri(0.5))
+"""
+    assert printed(["-c", program]).split() == ["True", "0.0"]
+
+
+def test_what_saem_calls_of_scipy_special_is_listed():
+    sources = [
+        path.read_text(encoding="utf-8") for path in Path(saem.__file__).parent.rglob("*.py")
+    ]
+    assert set(re.findall(r"\bspecial\.([a-z]\w+)", " ".join(sources))) == saem.FUNCTIONS
 
 
 # ---- what is loaded is what is used -------------------------------------------------------------

@@ -11,27 +11,34 @@ from typing import Any
 
 import scipy
 
+FUNCTIONS = {"chdtri", "expit", "gammaln", "log_expit", "log_ndtr", "logit", "ndtr", "ndtri",
+             "pdtrik", "stdtr", "stdtrit"}  # fmt: skip
+"""What is called of `scipy.special`."""
+
 
 def _load_special() -> Any:
     """Load functions of `scipy.special`, and kernels that call some, without what else it loads.
 
     Its modules are then forgotten, as in `vpem._core`: who imports it later has all of it, with
-    these very functions. It is loaded whole where another thread might import it meanwhile.
+    these very functions. It is loaded whole where another thread might import it meanwhile, and
+    where a SciPy keeps functions elsewhere.
     """
     name = "scipy.special"
-    alone = name not in sys.modules and threading.active_count() == 1
-    if alone:
-        package = ModuleType(name)
-        package.__path__ = [os.path.join(folder, "special") for folder in scipy.__path__]
-        sys.modules[name] = package
+    if name in sys.modules or threading.active_count() > 1:
+        return import_module(name)
+    package = ModuleType(name)
+    package.__path__ = [os.path.join(folder, "special") for folder in scipy.__path__]
+    sys.modules[name] = package
     try:
         functions = import_module(f"{name}._ufuncs")
         for kernel in ("langevin", "latents", "proposals", "topics"):
             import_module(f"vpem._core.{kernel}")
+    except (ImportError, AttributeError):
+        functions = package
     finally:
-        for one in [one for one in sys.modules if alone and one.startswith(name)]:
+        for one in [one for one in sys.modules if one.startswith(name)]:
             del sys.modules[one]
-    return functions
+    return functions if vars(functions).keys() >= FUNCTIONS else import_module(name)
 
 
 special = _load_special()
