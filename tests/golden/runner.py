@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -24,8 +25,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from vpem.engines.tls.server import free_port
 
 MAIN = "import sys, vpem_cli; vpem_cli.main(sys.argv[1:])"
 ENVIRONMENT = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "MPLBACKEND": "Agg", "TZ": "UTC"}
@@ -332,6 +331,15 @@ def run_line(line: str, folder: Path) -> tuple[int, str, str]:
         target.write_text(told, encoding="utf-8")
         told = ""
     return code, told, err.told()
+
+
+def free_port() -> int:
+    """Return a port at which nothing listens; see `vpem.engines.tls`, which others may not have."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = int(door.getsockname()[1])
+        with socket.create_connection(("127.0.0.1", port)):
+            door.accept()[0].close()
+    return port
 
 
 class Workshop:
