@@ -474,7 +474,7 @@ ASKS = ["import sklearn.base", "assert repr(model)[-2:] == ').'", "model._repr_h
 def test_estimators_are_scikit_learns_as_soon_as_it_is_loaded():
     """All that it loads itself is there before, or it would be loaded four times."""
     program = f"""
-import os, pickle, sys, warnings, joblib, numpy, pandas, scipy.stats, vpem
+import inspect, os, pickle, sys, warnings, joblib, numpy, pandas, scipy.stats, vpem
 if os.fork():
     assert os.wait()[1] == 0
 else:
@@ -490,6 +490,7 @@ class Mine(vpem.VPEM, Named, name="mine"):
     def __init__(self, n_components=1, *, random_state=0, **others):
         super().__init__(n_components, random_state=random_state, **others)
     def __repr__(self): return super().__repr__() + "."
+    def score(self, X, y=None, *, site=None): return super().score(X)
 with warnings.catch_warnings(record=True) as said:
     model = Mine(3, max_iter=1).fit(numpy.random.default_rng(0).normal(size=(60, 3)))
 kept, given = pickle.dumps(model), model.get_params()
@@ -507,7 +508,7 @@ from sklearn.utils import get_tags
 kinds = vpem.NotConvergedWarning, ConvergenceWarning
 print(*[isinstance(said[0].message, kind) for kind in kinds])
 print(isinstance(model, BaseEstimator), issubclass(vpem.FedEM, DensityMixin))
-print(Named.heard == ["mine"], vpem.VPEM.set_fit_request is not None)
+print(Named.heard == ["mine"], "site" in inspect.signature(model.set_score_request).parameters)
 print(clone(model).get_params() == given == model.get_params(), hasattr(model, "set_fit_request"))
 print(get_tags(pickle.loads(kept)).estimator_type, repr(model.set_params(n_components=2)))
 """

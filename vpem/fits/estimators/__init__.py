@@ -57,6 +57,13 @@ class Estimator(Early):
     """What all estimators inherit: scikit-learn's ``BaseEstimator``."""
 
 
+class _Last:
+    """Stands behind scikit-learn's classes, which are told of estimators, and tells no others."""
+
+    def __init_subclass__(cls) -> None:
+        return
+
+
 def inherit() -> None:
     """Let estimators, also those that there are, inherit scikit-learn's classes."""
     from sklearn.base import BaseEstimator, DensityMixin
@@ -64,17 +71,13 @@ def inherit() -> None:
     if Estimator.__bases__ == (BaseEstimator,):
         return
     DensityEstimator.__bases__ = (DensityMixin,)
-    Estimator.__bases__ = (BaseEstimator,)
+    Estimator.__bases__ = (BaseEstimator, _Last)
     scikit_learns_warning()
-
-    def told(kind: type) -> list[type]:
-        return [one for one in kind.__mro__ if "__init_subclass__" in vars(one)]
-
     kinds: list[type] = [Estimator]
     for kind in kinds:
         kinds += kind.__subclasses__()
-        if told(kind) == told(Estimator):  # no others, which have heard of it
-            super(Estimator, kind).__init_subclass__()  # type: ignore[misc]
+        super(Estimator, kind).__init_subclass__()  # type: ignore[misc]
+    Estimator.__bases__ = (BaseEstimator,)
 
 
 class Inheritance:
