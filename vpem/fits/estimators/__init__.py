@@ -58,7 +58,7 @@ class Estimator(Early):
 
 
 class _Last:
-    """Stands behind scikit-learn's classes, which are told of estimators, and tells no others."""
+    """Stands behind scikit-learn's classes, so that only these hear of estimators."""
 
     def __init_subclass__(cls) -> None:
         return
