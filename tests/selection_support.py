@@ -19,4 +19,5 @@ class Broken(Problem):
     """A problem with a defect."""
 
     def run(self, trial):
-        raise ZeroDivisionError(f"at {trial}, own data: {self.X.flags.writeable}")
+        found = self.X.flags
+        raise ZeroDivisionError(f"at {trial}, own: {found.writeable}, by columns: {found.fnc}")

@@ -398,14 +398,15 @@ def test_a_process_that_is_killed_costs_its_own_trial_only_and_others_find_what_
 
 
 def test_a_defect_is_no_result(problem):
-    """And processes map the data of the one that starts them, where the system can."""
+    """And processes map the data of the one that starts them, where the system can, as they are."""
     own = not hasattr(os, "memfd_create")
-    broken = DefectiveProblem(problem.X, problem.networks, None, {})
+    broken = DefectiveProblem(np.asfortranarray(problem.X), problem.networks, None, {})
     trials = trials_of(Cell(2, 0, "diag"), "bic", 2, 5)
     with pytest.raises(ZeroDivisionError):
         list(run_trials(broken, trials, 1))
     with pytest.raises(
-        RuntimeError, match=rf"while fitting K = 2(.|\n)*ZeroDivisionError: at K = 2.*data: {own}"
+        RuntimeError,
+        match=rf"while fitting K(.|\n)*ZeroDivisionError: at K = 2.*: {own}, by columns: True",
     ):
         list(run_trials(broken, trials, 2))
 
