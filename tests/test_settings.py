@@ -128,6 +128,15 @@ class Toy(Base, heading="Start"):
     )  # fmt: skip
 
 
+def test_a_record_is_itself_where_nothing_changes():
+    one = Toy(level=7)
+    assert one.changed() is one.changed(level=7, colour=None) is one
+    assert one.changed(level=8) == Toy(level=8)
+    for unknown in (..., 7):  # no value stands for one that is not there
+        with pytest.raises(TypeError, match="Toy has no setting 'loudness'"):
+            one.changed(loudness=unknown)
+
+
 def toy(
     own: Annotated[int, typer.Option(help="The command's own.")] = 1,
     *,

@@ -215,7 +215,7 @@ class Settings:
 
     def changed(self, **changes: object) -> Self:
         """Return the record with other values."""
-        same = all(vars(self).get(name, ...) is value for name, value in changes.items())
+        same = all(vars(self).get(name, changes) is value for name, value in changes.items())
         return self if same else type(self)(**{**vars(self), **changes})
 
     def into(self, record: type[T], **changes: object) -> T:
