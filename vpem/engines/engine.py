@@ -42,45 +42,25 @@ received: MPI's Ineighbor_alltoallv."""
 class Engine:
     """The processes that agents live in; by itself one, where each method returns its argument.
 
-    Attributes
-    ----------
-    rank, size : int
-        Number of this process, and how many there are.
-    apart : bool
-        Whether agents may live in other processes, so that each has the data of its own only.
-    names : list of str
-        What each process is called in messages.
-    timeout : float or None
-        Seconds after which a process that others wait for is said to be stalled; None: never.
-    crowded : bool
-        Whether processes are more than processors, so that those that wait had better sleep.
-    seats : sequence of int or None
-        Processes that have one agent each, in the agents' order, and are called as these are
-        already; others have none. None: agents are spread evenly over all.
-    first_holder : int
-        The first process that has agents, where those before have none.
-    topic : str
-        Kind of what is exchanged at present, as ledgers call it; "alignment" of parties' rows, and
-        "agreement" where processes agree on how to go on. See `set_topic`.
-    watch : callable or None
-        Called with every sum that begins, its kind and the rows it shows, before anything of it is
-        sent; what it raises ends the run.
-    limit : callable or None
-        Called with the rows of all parties, a party's number and all names, where ids will be
-        compared, before any is sent; what it raises ends the run.
-    copies : int
-        How often this process sends an array, or others their total, where those of all are added.
-    open : bool
-        Whether sentences about data of one process may be said in all.
-    signs : MemberSigns or None
-        How processes prove who they are, where others pass on what they say; None: they have no
-        identity apart from that of the user who started them all.
-    in_order : bool
-        Whether what agents have is added agent by agent, as one process does, whichever process
-        each lives in: totals have the same bits over any number of processes.
-    outlast : Outlast or None
-        What is known of masked sums where these go on without a process that is lost; None: they
-        need all. `iallreduce`, which all of them go by, then raises FewerError as one is lost.
+    Agents that are ``apart`` may live in other processes, so that each has the data of its own
+    only. Messages call processes by their ``names``; one that others wait for is said to be stalled
+    after ``timeout`` seconds (None: never). Where processes are more than processors, ``crowded``,
+    those that wait had better sleep. ``seats`` are processes that have one agent each, in the
+    agents' order, and are called as these are already; others have none (None: agents are spread
+    evenly over all), nor have those before ``first_holder``. ``topic`` is how ledgers call what is
+    exchanged at present (`set_topic`): "alignment" of parties' rows, "agreement" where processes
+    agree on how to go on.
+
+    Before anything of it is sent, ``watch`` is called with every sum that begins, its kind and the
+    rows it shows, and ``limit`` with the rows of all parties, a party's number and all names, where
+    ids will be compared; what they raise ends the run. An array of this process, or others' total,
+    is sent ``copies`` times where those of all are added. Where it is ``open``, sentences about
+    data of one process may be said in all. ``signs`` is how processes prove who they are where
+    others pass on what they say; None: the user who started them all is their identity.
+    ``in_order`` adds what agents have agent by agent, as one process does: totals have the same
+    bits over any number of processes. ``outlast`` is what is known of masked sums that go on
+    without a process that is lost; None: they need all. `iallreduce`, which all of them go by, then
+    raises FewerError as one is lost.
     """
 
     rank: int = 0
