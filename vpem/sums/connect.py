@@ -78,48 +78,16 @@ OF_ROUNDS = ("n_rounds", "weights", "acceleration", "consensus_tol", "consensus"
 class Network(Shown, facts="{graph.n_agents:agent}, {graph.topology}, {blocks.n_blocks:hub}"):
     """Agents on a graph, grouped in hubs, and how they sum.
 
-    Attributes
-    ----------
-    graph : Graph
-        Who talks to whom.
-    agents : Placement
-        In which process each of them lives.
-    hubs : list of Hub
-        In the order of extraction.
-    blocks : Blocks
-        Features of each hub.
-    total : Sum
-        The distributed sum.
-    features : tuple of ndarray
-        Columns that each agent holds.
-    hops : int
-        How far raw features may travel, at setup.
-    n_rounds : int or None
-        Rounds of each average; None where the sum is exact.
-    weights : str or None
-        Name of the mixing weights; None where the sum is exact.
-    mixing_rate : float or None
-        Second largest eigenvalue modulus of the mixing weights; None where the sum is exact.
-    consensus_error : float or None
-        ``max |C - 1|``: 0 where the sum is exact, its bound where C is too large to form, None
-        where the rounds are no fixed operator (compressed, or with faults).
-    error_is_bound : bool
-        Whether `consensus_error` is a bound.
-    acceleration : str
-        "chebyshev", or "none" where rounds are plain or the sum is exact.
-    consensus_tol : float or None
-        Error for which the number of rounds was found; None where it was given.
-    compress : str or None
-        Name of the codec of the messages.
-    faults : Faults or None
-        How links and agents fail.
-    prepared : Ledger or None
-        What was sent to estimate the mixing rate, or to grow a tree.
-    chosen : LikelyHubs or None
-        How hubs were chosen; None: by size.
-    part_of : Network, optional
-        The network as one process would have it, where this is what one of several has
-        (`vpem.sums.connect`): the blocks of its own hubs, whose columns are counted from 0.
+    ``hubs`` are in the order of extraction, ``features`` the columns that each agent holds, and
+    ``hops`` how far raw features may travel, at setup. Averages take ``n_rounds`` rounds of the
+    ``weights`` of this name, whose second largest eigenvalue modulus is ``mixing_rate``; all three
+    are None where the sum is exact. ``consensus_error`` is ``max |C - 1|``: 0 where the sum is
+    exact, a bound where C is too large to form (``error_is_bound``), None where rounds are no fixed
+    operator (compressed, or with faults); ``consensus_tol`` is the one for which the number of
+    rounds was found, if it was. ``compress`` is the name of the messages' codec, and ``prepared``
+    what was sent to estimate the mixing rate, or to grow a tree. Without ``chosen`` hubs are by
+    size. ``part_of`` is the network as one process would have it, where this is what one of several
+    has (`vpem.sums.connect`): the blocks of its own hubs, whose columns are counted from 0.
     """
 
     graph: Graph
