@@ -28,23 +28,10 @@ class Structure(ABC):
     """A curve with parameters ``phi``, each on the scale on which it is normal.
 
     Parameters of the individuals in several chains are arrays ``phi (chains, n, m)``; curves at
-    their rows are ``(chains, N)``. What an individual's curve is depends on its own rows, doses
-    and parameters only.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Of the parameters, (m,).
-    scales : tuple of str
-        Of each: "log", "logit" or "identity".
-    needs : tuple of str
-        Covariates that the curve reads.
-    code : int or None
-        What kernels know the curve by; None: they do not.
-    dosed : bool
-        Whether kernels of the curve read doses.
-    start : array or None
-        Where parameters (m,) of all individuals begin, on their scales, if that is known.
+    their rows are ``(chains, N)``. What an individual's curve is depends on its own rows, doses and
+    parameters only. ``scales`` are "log", "logit" or "identity", ``needs`` the covariates that the
+    curve reads, and ``start`` (m,) where parameters of all begin on their scales, if that is known.
+    Kernels know it by its ``code`` (None: they do not), and read doses where it is ``dosed``.
     """
 
     names: tuple[str, ...]
