@@ -34,14 +34,7 @@ UNEVEN = 1e-4
 class Merge:
     """Two clusters that are merged, each given by its components, and what that leaves.
 
-    Attributes
-    ----------
-    one, other : tuple of int
-        Components of the clusters, ascending.
-    n_clusters : int
-        Clusters that are left.
-    entropy : float
-        Entropy of the responsibilities that are left, in nats, summed over rows.
+    The entropy is that of the responsibilities that are left, in nats, summed over rows.
     """
 
     one: tuple[int, ...]
