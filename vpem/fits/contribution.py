@@ -243,29 +243,16 @@ def without_each(
 class PartyContribution:
     """What a mixture loses without one party's features; see `vpem.fits.contribution`.
 
-    Attributes
-    ----------
-    name : str
-        The party.
-    features : tuple of str
-        Which it has.
-    log_likelihood_lost : float
-        Log-likelihood per sample, in nats, less that of the mixture of all other features. It
-        depends on units, and on how many features there are.
-    shared_information : float
-        The part of it that the party's own marginal mixture does not have: mutual information of
-        its features and those of others, in nats; it can be compared between parties.
-    information : float
-        What its features alone say of the component, in nats.
-    information_lost : float
-        What no others' features say of the component: expected divergence of responsibilities
-        from those without the party, in nats.
-    rows_moved : float
-        Share of the rows whose most responsible component is another without it.
-    agreement : float
-        Adjusted Rand index of the components of rows with and without it: 1 if nothing changes.
-    adjusted_rand_index : float or None
-        Of these components without it and labels, if there are any.
+    In nats: ``log_likelihood_lost``, per sample, less that of the mixture of all other features,
+    depends on units and on how many features there are; ``shared_information`` is the part of it
+    that the party's own marginal mixture does not have, mutual information of its features and
+    those of others, and can be compared between parties; ``information`` is what its features alone
+    say of the component, ``information_lost`` what no others' features say of it, the expected
+    divergence of responsibilities from those without the party.
+
+    ``rows_moved`` is the share of the rows whose most responsible component is another without it,
+    ``agreement`` the adjusted Rand index of the components with and without it (1 if nothing
+    changes), and ``adjusted_rand_index`` that of those without it and labels, if there are any.
     """
 
     name: str
@@ -288,18 +275,10 @@ OF_PARTIES = (
 
 @dataclass(frozen=True)
 class FeatureContribution:
-    """How well one feature alone separates components.
+    """How well the feature of a party alone separates components.
 
-    Attributes
-    ----------
-    name : str
-        The feature.
-    party : str or None
-        Who has it.
-    information : float
-        What it says of the component, in nats.
-    share : float
-        Of the entropy of the mixing weights, which is all that there is to be known.
+    ``information`` is what it says of the component, in nats, and ``share`` the part that this is
+    of the entropy of the mixing weights, which is all that there is to be known.
     """
 
     name: str

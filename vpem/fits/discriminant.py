@@ -40,23 +40,11 @@ from vpem.terms.rows import check_missing, rows_with_values
 class DiscriminantFit(Fit):
     """A mixture whose components have classes.
 
-    Attributes
-    ----------
-    model_type : str
-        "mclustda" or "edda".
-    classes : ndarray of shape (C,)
-        Labels, ascending.
-    class_of : ndarray of shape (K,)
-        The number of the class of each component.
-    chosen : list of dict
-        Of each class the number of components, the covariance type, and BIC (of all classes in
-        EDDA); lower is better.
-    n_free : int
-        Parameters of the classes' mixtures, without the shares of the classes, as mclust counts.
-
-    Notes
-    -----
-    ``mixture`` and ``log_likelihood`` are of rows without their labels.
+    It and its log-likelihood are of rows without their labels. ``model_type`` is "mclustda" or
+    "edda". ``classes`` (C,) are the labels, ascending, and ``class_of`` (K,) has the number of the
+    class of each component. ``chosen`` are of each class the number of components, the covariance
+    type, and BIC (of all classes in EDDA); lower is better. ``n_free`` counts the parameters of the
+    classes' mixtures, without the shares of the classes, as mclust does.
     """
 
     model_type: str

@@ -213,22 +213,9 @@ class FamilyFit(
 ):
     """A fitted model of a user's own.
 
-    Attributes
-    ----------
-    parameters : object
-        What `ExponentialFamily.maximization` returned for what `project` made of `statistic`.
-    statistic : ndarray of shape (P,)
-        The last one; on a graph the mean of the workers'.
-    run : FedRun
-        History, memories, projections.
-    workers : Workers
-        Who held which rows.
-    network : Network
-        Who took part.
-    options : dict
-        Settings as used.
-    converged, seconds, communication
-        See `vpem.fits.results.Result`.
+    ``parameters`` are what `ExponentialFamily.maximization` returned for what `project` made of the
+    last ``statistic`` (P,), on a graph the mean of the workers'; ``run`` has history, memories and
+    projections.
     """
 
     parameters: Any

@@ -81,20 +81,12 @@ INERTIA_BYTES = 8
 class OneShot:
     """What is known of a one-shot clustering.
 
-    Attributes
-    ----------
-    factor : float
-        Proven: the inertia is at most this times the least there is, where each party's and the
-        server's k-means are solved; 9, and 1 for one party.
-    factor_of_starts : float
-        Proven in expectation of k-means++, whatever its runs find.
-    party_inertia : ndarray of shape (B,)
-        Inertia of each party's clustering of its own features. Where these are the least there
-        are, their sum is a lower bound of any clustering's inertia.
-    cell_inertia : float
-        Of the server's weighted k-means.
-    n_cells : int
-        Cells that are not empty.
+    Proven: the inertia is at most ``factor`` times the least there is, where each party's and the
+    server's k-means are solved (9, and 1 for one party), and ``factor_of_starts`` times in
+    expectation of k-means++, whatever its runs find. ``party_inertia`` (B,) are the inertias of the
+    parties' clusterings of their own features: where these are the least there are, their sum is a
+    lower bound of any clustering's. ``cell_inertia`` is of the server's weighted k-means of cells
+    that are not empty.
     """
 
     factor: float

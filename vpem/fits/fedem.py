@@ -270,26 +270,12 @@ class _OwnPlaces(Uplink):
 
 @dataclass(kw_only=True)
 class FedFit(MixtureResult):
-    """A mixture fitted by FedEM and how it came about.
+    """A mixture fitted by FedEM and how it came about; see `vpem.fits.results.MixtureResult`.
 
-    Attributes
-    ----------
-    mixture : Mixture
-        Parameters; on a graph those of the mean of the workers' statistics.
-    history : ndarray of shape (n, 1)
-        Total log-likelihood of the iterations recorded.
-    run : FedRun
-        Statistic, history, memories.
-    workers : Workers
-        Who held which rows.
-    options : dict
-        Of the algorithm, as they were taken.
-    network, total_weight, converged, init_rows, seconds, communication
-        See `vpem.fits.results.MixtureResult`.
-    prior : dict or None
-        The penalty under which it was fitted; ``history`` is that of the penalised log-likelihood.
-    log_prior : float
-        Minus the penalty, of all rows, in nats: see `vpem.fits.results.Fit`.
+    On a graph parameters are those of the mean of the workers' statistics. ``history`` (n, 1) is of
+    the iterations recorded; ``run`` has the statistic, history and memories. Under a penalty,
+    ``prior``, ``history`` is that of the penalised log-likelihood, and ``log_prior`` minus the
+    penalty, of all rows, in nats: see `vpem.fits.results.Fit`.
     """
 
     run: FedRun

@@ -258,15 +258,9 @@ SUM = 1e-6
 class KnownLabels:
     """Known components of some rows, and the agent that knows them.
 
-    Parameters
-    ----------
-    values : array of shape (M,) or (M, K)
-        One label per row; NaN, None, "" and -1 where there is none. Or probabilities of the
-        components; rows of NaN have no label.
-    agent : int
-        The agent that has them.
-    names : sequence of str, optional
-        With probabilities: labels of the components, in ascending order.
+    ``values`` (M,) are labels, with NaN, None, "" or -1 where there is none; or (M, K)
+    probabilities of the components, with rows of NaN, whose ``names`` are the labels in ascending
+    order.
     """
 
     values: Any

@@ -58,24 +58,11 @@ class MixtureImputation(
 ):
     """A matrix with nothing missing, as a Gaussian mixture fills it, and how it was found.
 
-    Attributes
-    ----------
-    fit : Fit
-        The mixture.
-    held : Partition or Workers
-        Who holds which columns, or rows.
-    filled : ndarray of shape (I, J)
-        The completed matrix; where processes are others' NaN but for what this one holds.
-    gaps : ndarray of shape (n,)
-        Which entries were imputed here, ``row * J + column``.
-    draws : ndarray of shape (M, n)
-        Their values in each of the multiple imputations.
-    drawing : dict
-        Number, iterations and bytes of all draws.
-    ran_on : Network
-        What this process had of the network.
-    observations, seen, law, log_likelihood, network, scaling, options
-        See `Completed`.
+    ``held`` says who holds which columns, or rows. ``filled`` (I, J) is the completed matrix; where
+    processes are others' NaN but for what this one holds. ``gaps`` (n,) are the entries imputed
+    here, ``row * J + column``, and ``draws`` (M, n) their values in each of the multiple
+    imputations; ``drawing`` has number, iterations and bytes of all. This process had ``ran_on`` of
+    the network.
     """
 
     fit: Fit

@@ -57,29 +57,12 @@ class Seen:
 class Completed(Result):
     """A completed matrix.
 
-    Attributes
-    ----------
-    observations : Observations
-        The observed entries; of other processes' observers only their number.
-    seen : Seen
-        What they saw together.
-    law : Law
-        Of the entries.
-    log_likelihood : float
-        Of what was seen, in nats: per entry with a matrix of low rank, per row with a mixture.
-    network : Network
-        Who took part.
-    scaling : Scaling
-        Of the columns: entries were fitted in these units.
-    options : dict
-        Settings as used.
-    choice : dict or None
-        How method, rank and ridge were chosen by held-out entries, where they were.
-    factors : LowRank or None
-        U and V of theta, of a matrix of low rank; on a graph those of the mean of the observers'
-        statistics.
-    converged, seconds, communication
-        See `vpem.fits.results.Result`.
+    Of the ``observations`` there is only the number of those of other processes' observers;
+    ``seen`` is what they saw together, ``law`` that of the entries, which were fitted in units of
+    ``scaling``. ``log_likelihood`` is of what was seen, in nats: per entry with a matrix of low
+    rank, per row with a mixture. ``choice`` says how method, rank and ridge were chosen by held-out
+    entries, where they were. ``factors`` are U and V of theta, of a matrix of low rank; on a graph
+    those of the mean of the observers' statistics.
     """
 
     _in_notebooks = "vpem.pictures.public.in_html"
@@ -161,19 +144,8 @@ class Imputation(
 ):
     """A matrix that was completed with one of low rank.
 
-    Attributes
-    ----------
-    rank, ridge, n_copies
-        As used.
-    run : FedRun
-        History, memories, projections.
-    compress : str or None
-        Name of the codec.
-    intercepts : dict or None
-        Of each observer of this process, by name: what is added to theta for its entries, in the
-        units of the fit. `fitted` is as of an observer that has 0. None: observers have none.
-    observations, seen, law, log_likelihood, network, scaling, options, factors
-        See `Completed`.
+    ``intercepts`` of each observer of this process, by name, are added to theta for its entries, in
+    the units of the fit. `fitted` is as of an observer that has 0. None: observers have none.
     """
 
     factors: LowRank

@@ -281,15 +281,9 @@ def reported(found: object, *names: str) -> Report:
 class Result(Shown, ABC, facts="{converged:converged|not converged}, {n_iter:iteration}"):
     """What every fit ends with.
 
-    Attributes
-    ----------
-    converged : bool
-        Whether it stopped by itself.
-    seconds : float
-        Wall time, of all restarts.
-    communication : dict
-        What was sent, over all restarts (`vpem.network.ledger.Ledger.summary`), and
-        ``bytes_by_iteration``, an entry for each of the history.
+    ``seconds`` are wall time of all restarts, and ``communication`` what these sent
+    (`vpem.network.ledger.Ledger.summary`), with ``bytes_by_iteration``, an entry for each of the
+    history.
     """
 
     converged: bool
@@ -306,26 +300,12 @@ class Result(Shown, ABC, facts="{converged:converged|not converged}, {n_iter:ite
 class NetworkResult(Result):
     """What every fit over a network ends with.
 
-    Attributes
-    ----------
-    network : Network
-        Who took part.
-    init_rows : tuple of int or None
-        Rows it was first placed at; None where it started from a model or from centres.
-    best_restart : int
-        Which of the restarts this is, from 0.
-    total_iterations : int
-        Of all restarts.
-    guarantee : Guarantee or None
-        What is promised of rows; then there is no history, and nothing by which it is judged.
-    degenerate : list of int
-        Components that are singular in a hub but for the floor (`vpem.terms.degenerate`).
-    recoveries : list of Recovery
-        Components that collapsed and were reinitialised.
-    ledger : Ledger or None
-        Where `communication` was counted.
-    converged, seconds, communication
-        See `Result`.
+    ``init_rows`` are where it was first placed (None: it started from a model or from centres),
+    ``best_restart`` counts from 0, and ``total_iterations`` those of all restarts. With a
+    ``guarantee`` of what rows are promised there is no history, and nothing by which it is judged.
+    Components that are ``degenerate`` are singular in a hub but for the floor
+    (`vpem.terms.degenerate`); those of ``recoveries`` collapsed and were reinitialised. The
+    ``ledger`` counted ``communication``.
     """
 
     network: Network
@@ -388,18 +368,10 @@ class MixtureResult(
 ):
     """A fitted mixture, and how it came about.
 
-    Attributes
-    ----------
-    mixture : Mixture
-        The parameters, hub by hub.
-    history : ndarray of shape (n, R)
-        Total log-likelihood by iteration, as each root finds it.
-    total_weight : float
-        Sum of the row weights (the number of rows when there are none).
-    copies : list of int
-        Components whose parameters are those of an earlier one in every hub.
-    fixed : tuple of str
-        Parameters that were held: "weights", "covariances".
+    ``history`` (n, R) is the total log-likelihood by iteration, as each root finds it, and
+    ``total_weight`` the sum of row weights (without any the number of rows). ``copies`` are
+    components whose parameters are those of an earlier one in every hub, ``fixed`` parameters that
+    were held: "weights", "covariances".
     """
 
     mixture: Mixture
@@ -659,13 +631,8 @@ def penalised_in_report(fit: Any) -> Report:
 class RowFit(Fit):
     """A mixture fitted to rows that workers hold.
 
-    Attributes
-    ----------
-    workers : Workers
-        Who held which rows.
-    clipped : dict of int to int
-        Of a private fit: rows of each worker of this process that had values beyond the bounds.
-        That is no part of reports or models, since no other agent may know.
+    Of a private fit ``clipped`` are the rows of each worker of this process that had values beyond
+    the bounds; no part of reports or models, since no other agent may know.
     """
 
     workers: Workers

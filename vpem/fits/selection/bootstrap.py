@@ -252,24 +252,14 @@ def total_of(fit: Fit) -> float:
 class Errors:
     """Standard errors of a mixture's parameters, by the bootstrap.
 
-    Attributes
-    ----------
-    estimates, standard_errors, lower, upper : dict of str to ndarray
-        Of ``weights`` (K,), ``means`` (K, d) and ``covariances`` (shaped as
-        `vpem.Mixture.assembled_covariances`; of spheres as diagonals), in the user's units: the
-        fit's; standard deviations over replicates (divisor n - 1); and the ends of percentile
-        intervals.
-    level : float
-        Of the intervals.
-    kind : str
-        "weighted" or "parametric".
-    n_replicates, n_left_out, n_relabelled : int
-        Replicates that were used; that failed or were degenerate; and those of which components
-        were not in the fit's order before they were matched.
-    messages, bytes : int
-        What was sent for the replicates.
-
-    Of agents in several processes the first has all parameters, others those of their hubs.
+    By name, of ``weights`` (K,), ``means`` (K, d) and ``covariances`` (shaped as
+    `vpem.Mixture.assembled_covariances`; of spheres as diagonals), in the user's units:
+    ``estimates`` of the fit, ``standard_errors`` over replicates (divisor n - 1), and the ends
+    ``lower`` and ``upper`` of percentile intervals of a ``level``. Replicates of the ``kind``
+    "weighted" or "parametric" were used, or failed or were degenerate, ``n_left_out``; of those
+    used the components of ``n_relabelled`` were not in the fit's order before they were matched.
+    For them ``messages`` and ``bytes`` were sent. Of agents in several processes the first has all
+    parameters, others those of their hubs.
     """
 
     estimates: dict[str, Doubles]
@@ -367,15 +357,8 @@ def check_components(
 
     The likelihood ratio statistic, twice the difference of the log-likelihoods, is compared with
     those of rows drawn from the smaller model, to which both are fitted from the same starts as to
-    the data (McLachlan 1987). Drawing stops once `ENOUGH` were as
-    large, and p is their share (Besag and Clifford 1991); else it is (1 + larger) / (1 + n).
-
-    Returns
-    -------
-    list of dict
-        Of each test ``n_components``, ``statistic``, ``p_value``, ``n_replicates`` that were used,
-        ``n_larger``, ``n_left_out``, ``stopped_early``, and ``messages`` and ``bytes`` that were
-        sent for them.
+    the data (McLachlan 1987). Drawing stops once `ENOUGH` were as large, and p is their share
+    (Besag and Clifford 1991); else it is (1 + larger) / (1 + n).
     """
     n_replicates = check_int("n_replicates", n_replicates, least=2)
     n_jobs = check_int("n_jobs", n_jobs, least=1)
