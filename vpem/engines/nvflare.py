@@ -71,7 +71,7 @@ class Site:
     def __init__(self, study: str, command: str) -> None:
         self._study, self._command = _checked(study), _checked(command)
         self._streams: dict[Key, socket] = {}
-        self._number, self._numbering = 0, Lock()
+        self._number, self._numbering, self._ending = 0, Lock(), Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._where: dict[str, str] = {}
         self._sites: dict[str, Any] = {}
@@ -154,12 +154,13 @@ class Site:
         """End what still runs as the job ends, whose calls go nowhere by now."""
         if self._process is None:
             return
-        try:
-            self._process.communicate(timeout=SECONDS)  # ends its standard input
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._home.cleanup()
+        with self._ending:  # a job that is aborted may say so twice
+            try:
+                self._process.communicate(timeout=SECONDS)  # ends its standard input
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._home.cleanup()
 
     def _connect(self, where: dict[str, str], sites: dict[str, Any]) -> Path:
         """Begin to carry streams between members at ``sites``; returns the folder of sockets."""
