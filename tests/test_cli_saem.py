@@ -25,6 +25,7 @@ from vpem.saem.formats.individuals import read_individuals, write_individuals
 from vpem.saem.individuals import from_long, from_matrix
 from vpem.saem.models.linear import LinearModel
 from vpem.saem.prediction import Predictor
+from vpem.saem.structures.formulas import FORMULAS
 
 from .cli_support import ROOT, done, run
 from .tables import each
@@ -536,3 +537,8 @@ def test_warnings_come_first_and_hostile_words_are_text(capsys, fits, undrawn, t
     assert "no standard errors" in text
     assert "slope hardly varies" in text
     assert "does not say what was sent" in text
+
+
+def test_formulas_have_the_names_that_help_says(capsys):
+    told = " ".join(done(capsys, "saem", "--help-all").split())
+    assert f"a formula ({', '.join(FORMULAS)})" in told

@@ -85,9 +85,8 @@ class ModelSettings(
         "linear: covariates with a random slope, with commas between, or none. Default: time.",
     )
     curve: str | None = unset(
-        "curve: a formula (logistic, four-parameter, gompertz, asymptotic, "
-        "biexponential, michaelis-menten, emax), or FILE.py:NAME, a function of your own, which is "
-        "run."
+        "curve: a formula (logistic, four-parameter-logistic, gompertz, asymptotic, biexponential, "
+        "michaelis-menten, emax), or FILE.py:NAME, a function of your own, which is run."
     )
     parameters: str | None = unset(
         "Compartments: parameters, with commas between: ka first if "
