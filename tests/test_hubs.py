@@ -129,8 +129,9 @@ def test_hops_and_seeds_that_are_none_are_refused(hops):
     assert find_hubs(make_graph("cycle", 1), 2) == [Hub(0, (0,))]  # without a warning
     with pytest.raises(InputError, match="hops must be an integer of at least 0"):
         find_hubs(make_graph("cycle", 5), hops)
-    with pytest.raises(InputError, match="seed must be an integer"):
-        find_hubs(make_graph("cycle", 5), 1, -3)
+    for topology, reach in (("cycle", 1), ("cycle", 0), ("star", 1)):  # also where none is drawn
+        with pytest.raises(InputError, match="seed must be an integer"):
+            find_hubs(make_graph(topology, 5), reach, -3)
 
 
 def test_features_are_sent_to_their_root_hop_by_hop():

@@ -82,7 +82,7 @@ def find_hubs(
     Raises
     ------
     InputError
-        If ``hops`` is not an integer of at least 0.
+        If ``hops`` or ``seed`` is not an integer of at least 0.
 
     Warns
     -----
@@ -96,6 +96,8 @@ def find_hubs(
     all nodes each time.
     """
     hops = check_int("hops", hops, least=0)
+    if not isinstance(seed, np.random.Generator):
+        check_int("seed", seed, least=0)
     n = graph.n_agents
     if hops == 0:
         return [Hub(agent, (agent,)) for agent in range(n)]
