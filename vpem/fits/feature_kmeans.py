@@ -85,8 +85,8 @@ class OneShot:
     server's k-means are solved (9, and 1 for one party), and ``factor_of_starts`` times in
     expectation of k-means++, whatever its runs find. ``party_inertia`` (B,) are the inertias of the
     parties' clusterings of their own features: where these are the least there are, their sum is a
-    lower bound of any clustering's. ``cell_inertia`` is of the server's weighted k-means of cells
-    that are not empty.
+    lower bound of any clustering's. ``cell_inertia`` is that of the server's weighted k-means,
+    ``n_cells`` are those that are not empty.
     """
 
     factor: float

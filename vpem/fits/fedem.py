@@ -272,7 +272,7 @@ class _OwnPlaces(Uplink):
 class FedFit(MixtureResult):
     """A mixture fitted by FedEM and how it came about; see `vpem.fits.results.MixtureResult`.
 
-    On a graph parameters are those of the mean of the workers' statistics. ``history`` (n, 1) is of
+    On a graph parameters are those of the mean of the workers' statistics. ``history`` (n, 1) has
     the iterations recorded; ``run`` has the statistic, history and memories. Under a penalty,
     ``prior``, ``history`` is that of the penalised log-likelihood, and ``log_prior`` minus the
     penalty, of all rows, in nats: see `vpem.fits.results.Fit`.

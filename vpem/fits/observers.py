@@ -59,7 +59,7 @@ class Completed(Result):
 
     Of the ``observations`` there is only the number of those of other processes' observers;
     ``seen`` is what they saw together, ``law`` that of the entries, which were fitted in units of
-    ``scaling``. ``log_likelihood`` is of what was seen, in nats: per entry with a matrix of low
+    ``scaling``. ``log_likelihood`` of what was seen is in nats: per entry with a matrix of low
     rank, per row with a mixture. ``choice`` says how method, rank and ridge were chosen by held-out
     entries, where they were. ``factors`` are U and V of theta, of a matrix of low rank; on a graph
     those of the mean of the observers' statistics.
