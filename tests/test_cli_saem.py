@@ -540,5 +540,5 @@ def test_warnings_come_first_and_hostile_words_are_text(capsys, fits, undrawn, t
 
 
 def test_formulas_have_the_names_that_help_says(capsys):
-    told = " ".join(done(capsys, "saem", "--help-all").split())
+    told = " ".join(done(capsys, "saem", "--help-all").out.split())
     assert f"a formula ({', '.join(FORMULAS)})" in told
