@@ -281,9 +281,10 @@ class FeatureTerms(RowTerms):
                     part.gaps = self.gaps.select_rows(slice(None))
                 else:
                     weights = None if self.row_weights is None else self.row_weights[chosen]
-                    rows: Rows = SomeRows(self.rows, np.flatnonzero(chosen))
+                    data = self.rows.read(slice(0, self.n_samples))
+                    rows: MemoryRows = SomeRows(data, np.flatnonzero(chosen))
                     if chosen is complete:
-                        rows = MemoryRows.wrap(rows.read(slice(None)))
+                        rows = MemoryRows.wrap(data[chosen])
                     part = self._having(rows, weights)
                     part.gaps = self.gaps.select_rows(chosen)
                 self.gaps.split.append(part)

@@ -138,19 +138,31 @@ class MemoryRows:
 
 
 class SomeRows(MemoryRows):
-    """Some of the rows in memory, which are copied only as long as they are worked on."""
+    """Some of the rows of an array, of which a run at a time is copied, over the run before."""
 
-    def __init__(self, rows: Rows, chosen: Indices) -> None:
-        self._all, self._chosen = rows, chosen
+    _latest: slice | None = None
+
+    def __init__(self, rows: Floats, chosen: Indices) -> None:
+        self._rows, self._chosen = rows, chosen
         self.n_samples, self.dtype = len(chosen), rows.dtype
+        self._copy = rows[:0].copy()
 
     def read(self, rows: slice | Indices) -> Floats:
-        return self._all.take(self._chosen[rows])
+        chosen = self._chosen[rows]
+        if not isinstance(rows, slice):
+            return self._rows[chosen]
+        if len(self._copy) < len(chosen):
+            self._copy = np.empty((len(chosen), self._rows.shape[1]), self.dtype)
+        copied = self._copy[: len(chosen)]
+        if rows != self._latest:  # an M-step reads what the E-step before it has
+            np.take(self._rows, chosen, axis=0, out=copied, mode="clip")
+            self._latest = rows
+        return copied
 
     take = read
 
     def slice_rows(self, rows: slice | Indices, following: slice | None = None) -> SomeRows:
-        return SomeRows(self._all, self._chosen[rows])
+        return SomeRows(self._rows, self._chosen[rows])
 
     select_rows = slice_rows
 
