@@ -100,46 +100,17 @@ def fit_discriminant(
 ) -> DiscriminantFit:
     """Fit a mixture to each class, over agents that hold features.
 
-    All agents know the labels, and each class's mixture is fitted as `vpem.fit_vpem` does. Of the
-    numbers of components and covariance types those of lowest BIC are kept; those that cannot be
-    fitted are passed over, as are degenerate ones where others are not. Several processes call it
-    alike, with their columns as `vpem.fits.spread.fit_spread` takes them, and `labels_of_all`; each
-    has the mixture of its own hubs, and only more components than rows are passed over.
+    All agents know the labels (M,) of the rows (M, d), or the agent ``labelled_by`` sends them to
+    all, which is counted; each class's mixture is fitted as `vpem.fit_vpem` does. Of the numbers of
+    components and covariance types those of lowest BIC are kept; those that cannot be fitted are
+    passed over, as are degenerate ones where others are not. As ``model_type`` "mclustda" has a
+    mixture a class, "edda" one component a class with a common covariance type; what settings say
+    of both has no effect. Several processes call it alike, with their columns as
+    `vpem.fits.spread.fit_spread` takes them, and `labels_of_all`; each has the mixture of its own
+    hubs, and only more components than rows are passed over.
 
-    Parameters
-    ----------
-    X : array of shape (M, d)
-        Rows.
-    labels : array of shape (M,)
-        The class of each row.
-    network : Network
-        From `vpem.connect`.
-    settings : FitSettings, optional
-        Of each mixture; its number of components and covariance type have no effect.
-    model_type : {"mclustda", "edda"}
-        A mixture a class, or one component a class with a common covariance type.
-    n_components, covariance_type : sequence
-        What to choose from by BIC. EDDA has one component a class.
-    sample_weight : array of shape (M,), optional
-        Weights of rows.
-    feature_names : sequence of str, optional
-        For messages.
-    callback : callable, optional
-        Told of each iteration.
-    labelled_by : int, optional
-        The agent that sends the labels to all, which is counted. Default: all have them.
-    **changes
-        Settings that differ.
-
-    Returns
-    -------
-    DiscriminantFit
-
-    Raises
-    ------
-    InputError
-        If rows have no label, labels and rows differ in number, or no mixture of a class can be
-        fitted.
+    Raises InputError if rows have no label, labels and rows differ in number, or no mixture of a
+    class can be fitted.
     """
     began = time.perf_counter()
     settings = FitSettings.resolve(settings, **changes)
