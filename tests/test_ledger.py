@@ -391,7 +391,7 @@ def test_what_every_hop_rounds_is_a_change(made, hops, codec):
     errors = [np.abs(summed(total, terms)[0] - terms.sum(axis=0)).max() for _ in range(30)]
     assert max(errors) <= 10 * agreed_within(np.abs(terms).max())
     exact.begin("estep", 9, 3, 8)
-    again.n_rounds = 2
+    again.least, again._flood = 2, lambda *numbers, upward=True: numbers
     summed(again, terms)
     size = parse_codec(codec).message_size(27)
     assert by_link(again.ledger) == dict.fromkeys(by_link(exact.ledger), (2, 2 * size))
@@ -402,7 +402,7 @@ def test_a_parent_adds_what_it_has_heard_of_its_children(topology):
     """And not what these have: what was lost on one link is lost on the next."""
     network = connect(make_graph(topology, 9), contiguous(9, 9), sum="tree", compress="topk:0.3")
     total, tree = network.total, network.total.tree
-    total.n_rounds = 1
+    total.least = 1
     terms = np.random.default_rng(3).standard_normal((9, 5, 4))
     summed(total, terms)
     known, own = total._memories[0].up, terms.transpose(0, 2, 1).reshape(9, 20)
@@ -531,8 +531,8 @@ def test_sums_at_a_server_and_along_a_tree_are_right_at_once(name, size, way, ro
 
 @over(n_rounds=[1, 3], name=["qsgd:8bits", "topk:0.05", "float16"])
 def test_bytes_up_and_down(name, n_rounds):
-    total = CompressedServerSum(6, parse_codec(name), n_rounds)
-    total = total.counted_on(Ledger(make_graph("star", 6)))
+    total = CompressedServerSum(6, parse_codec(name)).counted_on(Ledger(make_graph("star", 6)))
+    total.least = n_rounds
     for kind, charged, codec in (
         ("setup", "setup", codec_within(np.inf, total.codec)),
         ("estep", "server", total.codec),
@@ -546,7 +546,8 @@ def test_bytes_up_and_down(name, n_rounds):
 
 
 def test_memories_of_a_server_end_with_the_run_and_one_block_sends_nothing():
-    total, terms = CompressedServerSum(6, parse_codec("qsgd:4bits"), 1), draw_terms(6)
+    total, terms = CompressedServerSum(6, parse_codec("qsgd:4bits")), draw_terms(6)
+    total.least = 1
     first = error_of(summed(total, terms), terms)
     for _ in range(30):
         summed(total, terms)

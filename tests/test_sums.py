@@ -316,7 +316,7 @@ def test_a_message_has_k_minus_1_numbers_a_row_and_one_more(sums):
     for k, itemsize in ((1, 8), (2, 4), (3, 8)):
         total = network.total.counted_on(Ledger(network.graph))
         if isinstance(total, CompressedServerSum):
-            total.n_rounds = 1
+            total.least = 1
         total.begin("check", M, k - 1, itemsize, 1)
         if total.whole:
             local = np.ones((len(network.hubs), M, k - 1))

@@ -54,9 +54,6 @@ class CompressedServerSum(GoesOn, AtServer):
 
     Where blocks live in several processes (`spread_over`) the server lives in the first, and the
     codec's bytes are what travels.
-
-    Each agent sends ``n_rounds`` messages in a sum, and the server after them: each says what those
-    before left out. None: as many as it takes.
     """
 
     whole = True
@@ -69,7 +66,6 @@ class CompressedServerSum(GoesOn, AtServer):
         self,
         n_blocks: int,
         codec: Codec,
-        n_rounds: int | None = None,
         *,
         tree: Routes | None = None,
         agents: Indices | None = None,
@@ -78,7 +74,6 @@ class CompressedServerSum(GoesOn, AtServer):
     ) -> None:
         super().__init__(check_int("n_blocks", n_blocks, least=1), tree, agents)
         self.codec = self._coder = codec
-        self.n_rounds = None if n_rounds is None else check_int("n_rounds", n_rounds, least=1)
         self.least = 0
         self.seed = check_int("seed", seed, least=0)
         self.n_threads = n_threads
@@ -164,16 +159,13 @@ class CompressedServerSum(GoesOn, AtServer):
             self.traffic.add(self.charge, self._delivered[1] * count * quantizer.message_size, 0)
             return largest_in(total - known.down[: len(total)])
 
-        if self.n_rounds is None:
-            # Before anything is sent, the total is that of the memories.
-            largest = self._flood(largest[0], send_up(message.by(self._coder), 0))
+        # Before anything is sent, the total is that of the memories.
+        largest = self._flood(largest[0], send_up(message.by(self._coder), 0))
         allowed = CAUTIOUS * agreed_within(largest[0]) / 2
         self._send_until_near(
             send_up, message, largest[1], allowed / max(self._n_links, 1), upward=True
         )
-        left = 0.0
-        if self.n_rounds is None:
-            (left,) = self._flood(largest_in(total - known.down[: len(total)]), upward=False)
+        (left,) = self._flood(largest_in(total - known.down[: len(total)]), upward=False)
         self._send_until_near(answer, message, left, allowed, upward=False)
         self._keep(known)
         return unflattened(known.down, terms, scalars)
@@ -192,9 +184,6 @@ class CompressedServerSum(GoesOn, AtServer):
         ``send`` sends so many of each sender, and returns how far those here then are; at first the
         farthest is ``left``.
         """
-        if self.n_rounds is not None:
-            send(message.by(self._coder), self.n_rounds)
-            return
         if self.least:
             send(message.by(self._coder), self.least)
             return
