@@ -161,15 +161,13 @@ class LinearPredictor(Structure):
 
     code = -1
 
-    def __init__(
-        self, columns: Sequence[str] = ("time",), intercept: bool = True, *, linked: bool = True
-    ) -> None:
+    def __init__(self, columns: Sequence[str] = ("time",), *, linked: bool = True) -> None:
         self.linked = linked
         self._others: Callable[[Individuals], Doubles] | None = None
         self._last: tuple[Individuals, Doubles] | None = None
-        self.columns, self.intercept = tuple(columns), intercept
+        self.columns = tuple(columns)
         slopes = tuple("slope" if name == "time" else f"slope of {name}" for name in columns)
-        self.names = (("intercept",) if intercept else ()) + slopes
+        self.names = ("intercept", *slopes)
         self.scales = ("identity",) * len(self.names)
         parts = [part for name in dict.fromkeys(columns) for part in name.split(":")]
         self.needs = tuple(name for name in parts if name != "time")
@@ -186,7 +184,7 @@ class LinearPredictor(Structure):
                 self._last = (at, self._others(at))
             return self._last[1]
         columns = [at.product(name) for name in self.columns]
-        return np.stack(([np.ones(at.n_rows)] if self.intercept else []) + columns, axis=-1)
+        return np.stack([np.ones(at.n_rows), *columns], axis=-1)
 
     def predict(self, phi: Doubles, at: Individuals) -> Doubles:
         return self.slopes(phi, at)[0]
