@@ -82,11 +82,10 @@ class RowStream:
         weights = None if (times == 1).all() else times.astype(np.float64)
         return rows, RowStream(self.rng, weights, len(rows))
 
-    def weigh(self, values: Floats, rows: slice | None = None) -> Floats:
+    def weigh(self, values: Floats) -> Floats:
         if self.row_weights is None:
             return values
-        weights = self.row_weights if rows is None else self.row_weights[rows]
-        weighed: Floats = values * weights.astype(values.dtype)
+        weighed: Floats = values * self.row_weights.astype(values.dtype)
         return weighed
 
     @staticmethod
