@@ -379,8 +379,3 @@ def _array(name: str, found: Any) -> Doubles:
     if found is not None and value.ndim != DIMENSIONS.get(name, value.ndim):
         raise ValueError(f"{name} must have {DIMENSIONS[name]} dimensions, not {value.ndim}")
     return value
-
-
-def runs_of(traces: Sequence[Trace]) -> list[Trace]:
-    """Return every restart of several traces."""
-    return [run for trace in traces for run in trace.runs()]

@@ -9,7 +9,7 @@ import numpy as np
 
 from vpem.checks import Doubles
 from vpem.errors import InputError
-from vpem.files.traces import Trace, runs_of
+from vpem.files.traces import Trace
 from vpem.pictures.figure import (
     CURVE,
     WIDTH,
@@ -56,7 +56,10 @@ def draw_traces(groups: Mapping[str, Sequence[Trace]]) -> Picture:
     its runs and the range of their middle half, at the iterates that all have. Components of
     several runs are matched by their last means. Of SAEM its parameters are drawn.
     """
-    runs = {name: _matched(runs_of(traces)) for name, traces in groups.items()}
+    runs = {
+        name: _matched([run for trace in traces for run in trace.runs()])
+        for name, traces in groups.items()
+    }
     first = next(iter(runs.values()))[0]
     if any(("theta" in run.records[0]["parameters"]) != ("theta" in first.records[0]["parameters"])
            for each in runs.values() for run in each):  # fmt: skip
@@ -69,7 +72,9 @@ def draw_traces(groups: Mapping[str, Sequence[Trace]]) -> Picture:
         elif each[0].records[0]["weights"] is not None:
             panels.append((f"weights{', ' + name if name else ''}", _weights(each)))
     known = {
-        quantity: {name: each for name, each in runs.items() if _is_known(each, quantity)}
+        quantity: {
+            name: each for name, each in runs.items() if np.isfinite(each[0][quantity]).any()
+        }
         for quantity in ("mean_field", "move", "objective")
     }
     labels = {
@@ -133,10 +138,6 @@ def _matched(runs: Sequence[Trace]) -> list[Trace]:
         turned.records = [{**one, "weights": one["weights"][order]} for one in run.records]
         matched.append(turned)
     return matched
-
-
-def _is_known(runs: Sequence[Trace], quantity: str) -> bool:
-    return bool(np.isfinite(runs[0][quantity]).any())
 
 
 def _at_iterates(runs: Sequence[Trace], name: str) -> tuple[Doubles, Doubles]:
