@@ -184,13 +184,6 @@ def words_of(text: str) -> list[str]:
     return [] if words == ["none"] else words
 
 
-def named_columns(settings: Any, id_column: str | None = None) -> dict[str, str]:
-    """Return the columns that options name, or that a party does, by what they hold."""
-    named = {name: getattr(settings, name) for name in THREE}
-    named |= {} if id_column is None else {"id": id_column}
-    return {name: column for name, column in named.items() if column is not None}
-
-
 @dataclass(frozen=True)
 class Reader:
     """Reads individuals, or documents, with what a model reads of them, and their weights.
@@ -220,7 +213,9 @@ class Reader:
         from vpem.saem.models.model import MODELS, model_class
 
         settings, fitted, is_table = self.settings, self.fitted, is_long_csv(file)
-        named = named_columns(settings, id_column)
+        columns = {name: getattr(settings, name) for name in THREE}
+        columns |= {} if id_column is None else {"id": id_column}  # of a party
+        named = {what: column for what, column in columns.items() if column is not None}
         if self.model == CORPUS_MODEL:
             known = {one: fitted.get(one) for one in COLUMNS if is_table}
             other = {one: name for one, name in known.items() if name not in (None, COLUMNS[one])}
