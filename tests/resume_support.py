@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from vpem.files.checkpoints import put_together, take_apart
+from vpem.network.ledger import Ledger
 from vpem.steps.recovery import Saver
 
 TIMES = {"seconds"}
@@ -74,6 +75,8 @@ def check_same(one, other, where="fit"):
     if isinstance(one, np.ndarray):
         assert one.dtype == other.dtype, where
         assert np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), where
+    elif isinstance(one, Ledger):
+        check_same(one.summary(), other.summary(), where)
     elif dataclasses.is_dataclass(one):
         for field in dataclasses.fields(one):
             if field.name not in TIMES | {"network"}:

@@ -142,7 +142,7 @@ def test_lines_are_the_maximum_that_formulas_find():
     assert_allclose(again.theta, top.theta, rtol=1e-8)
     assert (top.n_iter, again.n_iter, top.change < 1e-8) == (1, 1, True)
     assert np.array_equal(top.trace[-1], top.theta)
-    check_resumes(lambda saver: fit_saem(data, "linear", **few, saver=saver))
+    check_resumes(lambda saver: fit_saem(data, "linear", **few, devices=2, saver=saver))
 
 
 def test_lines_of_few_rows_have_the_smallest_coefficients_in_units_of_columns():

@@ -47,6 +47,7 @@ from vpem.saem.saem import (
 )
 from vpem.saem.samplers import AUTO, Sampler, options_of, sampler_of, usual_sampler
 from vpem.saem.server import SaemNeighbours, SaemServer, keeper_of
+from vpem.saem.stopping import BY_FORMULAS
 from vpem.settings import SaemSettings
 from vpem.steps.fedem_sums import check_masked
 from vpem.steps.recovery import Saver
@@ -363,7 +364,9 @@ def _look_closer(
 ) -> tuple[Doubles, Conditional, LogLikelihood, Certainty]:
     """By formulas, which may improve the estimates; or by draws of latents at the estimates."""
     best = run.converged and exact_at(server, settings)
-    exact = run.integrated or model.integrated(theta, best, server.add_formulas)
+    counted = run.grounds.startswith(BY_FORMULAS)  # before a run was broken off
+    count = None if counted else server.add_formulas
+    exact = run.integrated or model.integrated(theta, best, count)
     if exact is not None:
         conditional = exact_conditional(model, exact.theta, settings.level)
         value, sure = model.individuals.total(exact.each), np.full(model.n, np.inf)

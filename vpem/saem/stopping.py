@@ -49,6 +49,9 @@ BLOCKS = 10
 SINGULAR = 1e-6
 """Smallest eigenvalue of the complete information, of the largest, in units of the parameters."""
 
+BY_FORMULAS = "random effects are integrated out"
+"""How grounds begin where formulas ended a run."""
+
 
 class Watch(Stateful):
     """Looks from time to time whether parameters have settled.
@@ -87,7 +90,7 @@ class Watch(Stateful):
             if integrated is not None and due and integrated.far < self.tol:
                 run.integrated, run.change, run.converged = integrated, integrated.far, True
                 run.grounds = (
-                    "random effects are integrated out, and the likelihood is at its maximum, to "
+                    f"{BY_FORMULAS}, and the likelihood is at its maximum, to "
                     f"{max(integrated.far, 1e-9):.0e} standard errors"
                 )
                 return True
