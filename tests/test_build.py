@@ -378,17 +378,17 @@ LOADED = {
         | {"pyarrow", "vpem.fits.labels", "vpem.pictures.saved", "vpem.saem.models.linear"},
     ),
     "import": ("import vpem", LIBRARIES | {"typer", "rich"}),
-    "names": ("import vpem; vpem.load; vpem.fit_vpem; vpem.connect", UNUSED | {"pyarrow"}),
+    "names": ("import vpem; vpem.load; vpem.fit_vpem; vpem.connect", UNUSED | {"pyarrow", "h5py"}),
     "estimator": (
         "import vpem; from numpy.random import default_rng\n"
         "vpem.VPEM(2, random_state=None).fit(default_rng(0).normal(size=(60, 3)))",
-        UNUSED - {"vpem.fits.selection.trials", "vpem.files.networks"} | {"pyarrow"},
+        UNUSED - {"vpem.fits.selection.trials", "vpem.files.networks"} | {"pyarrow", "h5py"},
     ),
     "estimator of a data frame, or a list": (
         "import numpy, pandas, vpem; X = numpy.random.default_rng(0).normal(size=(60, 3))\n"
         "for one in (pandas.DataFrame(X, columns=[*'xyz']), X.tolist(), (9 * X).astype(int)):\n"
         "    vpem.VPEM(2, random_state=0).fit(one).predict(one)",
-        {"sklearn"},
+        {"sklearn", "h5py"},
     ),
     "load a model": (
         "import vpem; vpem.load('model.h5')", {"matplotlib", "networkx", "vpem.saem.results"},

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-import h5py
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -41,6 +40,8 @@ from vpem.records import Shown
 from vpem.terms.families.kinds import Kinds
 
 if TYPE_CHECKING:
+    import h5py
+
     from vpem.files.readers.frames import SomeLabels
     from vpem.files.table_settings import TableSettings
 
@@ -439,6 +440,8 @@ def read_matrix(
     file: h5py.File, name: str, source: str, memory_limit: int | None
 ) -> Floats | FileMatrix:
     """Read the two-dimensional dataset ``name``, or say which ones there are."""
+    import h5py
+
     item = find(file, name)
     if item is None:
         present = {
@@ -470,6 +473,8 @@ def read_matrix(
 
 def names_in(file: h5py.File, group: str) -> tuple[str, ...]:
     """Return the names that AnnData keeps for its rows (obs) or columns (var)."""
+    import h5py
+
     frame = find(file, group)
     if not isinstance(frame, h5py.Group):
         raise FileError(
