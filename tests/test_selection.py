@@ -411,6 +411,18 @@ def test_a_defect_is_no_result(problem):
         list(run_trials(broken, trials, 2))
 
 
+def test_where_no_file_is_in_memory_processes_have_copies(problem, monkeypatch):
+    def refuse(*_):
+        raise OSError("not in this sandbox")
+
+    trials = trials_of(Cell(2, 0, "diag"), "bic", 2, 5)
+    alone = [one for _, one in sorted(run_trials(problem, trials, 1), key=str)]
+    monkeypatch.setattr(os, "memfd_create", refuse, raising=False)
+    assert problem.mapped().X is problem.X
+    found = [one for _, one in sorted(run_trials(problem, trials, 2), key=str)]
+    assert without_times(found) == without_times(alone)
+
+
 # ---- tables of criteria, as mclust has them ------------------------------------------------------
 
 
