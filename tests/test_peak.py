@@ -94,6 +94,34 @@ def test_an_answer_takes_two_copies_of_its_numbers(tmp_path):
     assert [one for one in peaks if not 0.5 < float(one[-2]) < most + (one[0] == "pq")] == []
 
 
+WIDE = """
+import pyarrow.csv
+from vpem.files.data import read_data
+
+def memory():
+    with open("/proc/self/status") as status:
+        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+read_data("few.csv")
+before = memory()
+X = read_data("wide.csv").X
+print((memory() - before) / X.nbytes)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux says what is in memory")
+def test_what_has_parsed_many_columns_is_given_back(tmp_path):
+    """To the system, before a fit takes memory of its own."""
+    lines = [",".join(f"x{j}" for j in range(2000))]
+    lines += [",".join(f"{n}.{j:04d}" for j in range(2000)) for n in range(1000)]
+    (tmp_path / "wide.csv").write_text("\n".join(lines))
+    (tmp_path / "few.csv").write_text("\n".join(lines[:9]))
+    ended = subprocess.run(
+        [sys.executable, "-c", WIDE], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert 0.9 < float(ended.stdout) < 2.3
+
+
 @each(
     ("first", "later", "found_out"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -227,3 +229,10 @@ def is_bytes(kind: pa.DataType) -> bool:
 def is_numeric(kind: pa.DataType) -> bool:
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(test(kind) for test in tests)
+
+
+def give_back() -> None:
+    """Give the system memory back that is no longer used, of pyarrow and of its parser (C)."""
+    pa.default_memory_pool().release_unused()
+    if sys.platform == "linux":
+        getattr(ctypes.CDLL(None), "malloc_trim", int)(0)

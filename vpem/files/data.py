@@ -153,8 +153,7 @@ def read_data(
 
             data = (read_npy if kind == "npy" else read_npz)(file, source, how)
         else:
-            import pyarrow as pa
-
+            from vpem.files.arrow import give_back
             from vpem.files.readers.lake import dataset_of_parts
 
             if is_temporary:  # it cannot be read again
@@ -162,7 +161,7 @@ def read_data(
             frames = [_frame(one, kind, table) for one in files]
             frames = [replace(one, parts=None) for one in frames] if is_temporary else frames
             data = dataset_of_parts(files, frames, source, how)
-            pa.default_memory_pool().release_unused()
+            give_back()
         data.format = data.format or kind
         if is_temporary:
             data.X = data.X[:]

@@ -35,6 +35,7 @@ from vpem.files.arrow import (
     annotation_of,
     check_strings,
     decoded,
+    give_back,
     is_bytes,
     is_empty,
     is_numeric,
@@ -190,7 +191,7 @@ def dataset_of(frame: LazyFrame, options: ReadOptions) -> Dataset:
         empty = [n for n, values in features.items() if pa.types.is_null(values.type)]
         features |= dict.fromkeys(empty, pa.chunked_array([pa.nulls(n_rows, pa.float64())]))
     refuse_large(n_rows * len(features) * 8, options.memory_limit, frame.source)
-    pa.default_memory_pool().release_unused()
+    give_back()
     X = matrix_of(list(zip(chosen, features.values(), strict=True)), n_rows, frame.source)
     places = list(features)
     if ids is not None and options.profiles is None:  # X has what these columns have
@@ -248,7 +249,7 @@ def _read(frame: LazyFrame, choice: ColumnRoles) -> Columns:
     texts += [*choice.known, *(n for n in called if n in named and n not in frame.index)]
     texts = [n for n in texts if n in chosen]
     read = frame.read(chosen, texts)
-    pa.default_memory_pool().release_unused()
+    give_back()
     return dict(zip(chosen, read, strict=True))
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from vpem.errors import FileError, InputError, Setting, VpemError
-from vpem.files.arrow import is_text, numbers_in
+from vpem.files.arrow import give_back, is_text, numbers_in
 from vpem.files.opening import EXPANSION, advice, open_unpacked, read_limit, stream_of
 from vpem.files.readers.frames import MISSING_MARKS, LazyFrame
 from vpem.files.table_settings import TableSettings
@@ -208,7 +208,7 @@ OF_A_COLUMN = 3000  # bytes that reading a column takes, however short it is
 LINES_OF_A_NAME = 4  # at most
 BLOCK_BYTES = 1 << 24  # the longest row of a text, and how much of it shows what columns hold
 PIECE_BYTES = 1 << 20  # how much is parsed at once, or more: so many bytes a column
-OF_A_PIECE = 1 << 14
+OF_A_PIECE = 1 << 11
 
 NULL, WHOLE, NUMBER, TEXT = pa.null(), pa.int64(), pa.float64(), pa.string()
 
@@ -263,7 +263,7 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
             block = reading(block_size=BLOCK_BYTES, **own)
             with text.open() as stream, arrow_csv.open_csv(stream, block, parsing) as reader:
                 schema = reader.schema
-        pa.default_memory_pool().release_unused()
+        give_back()
         raw, kinds = list(schema.names), list(schema.types)
     kinds = [pa.string() if n in text.codes else kind for n, kind in enumerate(kinds)]
     names, unnamed = _names_of(raw, text, header)
@@ -303,7 +303,7 @@ def text_frame(file: Path, source: str, table: TableSettings, candidates: str) -
                 n_rows, skipped = n_rows + len(part), numbered | {"skip_rows_after_names": 0}
                 for name, kind in zip(part.column_names, part.schema.types, strict=True):
                     seen[name].add(kind)
-            pa.default_memory_pool().release_unused()
+            give_back()
             every = {name: _kind_of(one) for name, one in seen.items()}
             return {name: kind for name, kind in every.items() if kind is not None}, n_rows
 
