@@ -167,7 +167,8 @@ def test_carried_links_bring_what_was_sent(members):
     # A stream that is cut is opened again, and nothing is lost.
     for site in job.sites.values():
         for line in [*site._streams.values()]:
-            line.shutdown(2)
+            with suppress(OSError):  # its other end is closed, and with it this one
+                line.shutdown(2)
     again = at_once([partial(engine.allreduce, own[0]) for engine in engines])
     np.testing.assert_array_equal(again, [own[0] + own[0] + own[0]] * 3)
 
