@@ -264,8 +264,8 @@ def assign_features(
             if plan.n_others:
                 differences_of(
                     &plan, &rows[begin, 0], seen + begin * plan.d if plan.gaps else NULL, n,
-                    &places[0], &planes[0, 0], normal, level, constant, &mixing[0, 0], near, there_of,
-                    local, out,
+                    &places[0], &planes[0, 0], normal, level, constant, &mixing[0, 0], near,
+                    there_of, local, out,
                 )
             add_first(
                 &plan, &rows[begin, 0], seen + begin * plan.d if plan.gaps else NULL,
